@@ -53,7 +53,7 @@ def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
             StackPlace(
                 stack=f"{stack}-{each['name']}",
                 name=each["name"],
-                where=str(each["endpoint"].get("url", "")),
+                where=str((each.get("endpoint") or {}).get("url", "")),
                 kind="targets",
                 **here,
             )

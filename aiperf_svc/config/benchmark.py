@@ -69,7 +69,7 @@ class BenchmarkConfig(Model):
         if self.targets and self.experiment is not None:
             raise ValueError(
                 "{targets}: the trials of an {experiment} would not start together; leave out one "
-                "of both"
+                "of both, or vary {endpoint.url} in the experiment"
             )
         if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
             raise ValueError(

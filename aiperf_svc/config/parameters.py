@@ -86,6 +86,17 @@ def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
     return changed
 
 
+def merged(data: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a config as it is written, with the keys of `changes`; maps are merged key by key, and
+    any other value replaces the one before."""
+    if not isinstance(data, Mapping):
+        return dict(changes)
+    found = dict(data)
+    for key, value in changes.items():
+        found[key] = merged(found.get(key), value) if isinstance(value, Mapping) else value
+    return found
+
+
 def with_parameters(
     data: Mapping[str, Any], parameters: Mapping[str, Any], root: type[BaseModel]
 ) -> dict[str, Any]:

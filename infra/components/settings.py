@@ -11,6 +11,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.planning import plan_any_stack
+from aiperf_svc.workloads.target_configs import chosen_target
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
@@ -67,7 +68,10 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         )
     try:
         plan = plan_any_stack(
-            parse_any(config.require_object("benchmark"), "aiperf:benchmark"),
+            chosen_target(
+                parse_any(config.require_object("benchmark"), "aiperf:benchmark"),
+                config.get("target") or "",
+            ),
             stack=pulumi.get_stack(),
             version=aiperf_svc.__version__,
             generation=config.get_int("generation") or 1,

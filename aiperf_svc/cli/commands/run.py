@@ -73,13 +73,13 @@ def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | Non
         or not _is_own_target(config.endpoint.url)
     ):
         return run_here(draft, args, forks)
-    if config.experiment is not None and any(
-        is_below(key, "deployment.target") or is_below("deployment.target", key)
-        for key in config.experiment.keys
+    keys = config.experiment.keys if config.experiment is not None else ()
+    if any(each.deployment for each in config.targets) or any(
+        is_below(key, "deployment.target") or is_below("deployment.target", key) for key in keys
     ):
         raise ConfigError(
-            "--local: the trials need several targets (deployment.target), and here one mock "
-            "server stands for all; run it on a cluster"
+            "--local: this needs several servers (deployment.target), and here one mock server "
+            "stands for all; run it on a cluster"
         )
     with _mock_server(list(target.args)) as url:
         draft.data["endpoint"]["url"] = url

@@ -15,6 +15,7 @@ from aiperf_svc.runner.stack import summary, terminal
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.shape_lines import changed_keys
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
 from aiperf_svc.runner.stack.turns import Turns
 
@@ -50,9 +51,17 @@ def _is_agreed(kind: str, members: Sequence[Member], options: StackOptions) -> b
 
 
 def same_for(kind: str, members: Sequence[Member]) -> str:
-    """Return which stacks are made."""
-    names = ", ".join(f"{member.request.stack} ({member.where})" for member in members)
-    return f"the same for each of {len(members)} {kind}: {names}"
+    """Return which stacks are made, and how each differs from the first one."""
+    first = members[0].request.plan
+    lines = [f"the same for each of {len(members)} {kind}, but for what is named:"]
+    for member in members:
+        plan = member.request.plan
+        what = summary.totals_line(plan)
+        lines.append(f"    {member.request.stack} ({member.where}); {what}")
+        if kind == "targets":
+            changed = [each for each in changed_keys(first, plan) if each.key != "endpoint.url"]
+            lines += [f"      {each}" for each in changed]
+    return "\n".join(lines)
 
 
 def _run(members: Sequence[Member], options: StackOptions, folder: Path) -> list[JointRun]:

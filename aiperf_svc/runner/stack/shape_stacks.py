@@ -22,7 +22,7 @@ from aiperf_svc.runner.stack import bring_up, preview, terminal
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
-from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+from aiperf_svc.runner.stack.side_by_side import Member, check_namespace, run_side_by_side
 from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.runner.stack.turns import MOST_BY_ROOM, Turns
 from aiperf_svc.workloads.shapes import is_side_by_side
@@ -36,13 +36,7 @@ def needs_stacks(request: StackRequest) -> bool:
 def shape_members(request: StackRequest) -> list[Member]:
     """Return the stack of each shape, whose name ends with the shape's number. Raises
     ConfigError."""
-    space = request.config.deployment.namespace
-    if space.mode == "create":
-        raise ConfigError(
-            f"deployment.namespace: {space.name} would be made by one stack, and shapes that run "
-            "at the same time (experiment.parallel) are several; make it before and use mode: "
-            "existing, or leave it out"
-        )
+    check_namespace(request.config.deployment, "experiment.parallel")
     members = []
     for number, shape in enumerate(request.shapes, start=1):
         stack = f"{request.stack}-{number}"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aiperf_svc.adapters.results_api.run_api import RunApi
-from aiperf_svc.domain.errors import BenchmarkFailed
+from aiperf_svc.config.deployment import Deployment
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import manifests
 from aiperf_svc.runner.common_start import CommonStart
@@ -38,6 +39,17 @@ class Member:
     where: str = ""
     """The context of its cluster, or the address of its target."""
     request: StackRequest
+
+
+def check_namespace(deployment: Deployment, key: str) -> None:
+    """Raise ConfigError if several stacks in one cluster, because of `key`, would each make the
+    same namespace."""
+    space = deployment.namespace
+    if space.mode == "create":
+        raise ConfigError(
+            f"deployment.namespace: {space.name} would be made by one stack, and there are several "
+            f"({key}); make it before and use mode: existing, or leave it out"
+        )
 
 
 async def run_side_by_side(

@@ -4,12 +4,13 @@ result."""
 import copy
 from dataclasses import replace
 
+from aiperf_svc.config.parameters import merged
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack.joint_run import run_members
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
-from aiperf_svc.runner.stack.side_by_side import Member
+from aiperf_svc.runner.stack.side_by_side import Member, check_namespace
 from aiperf_svc.workloads.target_configs import TargetConfig, target_configs
 
 
@@ -22,7 +23,10 @@ def run_stack_targets(request: StackRequest, options: StackOptions) -> ExitCode:
 def target_members(request: StackRequest) -> list[Member]:
     """Return the stack of each target, whose name ends with the target's; none without `targets`.
     Raises ConfigError."""
-    return [_member(request, target) for target in target_configs(request.config)]
+    found = target_configs(request.config)
+    if found:
+        check_namespace(request.config.deployment, "targets")
+    return [_member(request, target) for target in found]
 
 
 def _member(request: StackRequest, target: TargetConfig) -> Member:
@@ -31,7 +35,8 @@ def _member(request: StackRequest, target: TargetConfig) -> Member:
     (written,) = [t for t in request.benchmark["targets"] if t["name"] == target.name]
     benchmark = copy.deepcopy(dict(request.benchmark))
     del benchmark["targets"]
-    benchmark["endpoint"] = {**benchmark["endpoint"], **written["endpoint"]}
+    changed = {key: written[key] for key in ("endpoint", "deployment") if key in written}
+    benchmark = merged(benchmark, changed)
     own = replace(
         request,
         stack=stack,
@@ -40,4 +45,4 @@ def _member(request: StackRequest, target: TargetConfig) -> Member:
         secrets={**secrets_from(target.config, request.environ), **request.secrets},
         is_held=True,
     )
-    return Member(name=target.name, where=target.config.endpoint.url, request=own)
+    return Member(name=target.name, where=own.plan.inference.endpoint.url, request=own)

@@ -200,7 +200,7 @@ def test_a_local_run_has_one_mock_server_and_refuses_trials_of_several(
 ) -> None:
     lists = {"product": {"deployment.target.args": [["--ttft", "1ms"], ["--ttft", "2ms"]]}}
     assert cli.main(["run", stack(tmp_path, lists), "--local", "--dry-run"]) == 2
-    assert "--local: the trials need several targets" in capsys.readouterr().err
+    assert "--local: this needs several servers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_stack", [False, True], ids=["dry run", "preview"])

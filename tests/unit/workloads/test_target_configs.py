@@ -8,9 +8,10 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.runner.local_targets import share_of
-from aiperf_svc.workloads.target_configs import target_configs
+from aiperf_svc.workloads.target_configs import chosen_target, target_configs
 
-BASE = {
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
+BASE: dict[str, Any] = {
     "endpoint": {"url": "http://a:1", "model": "m", "streaming": True},
     "load": {"concurrency": 2, "duration": "30s"},
 }
@@ -36,12 +37,42 @@ def test_a_target_changes_its_keys_and_keeps_all_others() -> None:
     assert target_configs(template) == ()
 
 
+def test_keys_of_a_target_are_merged_into_those_that_all_share() -> None:
+    endpoint = {**BASE["endpoint"], "headers": {"X-Team": "a"}, "tls": {"ca": PEM}}
+    wanted = {"tls": {"server_name": "b.example"}, "headers": {"X-Model": "b"}}
+    (_, b) = target_configs(
+        parsed(endpoint=endpoint, targets=[TARGETS[0], {"name": "b", "endpoint": wanted}])
+    )
+    assert b.config.endpoint.headers == {"X-Team": "a", "X-Model": "b"}
+    assert (b.config.endpoint.tls.ca, b.config.endpoint.tls.server_name) == (PEM, "b.example")
+
+
+def test_each_target_can_have_a_server_of_its_own() -> None:
+    deployment = {"target": {"kind": "mock", "cpu": "100m", "args": ["--ttft", "9ms"]}}
+    own = {"target": {"args": ["--ttft", "1ms"]}}
+    targets = [{"name": "a", "deployment": own}, {"name": "b", "endpoint": {"model": "n"}}]
+    config = parsed(endpoint={**BASE["endpoint"], "url": "http://target"}, deployment=deployment,
+                    targets=targets)  # fmt: skip
+    a, b = (each.config.deployment.target for each in target_configs(config))
+    assert (a.args, a.cpu) == (("--ttft", "1ms"), 100)
+    assert b.args == ("--ttft", "9ms")
+    assert chosen_target(config, "") == target_configs(config)[0].config
+    assert chosen_target(config, "b") == target_configs(config)[1].config
+    with pytest.raises(ConfigError, match="aiperf:target: 'c': expected one of a, b"):
+        chosen_target(config, "c")
+    with pytest.raises(ConfigError, match="this stack has no `targets`"):
+        chosen_target(parsed(), "a")
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         ({"targets": TARGETS[:1]}, "expected two or more"),
         ({"targets": [TARGETS[0], TARGETS[0]]}, "two are called a"),
-        ({"targets": [TARGETS[0], {"name": "b", "endpoint": {}}]}, "targets.1.endpoint"),
+        (
+            {"targets": [TARGETS[0], {"name": "b", "endpoint": {}}]},
+            "b: give endpoint or deployment",
+        ),
         (
             {"targets": TARGETS, "experiment": {"product": {"load.concurrency": [1, 2]}}},
             "would not start together",
