@@ -17,6 +17,7 @@ from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import Images, Passages, Turns
+from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.loading import kind_of, parse_any
@@ -86,7 +87,11 @@ def read_draft(
         _complete_sounds(draft.data)
         # Both have required keys: an empty part makes the models say which.
         draft.data.setdefault("endpoint", {})
-        draft.notices += _complete_end(draft.data.setdefault("load", {}), sweeps.varied(draft.data))
+        varied = sweeps.varied(draft.data)
+        if "load.concurrency" not in varied and "load.request_rate" not in varied:
+            scenario = (draft.data.get("experiment") or {}).get("scenario")
+            draft.data["load"] = with_users(draft.data.get("load") or {}, scenario)
+        draft.notices += _complete_end(draft.data.setdefault("load", {}), varied)
     return draft
 
 

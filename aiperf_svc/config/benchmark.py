@@ -173,6 +173,6 @@ class BenchmarkConfig(Model):
         search = self.experiment.search if self.experiment else None
         if search is not None and search.needs_objectives and not self.slo.objectives:
             raise ValueError(
-                "{experiment.search}: what holds is said by {slo.objectives}, which are missing; "
-                "give them, or {experiment.search.holds} or {experiment.search.maximize}"
+                "{experiment.search} needs to know what holds: give {slo.objectives}, "
+                "{experiment.search.holds} or {experiment.search.maximize}"
             )

@@ -17,6 +17,7 @@ from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.names import nearest
 from aiperf_svc.config.parameters import key_path, key_problems, value_at, with_parameters
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
+from aiperf_svc.config.scenario_loads import RATED, with_users
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 
@@ -134,6 +135,12 @@ def _template_checked(
     experiment = experiment.model_copy(update={"template": template})
     completed = with_parameters(data, experiment.first(), model)
     completed["experiment"] = {**written, "template": template}
+    if experiment.scenario is not None and model is BenchmarkConfig:
+        completed["load"] = with_users(completed.get("load"), experiment.scenario)
+        if experiment.scenario in RATED and value_at(completed, ("load", "request_rate")) is None:
+            text = f"{experiment.scenario!r} needs {{load.request_rate}}, the rate of queries; "
+            text += "{experiment.search} finds the highest"
+            return None, [Problem("", f"{{experiment.scenario}}: {text}", names_keys=True)]
     return _checked(model, completed)
 
 

@@ -15,7 +15,7 @@ from aiperf_svc.domain.foreign_text import one_line
 MEAN_WIDTH = 17
 """Columns of a mean with its interval."""
 LEAST_MEANS, MOST_MEANS = 2, 6
-SHOWN_LEFT_OUT = 8
+SHOWN_LINES = 8
 
 
 def print_experiment(
@@ -36,7 +36,9 @@ def print_experiment(
             f"*: no other combination is better in {up} and in {down} at once", style="dim"
         )
     _print_best(summary, console)
-    _print_left_out(summary, console)
+    if search is None:  # which looks for loads that miss it
+        _print_lines("SLO missed", words.missed(summary.missing_slo), console)
+    _print_lines("left out", words.left_out(summary.left_out), console)
 
 
 def combinations_table(summary: ExperimentSummary, width: int) -> Table:
@@ -82,10 +84,9 @@ def _print_best(summary: ExperimentSummary, console: Console) -> None:
         )
 
 
-def _print_left_out(summary: ExperimentSummary, console: Console) -> None:
-    lines = words.left_out(summary.left_out)
-    for line in lines[:SHOWN_LEFT_OUT]:
-        console.print(Text(f"left out: {line}", "yellow"), soft_wrap=True)
-    if len(lines) > SHOWN_LEFT_OUT:
-        rest = len(lines) - SHOWN_LEFT_OUT
-        console.print(Text(f"left out: {rest} more, see experiment.csv", "yellow"))
+def _print_lines(title: str, lines: list[str], console: Console) -> None:
+    for line in lines[:SHOWN_LINES]:
+        console.print(Text(f"{title}: {line}", "yellow"), soft_wrap=True)
+    if len(lines) > SHOWN_LINES:
+        rest = len(lines) - SHOWN_LINES
+        console.print(Text(f"{title}: {rest} more, see experiment.csv", "yellow"))

@@ -41,6 +41,7 @@ def render(summary: ExperimentSummary, config: Config, search: SearchReport | No
             layout.header(config.name, _facts(summary)),
             _answer(search) if search is not None else "",
             _left_out(summary),
+            _missed(summary) if search is None else "",
             _best(summary),
             layout.plots([plot for plot in plots if plot]),
             "<h2>Combinations</h2>",
@@ -60,6 +61,16 @@ def _answer(search: SearchReport) -> str:
     tone = "valid" if search.ending is Ending.BRACKETED else "degraded"
     said = escape(f"{search.parameter} {search.answer}")
     return f'<div class="verdict {tone}"><h2>{said}</h2></div>'
+
+
+def _missed(summary: ExperimentSummary) -> str:
+    lines = words.missed(summary.missing_slo)
+    if not lines:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    verb = "misses" if len(lines) == 1 else "miss"
+    trials = f"{len(lines)} of {len(summary.rows)} trials {verb} the SLO."
+    return f'<div class="verdict degraded"><h2>{trials}</h2><ul>{items}</ul></div>'
 
 
 def _left_out(summary: ExperimentSummary) -> str:

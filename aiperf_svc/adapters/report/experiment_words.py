@@ -74,6 +74,15 @@ def counts(summary: ExperimentSummary) -> str:
     )
 
 
+def missed(rows: Sequence[TrialRow]) -> list[str]:
+    """Say which objectives trials miss, a line for each trial."""
+    return [
+        f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
+        f"{one_line('; '.join(row.measured.missed if row.measured else ()))}"
+        for row in rows
+    ]
+
+
 def left_out(rows: Sequence[TrialRow]) -> list[str]:
     """Say which trials were left out, a line each."""
     return [

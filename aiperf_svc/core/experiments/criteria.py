@@ -70,6 +70,7 @@ def trial_result(summary: Mapping[str, Any], search: Search) -> TrialResult:
     if verdict == "invalid" and cause not in ("target-failing", ENDED_EARLY):
         texts = [str(reason["text"]) for reason in ours["reasons"]]
         problem = texts[0] if texts else cause
+    problem = problem or _without_data(summary)
     evidence: tuple[Evidence, ...] = ()
     if isinstance(share, float):
         evidence = (_of_goodput(summary, share, early),)
@@ -85,6 +86,16 @@ def trial_result(summary: Mapping[str, Any], search: Search) -> TrialResult:
         # What was measured of a load that ended early is not what that load does.
         statistics={} if early else _statistics(summary, search.maximize),
     )
+
+
+def _without_data(summary: Mapping[str, Any]) -> str:
+    """Return which metric of an objective no response had; empty if every one has data, or there
+    was no response."""
+    if not summary.get("request_count", {}).get("avg"):
+        return ""
+    tags = dict.fromkeys(str(result["metric"]) for result in summary["aiperf_svc"]["slo"])
+    names = [CATALOG[tag].name for tag in tags if tag in CATALOG and tag not in summary]
+    return f"{' and '.join(names)}: no response had it; search by another metric" if names else ""
 
 
 def failed_trial(reason: str) -> TrialResult:

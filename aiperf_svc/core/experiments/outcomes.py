@@ -75,6 +75,8 @@ class Measured(NamedTuple):
     metrics: dict[str, MetricInfo]
     headline: tuple[RowKey, ...]
     """The values that people look at first."""
+    missed: tuple[str, ...] = ()
+    """The objectives that are missed, each with its reason."""
 
     @property
     def is_usable(self) -> bool:
@@ -111,6 +113,7 @@ def _inference(summary: dict[str, Any]) -> Measured:
         values=values,
         metrics=metrics,
         headline=tuple(key for key in _HEADLINE if key in values),
+        missed=_missed(ours.get("slo", ())),
     )
 
 
@@ -140,7 +143,19 @@ def _workload(result: dict[str, Any]) -> Measured:
         values=values,
         metrics=metrics,
         headline=tuple(RowKey(tag, "avg") for tag in shown or metrics),
+        missed=_missed(result["slo"]),
     )
+
+
+def _missed(objectives: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    missed = []
+    for each in objectives:
+        if not each["ok"]:
+            unit, value = each["unit"], each["measured"]
+            found = "" if value is None else f" {value:.4g} {unit}"
+            limit = f"limit {each['limit']:.4g} {unit}".rstrip()
+            missed.append(f"{each['stat']} {each['metric']}{found} ({limit}): {each['reason']}")
+    return tuple(missed)
 
 
 def _is_held(objectives: Iterable[dict[str, Any]]) -> bool | None:

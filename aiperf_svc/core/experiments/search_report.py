@@ -106,7 +106,8 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def _value(self, value: float | None) -> str:
-        return f"{_short(value)} {self.unit}".rstrip()
+        unit = "user" if value == 1 and self.unit == "users" else self.unit
+        return f"{_short(value)} {unit}".rstrip()
 
 
 def _row(point: SearchPoint, names: Iterable[str]) -> tuple[str, ...]:

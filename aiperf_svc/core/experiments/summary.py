@@ -46,6 +46,13 @@ class ExperimentSummary:
         """Trials whose numbers are not used."""
         return tuple(row for row in self.rows if row.left_out)
 
+    @property
+    def missing_slo(self) -> tuple[TrialRow, ...]:
+        """The trials that count and miss an objective."""
+        return tuple(
+            row for row in self.rows if not row.left_out and row.measured and row.measured.missed
+        )
+
 
 def row_of(outcome: TrialOutcome) -> TrialRow:
     """Return the row of a trial, which keeps of its results what summaries need."""

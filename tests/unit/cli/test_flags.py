@@ -324,7 +324,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--search", "load.request_rate=1..64", "--slo", "request_latency:p99<1s"),
         Search.model_validate({"parameter": "load.request_rate", "from": 1, "to": 64}),
     ),
-    "--scenario": (("--scenario", "server", "--request-count", "9"), "server"),
+    "--scenario": (("--scenario", "offline", "--request-count", "9"), "offline"),
     "--workers-min": (("--workers-min", "2"), 2),
     "--workers-max": (("--workers-max", "3"), 3),
     "--record-processors": (("--record-processors", "2"), 2),

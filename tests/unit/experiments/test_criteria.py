@@ -116,3 +116,17 @@ def test_a_client_bound_trial_is_not_the_servers() -> None:
     content["aiperf_svc"]["reasons"] = [{"text": "late by 20 ms"}]
     found = trial_result(content, search())
     assert (found.is_client_bound, found.problem) == (True, "late by 20 ms")
+
+
+def test_a_metric_that_no_response_had_tells_nothing_of_the_server() -> None:
+    limits = slo(objectives=[{"metric": "inter_token_latency", "stat": "p99", "max": "50ms"}])
+    content = exported(limits)
+    content["aiperf_svc"] |= {"verdict": "valid", "cause": ""}
+    assert trial_result(content, search()).problem == ""
+    del content["inter_token_latency"]
+    content["aiperf_svc"]["slo"][0] |= {"ok": False, "measured": None, "reason": "not measured"}
+    found = trial_result(content, search())
+    assert found.problem == "Inter Token Latency: no response had it; search by another metric"
+    content["request_count"]["avg"] = 0.0
+    content["aiperf_svc"] |= {"verdict": "invalid", "cause": "target-failing"}
+    assert trial_result(content, search()).problem == ""

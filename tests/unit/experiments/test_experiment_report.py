@@ -183,3 +183,20 @@ def test_the_terminal_and_the_file_have_the_answer_of_a_search(tmp_path: Path) -
     found = json.loads((tmp_path / "experiment.json").read_text())["search"]
     assert found["answer"].startswith("holds 32 users, breaks at 64")
     assert [each["value"] for each in found["points"]] == [1.0, 8.0, 32.0, 64.0]
+
+
+def test_trials_that_miss_the_slo_are_named_with_what_was_measured() -> None:
+    outcomes = sweep({1: (10.0, 20.0), 2: (20.0, 90.0)})
+    slow = outcomes[1].summary
+    assert slow is not None
+    slow["aiperf_svc"]["slo"] = [
+        {"metric": "time_to_first_token", "stat": "p99", "measured": 90.0, "limit": 50.0,
+         "unit": "ms", "ok": False, "reason": "above the limit"}
+    ]  # fmt: skip
+    said = "trial 2 (load.concurrency=2): p99 time_to_first_token 90 ms (limit 50 ms): above the "
+    said += "limit"
+    assert f"SLO missed: {said}" in printed(outcomes)
+    assert "SLO missed: trial 1" not in printed(outcomes)
+    page = experiment_page.render(summarise(outcomes), CONFIG).decode()
+    assert "1 of 2 trials misses the SLO." in page
+    assert said in page

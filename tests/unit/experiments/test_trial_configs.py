@@ -166,7 +166,7 @@ def test_a_refused_trial_is_named_with_its_parameters() -> None:
             "a search needs parameter, from and to",
         ),
         ({"search": {**SEARCH, "holds": "fast"}}, "holds 'fast': expected slo"),
-        ({"search": SEARCH}, "slo.objectives, which are missing"),
+        ({"search": SEARCH}, "needs to know what holds: give slo.objectives"),
         ({"search": SEARCH, "repetitions": 3}, "leave out repetitions"),
         ({"search": SEARCH, "product": {"random_seed": [1]}}, "leave out product"),
     ],
@@ -176,4 +176,16 @@ def test_a_bad_experiment_is_refused_with_the_remedy(
 ) -> None:
     said = refused(experiment)
     assert message in said
+    assert "a load needs" not in said
+
+
+@pytest.mark.parametrize(("scenario", "users"), [("single-stream", 1), ("multi-stream", 8)])
+def test_a_scenario_has_its_own_number_of_users(scenario: str, users: int) -> None:
+    (config,) = configs({"scenario": scenario}, load={"requests": 80})
+    assert config.load.concurrency == users
+
+
+def test_a_scenario_that_needs_a_rate_says_so() -> None:
+    said = refused({"scenario": "server"})
+    assert "experiment.scenario: 'server' needs load.request_rate, the rate of queries" in said
     assert "a load needs" not in said
