@@ -14,7 +14,7 @@ import msgspec
 
 from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.media_files import with_files
-from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
+from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
@@ -101,10 +101,17 @@ def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> Check
         trace.close()
     limit.number = trace.line.number
     warmup_share(config, Source(file), index.entry_count)
+    notices = (limit.notice(file), _unread_notice(config.dataset.kind, file))
+    notice = "; ".join(filter(None, notices))
     if not config.load.fixed_schedule or limit.is_reached:
-        return CheckedFile(limit.notice(file))
+        return CheckedFile(notice)
     firsts = index.times_s[index.firsts[:-1]]
-    return CheckedFile(replay_ns=int(due_times(firsts, _at_own_speed(config.load))[-1]))
+    return CheckedFile(notice, int(due_times(firsts, _at_own_speed(config.load))[-1]))
+
+
+def _unread_notice(kind: DatasetKind, file: str) -> str:
+    names = ", ".join(f"`{name}`" for name in unread_members(kind, file))
+    return f"{file}: {names}: not read, no row of a {kind} has such a member" if names else ""
 
 
 class _Limit:

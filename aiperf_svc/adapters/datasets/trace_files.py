@@ -1,19 +1,25 @@
 """The formats of traces, and a trace file: its rows in order, and single rows again."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.datasets.files import LineFile, Until
+from aiperf_svc.adapters.datasets.files import LineFile, Until, read_lines
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace, mooncake_trace
-from aiperf_svc.core.datasets.base import Lines
+from aiperf_svc.core.datasets.base import Lines, numbered
 from aiperf_svc.core.datasets.trace_checks import carried_by, check_conversations
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
 from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first
 from aiperf_svc.domain.errors import DatasetError
+
+FIRST_ROWS = 100
+"""Rows that are searched for members that are not read."""
 
 
 class TraceFormat(msgspec.Struct, frozen=True):
@@ -24,6 +30,8 @@ class TraceFormat(msgspec.Struct, frozen=True):
     """Tokens for each hash id; without hash ids there are no blocks."""
     units_per_second: float = 1.0
     """Units of its times in a second."""
+    members: frozenset[str] = frozenset()
+    """Members that a row may have, if rows are JSON objects."""
     has_header: bool = False
     """The first line names the columns."""
     has_dates: bool = False
@@ -31,8 +39,12 @@ class TraceFormat(msgspec.Struct, frozen=True):
 
 
 FORMATS = {
-    DatasetKind.MOONCAKE_TRACE: TraceFormat(mooncake_trace.rows, units_per_second=1000.0),
-    DatasetKind.BAILIAN_TRACE: TraceFormat(bailian_trace.rows, bailian_trace.BLOCK_SIZE),
+    DatasetKind.MOONCAKE_TRACE: TraceFormat(
+        mooncake_trace.rows, units_per_second=1000.0, members=mooncake_trace.MEMBERS
+    ),
+    DatasetKind.BAILIAN_TRACE: TraceFormat(
+        bailian_trace.rows, bailian_trace.BLOCK_SIZE, members=bailian_trace.MEMBERS
+    ),
     DatasetKind.BURST_GPT_TRACE: TraceFormat(burst_gpt_trace.rows, has_header=True),
     DatasetKind.AZURE_TRACE: TraceFormat(azure_trace.rows, has_header=True, has_dates=True),
 }
@@ -41,6 +53,19 @@ FORMATS = {
 def block_size_of(dataset: Dataset) -> int:
     """Return the tokens for each hash id."""
     return dataset.block_size or FORMATS[dataset.kind].block_size
+
+
+def unread_members(kind: DatasetKind, file: str) -> list[str]:
+    """Return the members of the first rows that no row of this format has: a wrong name of one that
+    is not required would go unnoticed. Raises DatasetError if the file cannot be read."""
+    known = FORMATS[kind].members
+    if not known:
+        return []
+    found: dict[str, None] = {}
+    with suppress(msgspec.DecodeError):  # whoever reads the rows says what is wrong
+        for _, line in islice(numbered(read_lines(Path(file).expanduser())), FIRST_ROWS):
+            found |= dict.fromkeys(msgspec.json.decode(line, type=dict[str, Any]))
+    return [name for name in found if name not in known]
 
 
 class TraceFile:

@@ -27,6 +27,8 @@ class _Row(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Row)
+MEMBERS = frozenset((*_Row.__struct_fields__, "chat_id", "parent_chat_id", "turn", "type"))
+"""Members that a row may have. Those that name the chat are not needed: its rows share blocks."""
 
 
 def rows(lines: Lines, source: str) -> Iterator[TraceRow]:

@@ -37,6 +37,8 @@ def media_type(data: bytes) -> str:
     """Return the media type of a file by how it begins; empty for neither a picture nor a sound."""
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12], "")
+    if data.startswith(_PNG) and (data[12:16] != b"IHDR" or b"IEND" not in data):
+        return ""
     return next((found for magic, found in _MAGIC if data.startswith(magic)), "")
 
 

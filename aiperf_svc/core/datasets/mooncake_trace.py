@@ -42,6 +42,8 @@ class _Row(msgspec.Struct):
 _PROMPTS = ("input_length", "text_input", "messages", "payload")
 _REFUSED = ("tools", "extra", "message_mode")
 _decoder = msgspec.json.Decoder(_Row)
+MEMBERS = frozenset(_Row.__struct_fields__)
+"""Members that a row may have."""
 
 
 def rows(lines: Lines, source: str) -> Iterator[TraceRow]:

@@ -130,14 +130,17 @@ def test_pictures_that_are_too_large_to_be_held_are_refused_before_the_start(
         pictures(3)
 
 
-def test_unknown_members_and_columns_are_ignored_as_files_carry_notes(
-    config: Config, tmp_path: Path
-) -> None:
+def test_members_that_no_row_has_are_named_and_ignored(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "t"
-    file.write_text(ROW.replace("}", ', "note": [1, {"x": 2}]}'))
+    file.write_text(ROW.replace("}", ', "note": [1, {"x": 2}]}') + ROW.replace("}", ', "hash": 1}'))
     assert check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)})) == (
-        CheckedFile()
+        CheckedFile(
+            f"{file}: `note`, `hash`: not read, no row of a mooncake_trace has such a member"
+        )
     )
+    file.write_text(ROW.replace("}", ', "chat_id": 1, "type": "text"}'))
+    given = config(dataset={"kind": "bailian_trace", "file": str(file)})
+    assert check_dataset(given) == CheckedFile()
 
 
 def test_a_file_is_read_for_a_bounded_time_and_the_user_is_told(

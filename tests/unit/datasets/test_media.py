@@ -86,6 +86,8 @@ def test_more_than_is_held_is_refused_before_it_is_made() -> None:
         (noise_wav(0.1, 1_000, 1, RNG(1)), "audio/wav"),
         (b"ID3\x04", "audio/mp3"),
         (b"fLaC", "audio/flac"),
+        (b"\x89PNG\r\n\x1a\n", ""),
+        (noise_png(2, 2, RNG(1))[:-12], ""),
         (b"%PDF-1.7", ""),
         (b"", ""),
     ],
