@@ -10,6 +10,7 @@ from aiperf_svc.adapters.datasets.tokenizers import existing_path, is_path
 from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.secret_names import secret_paths
@@ -71,8 +72,12 @@ def local_problems(
     for key, name in files.items():
         if name is None:
             continue
-        if Path(name).is_dir():
-            found.append(Problem(key, f"{name!r}: is a folder; expected a file"))
+        is_pool = key == "dataset.file" and config.dataset.kind is DatasetKind.RANDOM_POOL
+        if Path(name).is_dir() and not is_pool:
+            or_pool = " (or kind random_pool)" if key == "dataset.file" else ""
+            found.append(Problem(key, f"{name!r}: is a folder; expected a file{or_pool}"))
+        elif Path(name).is_dir():
+            continue
         elif not Path(name).is_file():
             found.append(Problem(key, f"{name!r}: no such file"))
         elif not os.access(name, os.R_OK):

@@ -93,6 +93,11 @@ def template(text: str) -> str:
         ) from None
 
 
+def dataset_order(text: str) -> str:
+    """An order of prompts. AIPerf calls a shuffled one `shuffle`."""
+    return {"shuffle": "shuffled"}.get(text, text)
+
+
 def objectives(texts: Sequence[str]) -> list[dict[str, str]]:
     """Objectives, of `metric:statistic<limit` each; the average when no statistic is named."""
     found = []

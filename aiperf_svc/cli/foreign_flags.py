@@ -35,7 +35,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("same", "the times of each connection are metrics of every run", "--show-trace-timing"),
     ("other", "--verbose shows the services' logs", "--log-level --extra-verbose -vv"),
     ("other", "--connections keep-alive or per-request", "--connection-reuse-strategy"),
-    ("other", "--dataset-order sequential or shuffled", "--dataset-sampling-strategy"),
     ("other", "--error-budget and --slo judge a run by its failures; it is not ended early",
      "--failed-request-threshold"),
     ("other", "--search KEY=FROM..TO with --slo",
@@ -91,19 +90,15 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--agentic-cache-warmup-duration --agentic-warmup-grace-period --max-idle-gap-cap-seconds "
      "--inter-turn-delay-cap-seconds --unsafe-override"),
     ("none", "a turn of a replay is sent after the response before it, and after its delay",
-     "--open-loop-replay --open-loop-strict --ignore-trace-delays"),
+     "--open-loop-replay --open-loop-strict"),
+    ("other", "--conversation-turn-delay-ratio 0", "--ignore-trace-delays"),
     ("none", "a trace is read as it is, without synthesis",
      "--synthesis-prefix-len-multiplier "
      "--synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
      "--synthesis-output-len-multiplier --synthesis-max-isl --synthesis-max-osl "
      "--omit-kv-hints --force-min-tokens"),
     ("other", "--replay-speedup", "--synthesis-speedup-ratio"),
-    ("none", "delays of turns are scaled by --replay-speedup only, with the times of their trace",
-     "--conversation-turn-delay-ratio "
-     "--session-delay-ratio"),
     ("none", "synthetic prompts are made of common words", "--prompt-corpus"),
-    ("other", "prompts of a run all begin differently, unless a prefix is asked for",
-     "--cache-bust"),
     ("other", "--system-prompt \"$(cat FILE)\"", "--system-prompt-file"),
     ("other", "--isl: the tokens that only one conversation has are its own",
      "--user-context-prompt-length"),

@@ -29,6 +29,9 @@ class DatasetKind(StrEnum):
     first turn is ignored, since the load decides when a conversation begins."""
     SHAREGPT = "sharegpt"
     """A ShareGPT JSON file: a list of conversations."""
+    RANDOM_POOL = "random_pool"
+    """JSONL as of `single_turn`, or a folder of such files; lines are drawn with replacement, one
+    of each file for a request."""
     MOONCAKE_TRACE = "mooncake_trace"
     """JSONL, one request a line: lengths and the hash ids of the prompt's blocks."""
     BAILIAN_TRACE = "bailian_trace"
@@ -48,6 +51,21 @@ TRACES = (
 """Kinds whose rows have times."""
 
 
+class CacheBust(StrEnum):
+    """Where a marker that only one entry has goes, so that no prefix cache knows its tokens."""
+
+    NONE = "none"
+    SYSTEM_PREFIX = "system_prefix"
+    SYSTEM_SUFFIX = "system_suffix"
+    FIRST_TURN_PREFIX = "first_turn_prefix"
+    FIRST_TURN_SUFFIX = "first_turn_suffix"
+
+    @property
+    def is_for_system(self) -> bool:
+        """Whether it goes into the system prompt."""
+        return self in (CacheBust.SYSTEM_PREFIX, CacheBust.SYSTEM_SUFFIX)
+
+
 SYNTHETIC_ONLY = ("mix", "prefix", "turns", "images", "sounds", "batch_size")
 """Keys of a dataset that describe synthetic prompts."""
 
@@ -64,7 +82,7 @@ class Dataset(Model):
     """URL of the public dataset, in place of its usual one."""
     max_download: SizeBytes = 2 * 2**30
     entries: Annotated[int, Field(gt=0)] | None = None
-    """Number of distinct prompts: 1,000 when synthetic, all of a file."""
+    """Number of distinct prompts: 1,000 when synthetic, 100 of a random pool, all of a file."""
     order: Literal["sequential", "shuffled"] = "sequential"
     input_tokens: Length = Length(mean=550)
     """Of a ranking, the tokens of the query alone."""
@@ -77,6 +95,9 @@ class Dataset(Model):
     sounds: Sounds = Sounds()
     batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
     """Texts of a synthetic request, for APIs that take several."""
+    cache_bust: CacheBust = CacheBust.NONE
+    delay_factor: Annotated[float, Field(ge=0)] = 1.0
+    """Factor of all delays between the turns of a conversation."""
     output_tokens: Length | None = None
     """Maximum sent with each request; values in a dataset file take precedence."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
@@ -89,8 +110,8 @@ class Dataset(Model):
     def _has_a_source(self) -> Self:
         if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
             raise ValueError(
-                "{kind} synthetic takes no file; expected single_turn, multi_turn, sharegpt, "
-                "mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace"
+                "{kind} synthetic takes no file; expected single_turn, multi_turn, random_pool, "
+                "sharegpt, mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace"
             )
         has_file_only = self.kind not in (DatasetKind.SYNTHETIC, DatasetKind.SHAREGPT)
         if has_file_only and not self.file:

@@ -7,14 +7,22 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
+from aiperf_svc.adapters.datasets.files import (
+    folder_of,
+    pool_files,
+    read_lines,
+    read_list,
+    read_pools,
+    sha256_of,
+    sha256_of_files,
+)
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_size_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
-from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
+from aiperf_svc.core.datasets import multi_turn, random_pool, sharegpt, single_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble, own_warmup, synthetic_prompts
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.datasets.block_texts import BlockTexts
@@ -86,11 +94,22 @@ def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset
         return assemble(config, synthetic_prompts(config, counter), Source(name), counter)
     if dataset.kind in FORMATS:
         return _built_trace(config, file, counter)
-    parse, read = KINDS[dataset.kind]
     path = Path(file).expanduser()
+    if dataset.kind is DatasetKind.RANDOM_POOL:
+        return _built_pools(config, path, counter)
+    parse, read = KINDS[dataset.kind]
     prompts, left_out = parse(read(path), file, limit=dataset.entries)
     source = Source(name, sha256=sha256_of(path), left_out=left_out)
     return assemble(config, with_files(prompts, path.parent), source, counter)
+
+
+def _built_pools(config: BenchmarkConfig, path: Path, counter: TokenCounter | None) -> BuiltDataset:
+    count = config.dataset.entries or random_pool.DEFAULT_ENTRIES
+    own = own_warmup(config.load.warmup, count)
+    prompts = random_pool.draw(read_pools(path), count + own, config.random_seed)
+    sha256 = sha256_of_files(pool_files(path))
+    source = Source(str(config.dataset.file), sha256=sha256, own_warmup=own)
+    return assemble(config, with_files(prompts, folder_of(path)), source, counter)
 
 
 def _built_trace(

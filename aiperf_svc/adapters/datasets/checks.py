@@ -13,6 +13,7 @@ from time import monotonic
 import msgspec
 
 from aiperf_svc.adapters.datasets.builder import KINDS
+from aiperf_svc.adapters.datasets.files import folder_of, read_pools
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
 from aiperf_svc.config.base import SECOND_NS
@@ -21,6 +22,7 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
 from aiperf_svc.core.datasets.media import check_media_size
+from aiperf_svc.core.datasets.random_pool import one_of_each
 from aiperf_svc.core.load.fixed_schedule import due_times
 
 CHECK_S = 20.0
@@ -85,12 +87,20 @@ def check_dataset(config: BenchmarkConfig) -> CheckedFile:
     limit = _Limit()
     if config.dataset.kind in FORMATS:
         return _checked_trace(config, file, limit)
-    parse, read = KINDS[config.dataset.kind]
     path = Path(file).expanduser()
+    if config.dataset.kind is DatasetKind.RANDOM_POOL:
+        return _checked_pools(config, path, limit)
+    parse, read = KINDS[config.dataset.kind]
     prompts, _ = parse(limit.applied(read(path)), file, limit=config.dataset.entries)
     warmup_share(config, Source(file), len(prompts))
     finish(config, with_files(prompts, path.parent), None, None)
     return CheckedFile(limit.notice(file))
+
+
+def _checked_pools(config: BenchmarkConfig, path: Path, limit: "_Limit") -> CheckedFile:
+    entries = one_of_each(read_pools(path, limit.applied))
+    finish(config, with_files(entries, folder_of(path)), None, None)
+    return CheckedFile(limit.notice(str(config.dataset.file)))
 
 
 def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> CheckedFile:

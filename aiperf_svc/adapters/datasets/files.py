@@ -13,11 +13,14 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from aiperf_svc.config.units import format_size
+from aiperf_svc.core.datasets.base import Lines
+from aiperf_svc.core.datasets.random_pool import PoolLine, parse_pool
 from aiperf_svc.core.datasets.sharegpt import list_elements
 from aiperf_svc.core.datasets.trace_index import Line
 from aiperf_svc.domain.errors import DatasetError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_POOLS = (".jsonl", ".jsonl.gz")
 LONGEST_LINE = 2**28
 """Most bytes of a line."""
 Until = Callable[[], bool]
@@ -108,6 +111,38 @@ def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     with _translated(path), _opened(path) as stream:
         yield from list_elements(_contents(stream), str(path))
+
+
+def pool_files(path: Path) -> list[Path]:
+    """Return the files of the pools behind a path, in the order of their names: the file itself, or
+    those of a folder that are JSONL. Raises DatasetError if a folder has none."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.name.endswith(_POOLS) and each.is_file())
+    if not files:
+        raise DatasetError(f"dataset.file: {path} is a folder without files of {_POOLS[0]}")
+    return files
+
+
+def read_pools(
+    path: Path, part_of: Callable[[Iterator[tuple[int, bytes]]], Lines] = iter
+) -> dict[str, list[PoolLine]]:
+    """Return the lines of each pool, or a part of them. Raises DatasetError."""
+    return {
+        file.name: parse_pool(part_of(read_lines(file)), str(file)) for file in pool_files(path)
+    }
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder from which the lines of a file, or of a folder's files, name others."""
+    return path if path.is_dir() else path.parent
+
+
+def sha256_of_files(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of a file or, of several, that of theirs in order."""
+    if len(files) == 1:
+        return sha256_of(files[0])
+    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
 
 
 def sha256_of(path: Path) -> str:

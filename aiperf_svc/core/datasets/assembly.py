@@ -26,6 +26,7 @@ from aiperf_svc.core.datasets.base import (
     generator,
 )
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
+from aiperf_svc.core.datasets.cache_bust import with_markers
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.datasets.media import with_media
@@ -106,7 +107,10 @@ def assemble(
     if problems:
         raise ConfigError("; ".join(problems))
     warmup_entries = warmup_share(config, source, len(prompts))
-    ordered = [prompts[place] for place in entry_order(config, len(prompts), warmup_entries)]
+    marked = with_markers(
+        prompts, range(len(prompts)), config.dataset.cache_bust, config.random_seed, counter
+    )
+    ordered = [marked[place] for place in entry_order(config, len(prompts), warmup_entries)]
     lengths = draw_output_lengths(config, sum(len(entry.turns) for entry in ordered))
     _check_models(config, source, len(prompts) - warmup_entries)
     finished = finish(config, ordered, lengths, counter)
@@ -265,7 +269,7 @@ def _rendered(
             Turn(
                 messages=body.body,
                 tail=body.tail,
-                delay_ns=turn.delay_ns,
+                delay_ns=round(turn.delay_ns * config.dataset.delay_factor),
                 earliest_ns=turn.earliest_ns,
                 input_tokens=next(tokens),
                 requested_tokens=body.requested_tokens,

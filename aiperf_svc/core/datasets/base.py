@@ -85,6 +85,7 @@ class Purpose(IntEnum):
     HEIGHTS = 15
     SOUND_LENGTHS = 16
     MEDIA = 17
+    POOLS = 18
 
 
 _DATASET_KEY = 0xDA7A

@@ -87,7 +87,9 @@ def _with_query(fields: TurnFields) -> TurnFields:
     named = [each for each in fields.texts or () if isinstance(each, NamedTexts)]
     if not named:
         return fields
-    found = {each.name: each.contents for each in named}
+    found: dict[str, list[str]] = {}
+    for each in named:
+        found.setdefault(each.name, []).extend(each.contents)
     if len(named) != len(fields.texts or ()) or len(found) != 2 or len(found["query"]) != 1:
         raise ValueError("`texts` with names needs one `query`, of one text, and `passages`")
     return msgspec.structs.replace(

@@ -16,6 +16,7 @@ from aiperf_svc.core.datasets.assembly import (
     warmup_share,
 )
 from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.datasets.cache_bust import with_markers
 from aiperf_svc.core.datasets.trace_prompts import TracePrompts
 from aiperf_svc.protocol.messages import Conversation, DatasetReport
 
@@ -63,7 +64,14 @@ class StreamedDataset:
         """Make the entries of a block. Raises DatasetError that names file and line."""
         ends = np.append(self.starts, self.entry_count)
         first, end = int(ends[number]), int(ends[number + 1])
-        entries = self._prompts.entries(self._order[first:end].tolist())
+        numbers = self._order[first:end].tolist()
+        entries = with_markers(
+            self._prompts.entries(numbers),
+            numbers,
+            self._config.dataset.cache_bust,
+            self._config.random_seed,
+            self._counter,
+        )
         lengths = self._lengths
         if lengths is not None:
             lengths = lengths[self._first_turns[first] : self._first_turns[end]]

@@ -1,0 +1,104 @@
+"""Markers that keep prompts out of prefix caches: where they go, and that tokens stay exact."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import CacheBust
+from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
+from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn
+from aiperf_svc.core.datasets.cache_bust import marker_of, with_markers
+from aiperf_svc.core.endpoints.base import Prompt
+
+Config = Callable[..., BenchmarkConfig]
+MARKER = marker_of(0, 0)
+USER, SYSTEM = {"role": "user", "content": "u"}, {"role": "system", "content": "s"}
+
+
+def marked(prompt: Prompt, target: str) -> Prompt:
+    entry = PromptConversation("a", (PromptTurn(prompt), PromptTurn(Prompt(texts=("later",)))))
+    (found,) = with_markers([entry], [0], CacheBust(target), 0, None)
+    assert found.turns[1] == entry.turns[1]
+    return found.turns[0].prompt
+
+
+@pytest.mark.parametrize(
+    ("target", "system", "text"),
+    [
+        ("none", "s", "u"),
+        ("system_prefix", f"{MARKER}\n\ns", "u"),
+        ("system_suffix", f"s\n\n{MARKER}", "u"),
+        ("first_turn_prefix", "s", f"{MARKER}\n\nu"),
+        ("first_turn_suffix", "s", f"u\n\n{MARKER}"),
+    ],
+)
+def test_a_marker_goes_where_it_is_asked_to(target: str, system: str, text: str) -> None:
+    made = marked(Prompt(texts=("u",), system="s"), target)
+    assert (made.system, made.texts) == (system, (text,))
+    for prompt in (
+        Prompt(messages=(SYSTEM, USER)),
+        Prompt(payload={"messages": [SYSTEM, USER], "n": 1}),
+    ):
+        made = marked(prompt, target)
+        messages = made.messages or (made.payload or {})["messages"]
+        assert [message["content"] for message in messages] == [system, text]
+
+
+@pytest.mark.parametrize("payload", [{"prompt": "u"}, {"input": ["u", "v"]}, {"inputs": "u"}])
+def test_payloads_of_other_apis_are_marked(payload: dict[str, Any]) -> None:
+    made = marked(Prompt(payload=payload), "first_turn_prefix").payload
+    assert json.dumps(made).replace(MARKER + r"\n\n", "") == json.dumps(payload)
+    assert made != payload
+
+
+def test_without_a_system_prompt_the_first_turn_is_marked() -> None:
+    assert marked(Prompt(texts=("u",)), "system_prefix").texts == (f"{MARKER}\n\nu",)
+    parts = {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "u"}]}
+    (message,) = marked(Prompt(messages=(parts,)), "system_suffix").messages
+    assert message["content"][1]["text"] == f"u\n\n{MARKER}"
+
+
+def test_every_entry_has_a_marker_of_its_own_which_the_seed_decides() -> None:
+    found = {marker_of(seed, number) for seed in range(3) for number in range(1_000)}
+    assert len(found) == 3_000
+    assert marker_of(1, 2) == marker_of(1, 2)
+    assert all(re.fullmatch(r"\[[0-9a-f]{16}\]", marker) for marker in found)
+
+
+def test_a_shared_system_prompt_is_shared_no_more_and_tokens_are_exact(
+    config: Config, counter: LibraryTokenCounter
+) -> None:
+    dataset = {
+        "entries": 20,
+        "cache_bust": "system_prefix",
+        "input_tokens": {"mean": 30},
+        "prefix": {"system_tokens": 50},
+    }
+    given = config(dataset=dataset)
+    prompts = synthetic_prompts(given, counter)
+    built = assemble(given, prompts, Source("x"), counter)
+    systems = set()
+    for entry in built.conversations:
+        (turn,) = entry.turns
+        system, user = json.loads(turn.messages)["messages"]
+        systems.add(system["content"])
+        counts = counter.count_batch([system["content"], user["content"]])
+        assert turn.input_tokens == sum(counts)
+    assert len(systems) == 20
+
+
+def test_delays_are_multiplied(config: Config) -> None:
+    dataset = {
+        "entries": 2,
+        "input_tokens": {"mean": 3},
+        "turns": {"number": {"mean": 2}, "delay_ms": {"mean": 100}},
+    }
+    for factor, expected in ((1, 100_000_000), (0.25, 25_000_000), (0, 0)):
+        given = config(dataset=dataset | {"delay_factor": factor})
+        built = assemble(given, synthetic_prompts(given, None), Source("x"), None)
+        assert {entry.turns[1].delay_ns for entry in built.conversations} == {expected}
