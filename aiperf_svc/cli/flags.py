@@ -329,6 +329,9 @@ RESULTS = (
     Flag(("--name",), "name", "what the results are called (default: benchmark)", "NAME"),
     Flag(("--slice-duration",), "artifacts.slice_duration",
         "also write the results by slices of this length, as AIPerf's time slices", DURATION),
+    Flag(("--export-http-trace",), "artifacts.http_trace",
+        "keep when each read of a response came, as `trace_data` in profile_export.jsonl",
+        kind="switch"),
     Flag(("--s3-url",), "artifacts.s3.url",
         "upload the results to this bucket too, s3://bucket/prefix; the keys are read from "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "URL"),

@@ -114,7 +114,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "
      "--mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id "
      "--mlflow-artifact-glob --wandb-project --wandb-entity --wandb-run-name --wandb-tag"),
-    ("none", "chunks of responses are counted, not kept", "--export-http-trace"),
     ("other", "network_rtt of every run is the kernel's round trip of each connection, beside the "
      "latencies and not subtracted from them",
      "--network-latency-automatic --network-latency-mean --network-latency-ping-interval"),

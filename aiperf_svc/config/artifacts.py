@@ -42,6 +42,9 @@ class Artifacts(Model):
     dir: Annotated[str, Field(min_length=1)] = "artifacts"
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
     """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
+    http_trace: bool = False
+    """Keep when each read of a response came, as `trace_data` in the lines of
+    profile_export.jsonl. Takes memory for each read until the response ends."""
     slice_duration: PositiveDurationNs | None = None
     """Length of the slices of time whose results profile_export_aiperf_timeslices.json and .csv
     have; None: these files are not written. Only for a benchmark of a server."""

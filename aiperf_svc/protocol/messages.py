@@ -611,6 +611,11 @@ class LineDetails(Value, frozen=True):
     order of the rows."""
     messages: tuple[str, ...]
     """Error text of each request with an error."""
+    chunks: bytes = b""
+    """Stamp and length of each read with bytes of a body, int64 pairs, of each request in the order
+    of the rows; empty if nobody wants HTTP traces."""
+    chunk_counts: bytes = b""
+    """Number of these reads of each request, int64; empty as above."""
 
 
 class MetricBatch(Message, frozen=True):

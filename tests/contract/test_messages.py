@@ -146,7 +146,7 @@ EXAMPLES: tuple[Message, ...] = (
         *HEAD,
         spans=(m.SequenceSpan("worker-3", 1, 1, 4),),
         rows=b"rows",
-        details=m.LineDetails(gaps_ns=b"g", messages=("busy",)),
+        details=m.LineDetails(gaps_ns=b"g", messages=("busy",), chunks=b"s", chunk_counts=b"n"),
         histograms=(
             m.HistogramDelta(
                 Phase.PROFILING,

@@ -1,7 +1,8 @@
 """Lines of profile_export.jsonl from `records.parquet`, for runs with more requests than that has.
 
 A line is as in `profile_export.jsonl`, but for what no record keeps: the list of gaps between
-chunks and the processor's name are left out, and an error has the first message of its kind.
+chunks, HTTP traces and the processor's name are left out, and an error has the first message of its
+kind.
 """
 
 import json
@@ -81,6 +82,7 @@ def _lines(
         ],
         whose=whose,
         gaps=[b""] * len(rows),
+        traces=[b""] * len(rows),
         messages=[
             messages.get(f"{kind}/{status}", "") if kind else ""
             for kind, status in zip(rows["error"].tolist(), rows["status"].tolist(), strict=True)

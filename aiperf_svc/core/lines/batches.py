@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.core.lines.http_trace import Chunks, trace_data
 from aiperf_svc.core.lines.number_text import DECIMAL, filled
 from aiperf_svc.core.lines.renderer import LineRenderer, Source
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import MetricBatch
+from aiperf_svc.protocol.messages import LineDetails, MetricBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 _NS_PER_MS: Final = 1e6
@@ -50,6 +51,7 @@ def lines_of(
     sizes = [len(batch.rows) // METRIC_DTYPE.itemsize for batch in batches]
     whose = np.repeat([numbers[source] for source in sources], sizes)
 
+    traces = _traces(details)
     places = np.flatnonzero(rows["phase"] == Phase.PROFILING)[:most]
     chosen = rows[places]
     return renderer.render(
@@ -58,7 +60,19 @@ def lines_of(
         whose=whose[places],
         gaps=[gaps[place] for place in places.tolist()],
         messages={i: messages[failed[places[i]]] for i in np.flatnonzero(chosen["error"]).tolist()},
+        traces=[
+            trace_data(rows, place, traces[place]) if traces else b"" for place in places.tolist()
+        ],
     )
+
+
+def _traces(details: Sequence[LineDetails]) -> list[Chunks]:
+    """Return the reads of each row; empty if nobody wanted them."""
+    if not all(each.chunk_counts for each in details):
+        return []
+    counts = np.frombuffer(b"".join(each.chunk_counts for each in details), dtype=np.int64)
+    chunks = np.frombuffer(b"".join(each.chunks for each in details), dtype=np.int64)
+    return np.split(chunks.reshape(-1, 2), counts.cumsum()[:-1])
 
 
 def _lists(counts: NDArray[np.int64], numbers: NDArray[np.float64]) -> list[bytes]:

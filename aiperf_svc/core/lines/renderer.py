@@ -84,9 +84,10 @@ _METADATA: Final = (
 """Numbers in the order in which a template takes them; the last one is left out if it is 0."""
 _HOLE: Final = "\0"
 """Placeholder for a number in a template. In JSON this character only appears escaped, as do the
-next two."""
+next three."""
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
+_TRACE: Final = b"\3"
 _METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
 _KNOWN_TEMPLATES: Final = 4_096
 """Most templates kept: 20 MB."""
@@ -129,13 +130,14 @@ class LineRenderer:
         whose: NDArray[Any],
         gaps: Sequence[bytes],
         messages: Sequence[str] | Mapping[int, str],
+        traces: Sequence[bytes],
     ) -> bytes:
         """Return one line for each of the METRIC_DTYPE rows, all of the profiling phase, in their
         order.
 
         `whose` maps each row to its place in `sources`. `gaps` are the JSON lists of the gaps
         between content chunks, empty if there are none; `messages` are the error texts, by the
-        place of each row with an error.
+        place of each row with an error; `traces` the JSON of their HTTP traces, empty without one.
         """
         values = _values(rows)
         has = np.vstack(
@@ -145,6 +147,7 @@ class LineRenderer:
                 rows["ack_wall_ns"] != 0,
                 np.isin(rows["outcome"], (Outcome.CANCELLED, Outcome.ABANDONED)),
                 rows["error"] != 0,
+                [bool(each) for each in traces],
             ]
         )
         groups = _alike(has, whose)
@@ -152,11 +155,13 @@ class LineRenderer:
         for places in groups:
             what = has[:, places[0]]
             template = self._template(sources[whose[places[0]]], what)
-            has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
+            has_gaps, _, _, has_error, has_trace = what[len(_METRICS) :].tolist()
             kinds, numbers = _numbers(rows, values, places, what)
             text = filled(template, kinds, numbers, len(places))
             if has_gaps:
                 text = _filled(text, _GAPS, [gaps[place] for place in places])
+            if has_trace:
+                text = _filled(text, _TRACE, [traces[place] for place in places])
             if has_error:
                 errors = [_error(rows, place, messages[place]) for place in places]
                 text = _filled(text, _ERROR, errors)
@@ -176,7 +181,7 @@ class LineRenderer:
         return template
 
     def _new_template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
-        *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
+        *defined, has_gaps, has_ack, is_cancelled, has_error, has_trace = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         first = f"{prefix}{TURN_BASE}-"
         # The placeholders have the number and order of `_METADATA`.
@@ -211,6 +216,8 @@ class LineRenderer:
         if has_gaps:
             metrics[GAPS_TAG] = f'{{"value":{_GAPS.decode()},"unit":"ms"}}'
         line = {"metadata": _object(metadata), "metrics": _object(metrics)}
+        if has_trace:
+            line["trace_data"] = _TRACE.decode()
         if has_error:
             line["error"] = _ERROR.decode()
         return (_object(line) + "\n").encode().split(_HOLE.encode())

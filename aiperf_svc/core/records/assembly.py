@@ -20,6 +20,7 @@ from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.base import choices_asked_for
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts, parts_of
+from aiperf_svc.core.records.http_traces import OpenTraces
 from aiperf_svc.core.records.response_cache import ResponseCache
 from aiperf_svc.core.records.rows import ResponseColumns, put_response, response_columns
 from aiperf_svc.core.responses.read_times import ReadTimes, ends_of_reads
@@ -66,6 +67,7 @@ class RecordAssembler:
         )
         self._known = ResponseCache(self._format)
         self._counter = counter
+        self._traces = OpenTraces() if config.artifacts.http_trace else None
         self._open: dict[str, tuple[int, dict[int, ResponseReader]]] = {}
         """Epoch and unfinished requests (by id) of each worker."""
         self._unchecked_bytes = 0
@@ -78,6 +80,8 @@ class RecordAssembler:
 
     def drop_worker(self, worker_id: str) -> int:
         """Drop the unfinished requests of a lost worker and return their number."""
+        if self._traces is not None:
+            self._traces.drop_worker(worker_id)
         _, readers = self._open.pop(worker_id, (0, {}))
         return len(readers)
 
@@ -113,6 +117,7 @@ class RecordAssembler:
             columns[places] = response.columns
             readers[places] = response.reader
         finished = FinishedRequests(batch.sender, batch.epoch, worker_rank)
+        traces = self._traces.take(batch, fragments, reads) if self._traces is not None else []
         if is_known.all():
             finished.add_batch(batch.fragments, readers, columns, is_known, batch.reads)
         else:
@@ -129,6 +134,9 @@ class RecordAssembler:
             self._unchecked_bytes += len(batch.bodies)
             if self._unchecked_bytes > CHECK_BYTES:
                 self._bound_open_bytes()
+        if self._traces is not None:
+            ended = np.flatnonzero(readers.astype(np.bool_))
+            finished.traces += [traces[place] for place in ended.tolist()]
         return finished
 
     def _read(

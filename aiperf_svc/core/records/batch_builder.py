@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.lines.batches import gap_counts
+from aiperf_svc.core.lines.http_trace import Chunks
 from aiperf_svc.core.lines.renderer import GAPS_TAG
 from aiperf_svc.core.records.response_cache import put_on_the_wall_clock
 from aiperf_svc.core.records.rows import ResponseColumns, metric_rows, set_tokens
@@ -52,6 +53,7 @@ class FinishedRequests:
         "lost",
         "rank",
         "readers",
+        "traces",
         "worker_id",
     )
 
@@ -69,6 +71,8 @@ class FinishedRequests:
         ascending, of each batch."""
         self.known_reads: list[bytes] = []
         """The one read of each cached response: READ_DTYPE rows of each batch."""
+        self.traces: list[Chunks] = []
+        """Reads of each response, if HTTP traces are wanted."""
         self.lost: list[Rows] = []
         """Numbers of requests that ended, but whose first fragments are missing."""
 
@@ -102,6 +106,7 @@ class FinishedRequests:
         self.readers += later.readers
         self.columns += later.columns
         self.known_reads += later.known_reads
+        self.traces += later.traces
         self.lost += later.lost
 
 
@@ -124,7 +129,9 @@ def parts_of(
     made = [
         MetricParts(
             rows=rows[group],
-            details=_details(rows[group], its_gaps_ns, finished.readers[group])
+            details=_details(
+                rows[group], its_gaps_ns, finished.readers[group], finished.traces[group]
+            )
             if wants_lines
             else None,
             histograms=_histograms(rows[group], counts[group], its_gaps_ns),
@@ -178,10 +185,20 @@ def _gaps(
 
 
 def _details(
-    rows: Rows, gaps_ns: NDArray[np.int64], readers: Sequence[ResponseReader]
+    rows: Rows,
+    gaps_ns: NDArray[np.int64],
+    readers: Sequence[ResponseReader],
+    traces: Sequence[Chunks],
 ) -> LineDetails:
     messages = tuple(readers[i].message for i in np.flatnonzero(rows["error"]).tolist())
-    return LineDetails(gaps_ns.tobytes(), messages)
+    if not traces:
+        return LineDetails(gaps_ns.tobytes(), messages)
+    return LineDetails(
+        gaps_ns.tobytes(),
+        messages,
+        chunks=np.concatenate(traces).tobytes(),
+        chunk_counts=np.array([len(each) for each in traces], dtype=np.int64).tobytes(),
+    )
 
 
 def _histograms(

@@ -344,6 +344,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
     "--name": (("--name", "night-run"), "night-run"),
     "--slice-duration": (("--slice-duration", "10s"), 10 * 10**9),
+    "--export-http-trace": (("--export-http-trace",), True),
     "--s3-url": (("--s3-url", "s3://bucket/runs"), "s3://bucket/runs"),
     "--s3-endpoint-url": (
         ("--s3-url", "s3://bucket", "--s3-endpoint-url", "http://minio:9000"),
