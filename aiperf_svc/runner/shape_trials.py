@@ -70,6 +70,14 @@ class ShapeTrials:
         self.add(self.folder)
         self._outcomes = {number: self._outcomes[number] for number in self.finished}
 
+    def keep_whole_shapes(self) -> frozenset[int]:
+        """Forget the trials of shapes that have others too, which are run again as a whole; return
+        the numbers of the trials that are kept."""
+        whole = [number for number in range(1, len(self._shapes) + 1) if self.has_all(number)]
+        kept = frozenset(t.number for number in whole for t in self._shapes[number - 1].trials)
+        self._outcomes = {number: self._outcomes[number] for number in sorted(kept)}
+        return kept
+
     def add(self, folder: Path) -> None:
         """Take the trials that the services of a shape have left in a folder; nothing if none has
         ended. Raises ConfigError."""

@@ -8,12 +8,12 @@ from aiperf_svc.runner.stack.request import StackRequest
 
 
 def shapes_left(request: StackRequest) -> list[int]:
-    """Return the numbers of the shapes that have trials to run."""
+    """Return the places, from 1, of the request's plans whose shapes have trials to run."""
     finished = request.resumed.finished if request.resumed is not None else ()
     return [
-        number
-        for number, shape in enumerate(request.shapes, start=1)
-        if any(trial.number not in finished for trial in shape.trials)
+        place
+        for place, number in enumerate(request.own_shapes, start=1)
+        if any(trial.number not in finished for trial in request.shapes[number - 1].trials)
     ]
 
 

@@ -14,9 +14,11 @@ from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.plan.pods import upload_keys
 from aiperf_svc.protocol.messages import RunState
-from aiperf_svc.runner import folders, manifests, printing, signals
+from aiperf_svc.runner import folders, manifests, printing, resuming, signals
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 from aiperf_svc.runner.stack import bring_up, preview, terminal
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
@@ -38,10 +40,11 @@ def shape_members(request: StackRequest) -> list[Member]:
     ConfigError."""
     check_namespace(request.config.deployment, "experiment.parallel")
     members = []
-    for number, shape in enumerate(request.shapes, start=1):
+    shapes = replace(request, resumed=None).shapes
+    for number, shape in enumerate(shapes, start=1):
         stack = f"{request.stack}-{number}"
         check_stack_name(stack)
-        own = replace(request, stack=stack, only_shape=number)
+        own = replace(request, stack=stack, only_shape=number, resumed=None)
         members.append(
             Member(name=f"shape {number}", where=describe(shape.parameters), request=own)
         )
@@ -55,11 +58,6 @@ def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
         raise ConfigError(
             "--keep: stacks that stay take the room of those that follow (experiment.parallel); "
             "--keep-on-failure keeps one that failed"
-        )
-    if request.resumed is not None:
-        raise ConfigError(
-            "--resume: for the shapes of one stack; those that run at the same time "
-            "(experiment.parallel) start anew"
         )
     members = shape_members(request)
     request.check_secrets()
@@ -102,23 +100,54 @@ class _ShapeStacks:
         async with connecting as cluster:
             room = SharedRoom(cluster, is_auto=parallel == "auto")
             await room.find((), (request.plan,))
-            parent = Path(request.config.artifacts.dir)
-            folder = folders.make_artifact_folder(parent, request.config.name)
-            self._trials = ShapeTrials(request.config, request.shapes, folder)
+            self._trials = self._prepared()
             self._turns = Turns(MOST_BY_ROOM if parallel == "auto" else parallel, room.find)
-            outcomes = await run_side_by_side(
-                [self._placed(member, folder) for member in self._members],
-                self._options,
-                turns=self._turns,
-                on_end=self._take,
-            )
+            left = [self._placed(member) for member in self._left()]
+            outcomes = []
+            if left:
+                outcomes = await run_side_by_side(
+                    left, self._options, turns=self._turns, on_end=self._take
+                )
         summary, uploaded_to = await self._write()
         return self._outcome(outcomes, summary, uploaded_to)
 
-    def _placed(self, member: Member, folder: Path) -> Member:
-        own = folder / SHAPES / str(member.request.only_shape)
-        into = self._trials.upload_into
-        return replace(member, request=replace(member.request, folder=own, upload_into=into))
+    def _prepared(self) -> ShapeTrials:
+        """Make the folder, or make that of a resumed experiment ready for the shapes that are
+        left. Raises ConfigError, EnvironmentProblem."""
+        config, resumed = self._request.config, self._request.resumed
+        shapes = [shape for member in self._members[:1] for shape in member.request.shapes]
+        if resumed is None:
+            folder = folders.make_artifact_folder(Path(config.artifacts.dir), config.name)
+            resuming.begin(folder, config)
+            return ShapeTrials(config, shapes, folder)
+        trials = ShapeTrials(config, shapes, resumed.folder)
+        trials.add_finished()
+        resuming.set_aside(resumed.folder, trials.keep_whole_shapes())
+        return trials
+
+    def _left(self) -> list[Member]:
+        """Return the stacks of shapes that have trials to run."""
+        home, left = StateHome(self._request.environ), []
+        for number, member in enumerate(self._members, start=1):
+            if not self._trials.has_all(number):
+                left.append(member)
+            elif home.load(member.request.stack) is not None:
+                terminal.say(
+                    f"{member.name}: its trials have ended before; remove what may be left of its "
+                    f"stack with: aiperf-svc gc {member.request.stack}"
+                )
+        return left
+
+    def _placed(self, member: Member) -> Member:
+        """Give a stack the folder of its shape. If it is there from a runner that was killed, the
+        run of a stack that is up is followed to its end."""
+        own = self._trials.folder / SHAPES / str(member.request.only_shape)
+        request = replace(member.request, folder=own, upload_into=self._trials.upload_into)
+        before = self._request.resumed
+        if before is not None and own.is_dir():
+            resumed = Resumed(own, frozenset(), before.namespace_mode)
+            request = replace(request, resumed=resumed)
+        return replace(member, request=request)
 
     def _take(self, member: Member, outcome: RunOutcome) -> None:
         """Take in the trials of a shape that is over."""
@@ -145,20 +174,31 @@ class _ShapeStacks:
             summary = self._trials.write(request.plan.identity.run_id)
             if summary is None or not self._trials.upload_into:
                 return summary, ""
-            home, content = StateHome(request.environ), request.file_content()
-            with open_project(request.stack, content, home, request.environ) as cli:
-                keys = await bring_up.upload_keys(request, cli)
-            return summary, await asyncio.to_thread(self._trials.upload, keys)
+            return summary, await asyncio.to_thread(self._trials.upload, await self._keys())
         except AiperfError as error:
             self._error = self._error or str(error)
         return summary, ""
 
+    async def _keys(self) -> dict[str, str]:
+        """Return the keys of the upload by environment variable: those that were given, else those
+        in the stack's file."""
+        request = self._request
+        sources = upload_keys(request.config)
+        if all(key in request.secrets for key in sources.values()):
+            return {variable: request.secrets[key] for variable, key in sources.items()}
+        home, content = StateHome(request.environ), request.file_content()
+        with open_project(request.stack, content, home, request.environ) as cli:
+            return await bring_up.upload_keys(request, cli)
+
     def _outcome(
         self, outcomes: Sequence[RunOutcome], summary: dict[str, Any] | None, uploaded_to: str
     ) -> RunOutcome:
-        is_empty = folders.remove_if_empty(self._trials.folder)
+        folder = self._trials.folder
+        if summary is None and self._request.resumed is None:
+            resuming.remove_beginning(folder)
+        is_empty = folders.remove_if_empty(folder)
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
-        has_failed = failed is not None and all(each.summary is None for each in outcomes)
+        has_failed = failed is not None and not self._trials.finished
         is_whole = self._trials.is_complete and not has_failed
         errors = (each.artifact_error for each in outcomes if each.artifact_error)
         return RunOutcome(
@@ -168,7 +208,7 @@ class _ShapeStacks:
             # If nothing was measured, the reason is that of the first stack.
             failure=failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
             summary=summary,
-            artifacts=None if is_empty else self._trials.folder,
+            artifacts=None if is_empty else folder,
             artifact_error=self._error or next(errors, ""),
             uploaded_to=uploaded_to,
             was_interrupted=any(each.was_interrupted for each in outcomes),

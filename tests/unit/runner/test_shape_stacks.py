@@ -1,11 +1,11 @@
 """Shapes of an experiment at the same time: a stack for each, one folder, one exit code."""
 
-import asyncio
 import contextlib
 import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.resuming import read_resumed
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import shape_stacks, side_by_side
 from aiperf_svc.runner.stack.options import StackOptions
@@ -55,8 +56,8 @@ class Stacks:
         """The shape during whose run the user stops."""
         self.left: dict[int, str] = {}
         self.begun: list[int] = []
-        self.options: StackOptions | None = None
-        self._all_begun = asyncio.Event()
+        self.resumed: list[int] = []
+        """Shapes whose stacks go on with what a runner that was killed has left."""
 
     async def run_one(
         self,
@@ -76,7 +77,12 @@ class Stacks:
         if error := self.errors.get(shape):
             raise error
         with counting() as interrupts:
-            folder = folders.make_folder(request.folder)
+            folder = request.folder
+            if request.resumed is None:
+                folders.make_folder(folder)
+            else:
+                assert request.resumed.folder == folder
+                self.resumed.append(shape)
             (folder / "logs" / "worker.log").write_text("line\n")
             more = {"stack": request.stack, "kept": shape in self.kept}
             if reason := self.failures.get(shape):
@@ -122,10 +128,15 @@ class Stacks:
         config = parse_config(benchmark, "")
         return StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
 
-    def run(self, capsys: pytest.CaptureFixture[str], **how: Any) -> tuple[ExitCode, Any]:
+    def run(
+        self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **how: Any
+    ) -> tuple[ExitCode, Any]:
         """How a command ends, and what it prints for programs."""
         options = StackOptions(run=RunOptions(ui="plain", json=True), yes=True)
-        code = run_shape_stacks(self.request(**how), options)
+        request = self.request(**how)
+        if resume is not None:
+            request = replace(request, resumed=read_resumed(resume, request.config))
+        code = run_shape_stacks(request, options)
         return code, json.loads(capsys.readouterr().out)
 
 
@@ -209,6 +220,25 @@ def test_what_one_stack_leaves_is_the_exit_code_of_all(
     stacks.left[3] = "Pod aiperf-s-3/x"
     code, found = stacks.run(capsys)
     assert (code, found["left"]) == (ExitCode.LEAKED, ["Pod aiperf-s-3/x"])
+
+
+def test_an_experiment_goes_on_with_the_shapes_that_are_left(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.stops_at = 2
+    _, found = stacks.run(capsys)
+    folder = Path(found["artifacts"])
+    assert stacks.begun == [1, 2]
+    # A runner that is killed leaves the folder of a shape whose stack is up.
+    folders.make_folder(folder / "shapes" / "4")
+    stacks.stops_at, stacks.begun = None, []
+    code, found = stacks.run(capsys, resume=folder)
+    assert (code, states(found)) == (ExitCode.OK, ["done"] * 8)
+    assert (stacks.begun, stacks.resumed) == ([3, 4], [4])
+    assert Path(found["artifacts"]) == folder
+    stacks.begun = []
+    code, found = stacks.run(capsys, resume=folder)
+    assert (code, stacks.begun, states(found)) == (ExitCode.OK, [], ["done"] * 8)
 
 
 def test_the_first_reason_is_the_exit_code_where_nothing_was_measured(

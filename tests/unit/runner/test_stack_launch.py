@@ -11,6 +11,7 @@ import pytest
 from played_stack import CLEAN, NOT_ALL, OTHER, RECORD, Played, in_shapes, trials_of
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
+from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
@@ -246,3 +247,20 @@ async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: Pl
     assert (played.ups, played.did) == ([1, 2], ["destroy", "check"])
     assert [number for number, _, _ in trials_of(outcome)] == [1, 4]
     assert outcome.exit_code is ExitCode.INTERRUPTED
+
+
+async def test_a_stack_of_one_shape_runs_it_alone_and_leaves_an_experiment(played: Played) -> None:
+    in_shapes(played)
+    benchmark = {**played.request.benchmark}
+    benchmark["experiment"] = {**benchmark["experiment"], "parallel": 2}
+    config = parse_config(benchmark, "")
+    played.request = StackRequest(
+        stack="s-2", config=config, benchmark=benchmark, only_shape=2, environ={}
+    )
+    outcome = await played.launched()
+    assert (played.ups, played.did) == ([1], ["destroy", "check"])
+    assert (outcome.state, outcome.exit_code) == ("done", ExitCode.OK)
+    (plan,) = played.request.plans
+    assert plan.config.experiment is not None
+    assert plan.config.experiment.part is not None
+    assert plan.config.experiment.part.trials == (2, 5)
