@@ -319,6 +319,8 @@ TELEMETRY = (
         "read this page of a DCGM exporter; again for more", "URL", "list", values.pages),
     Flag(("--no-server-metrics",), "telemetry.target",
         "do not read the target's own /metrics, which is read where it is there", kind="off"),
+    Flag(("--no-gpu-telemetry",), "telemetry.find_gpus",
+        "on a cluster, do not look for the exporters of the target's GPUs", kind="off"),
     Flag(("--metrics-interval",), "telemetry.interval",
         "time between two reads of a page (default: 1s)", DURATION),
 )  # fmt: skip

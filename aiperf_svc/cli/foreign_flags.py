@@ -23,7 +23,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--use-server-token-count"),
     ("same", "/health, /v1/models and one request are asked in this order, every half second",
      "--wait-for-model-mode --wait-for-model-interval"),
-    ("same", "no GPU page is read without --gpu-telemetry", "--no-gpu-telemetry"),
     ("same", "server_metrics_export is written as JSONL, Parquet, JSON and CSV",
      "--server-metrics-formats"),
     ("same", "each run draws its own report.html", "--auto-plot --plot-required"),

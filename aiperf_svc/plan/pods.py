@@ -387,7 +387,11 @@ def _service_pod(
         image=image,
         args=("service",),
         env={"AIPERF_SERVICE": ",".join(group.services), **env},
-        field_env={"AIPERF_SERVICE_ID": "metadata.name", "AIPERF_ADVERTISE": "status.podIP"},
+        field_env={
+            "AIPERF_SERVICE_ID": "metadata.name",
+            "AIPERF_ADVERTISE": "status.podIP",
+            **({"AIPERF_NAMESPACE": "metadata.namespace"} if has_results else {}),
+        },
         secret_env=secret_env,
         volumes=volumes,
         ports=ports,

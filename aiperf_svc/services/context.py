@@ -48,6 +48,8 @@ class RunContext:
     results_socket: Path | None = None
     """Socket file of the results API, if the runner is on this machine; it is HTTP otherwise."""
     api_port: int = 9090
+    namespace: str = ""
+    """Namespace of this pod, where its service needs to know it."""
     curve: CurveKeys | None = None
     is_held: bool = False
     """Whether the load waits for a start that it is given, together with other runs."""
@@ -101,6 +103,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             state=_state_folder(environ),
             ends_with_run="AIPERF_PARENT_PID" in environ,
             api_token=environ.get("AIPERF_API_TOKEN", ""),
+            namespace=environ.get("AIPERF_NAMESPACE", ""),
             metrics_token=environ.get("AIPERF_METRICS_TOKEN", ""),
             results_socket=_path(environ.get("AIPERF_RESULTS_SOCKET")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),

@@ -106,7 +106,7 @@ class RecordsManager(ResultsService[RunProgress]):
         """Number of batches that each record processor has read."""
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
-        self._telemetry = TelemetryReader(context.inference)
+        self._telemetry = TelemetryReader(context.inference, namespace=context.namespace)
         self._client_series = ClientSeries()
         search = self.experiment.search if self.experiment is not None else None
         self._detector = EarlyEndDetector(context.inference, search) if search else None

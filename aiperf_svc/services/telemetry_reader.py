@@ -11,11 +11,16 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aiperf_svc.adapters.inference.resolved_target import tls_context
+from aiperf_svc.adapters.inference.name_lookup import look_up_apart
+from aiperf_svc.adapters.inference.resolved_target import at_url, tls_context
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.telemetry import MAX_SOURCES
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
 from aiperf_svc.core.telemetry.series import ServerLoad, server_load
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
 
 if TYPE_CHECKING:
@@ -35,12 +40,17 @@ log = logging.getLogger(__name__)
 class TelemetryReader:
     """Reads every source of a run at its interval."""
 
-    def __init__(self, config: BenchmarkConfig) -> None:
-        self._endpoint = config.endpoint
+    def __init__(self, config: BenchmarkConfig, *, namespace: str = "") -> None:
+        """`namespace` is that of this pod, in which the stack's own target is."""
+        self._config = config
+        self._namespace = namespace
         self._interval_s = config.telemetry.interval / 1e9
         self._sources = _sources(config)
+        self._exporters = {url: each for each in config.telemetry.exporters for url in each.pages}
         self._stopping = asyncio.Event()
-        self._unread = len(self._sources)
+        self._replicas: list[SourceLog] = []
+        """The target's pages, if its name has several addresses."""
+        self._unread = 0
         """Sources of which no read has ended."""
         self._started = asyncio.Event()
         self._ended = asyncio.Event()
@@ -49,8 +59,14 @@ class TelemetryReader:
 
     @property
     def logs(self) -> list[SourceLog]:
-        """What was read of each source. The target's page is not among them if it has none."""
-        return [source for source in self._sources if not source.is_guess or source.has_pages]
+        """What was read of each source. The target's page is not among them if it has none; that of
+        one of its addresses is if another one has a page."""
+        known = [each for each in self._replicas if each.has_pages] and self._replicas
+        return [
+            source
+            for source in self._sources
+            if not source.is_guess or source.has_pages or source in known
+        ]
 
     def server_load(self) -> ServerLoad:
         """Return what the servers say of themselves, by the newest pages."""
@@ -80,10 +96,32 @@ class TelemetryReader:
     async def _read_all(self) -> None:
         # HTTP takes long to import, and not every run has something to read.
         http = await asyncio.to_thread(import_module, "aiperf_svc.adapters.telemetry.pages")
-        tls = await asyncio.to_thread(tls_context, self._endpoint.tls)
+        tls = await asyncio.to_thread(tls_context, self._config.endpoint.tls)
+        found = await asyncio.gather(*map(self._by_address, self._sources))
+        self._sources = [source for sources in found for source in sources]
+        self._unread = len(self._sources)
         async with http.PageClient(tls) as client, asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
+
+    async def _by_address(self, source: SourceLog) -> list[SourceLog]:
+        """Return a source for each address of the target's name: each is a server of its own, to
+        which requests go in turn. The certificate of one that uses TLS has its name, so there the
+        name is read."""
+        if not source.is_guess or source.is_gpu or not source.url.startswith("http://"):
+            return [source]
+        try:
+            found = await look_up_apart(at_url(self._config, source.url))
+        except ConfigError:
+            return [source]
+        # A machine may have an address of either version of IP.
+        hosts = [str(each.address[0]) for each in found if each.family == found[0].family]
+        if len(hosts) == 1:
+            return [source]
+        port = address_of(source.url).port
+        urls = [f"http://{f'[{h}]' if ':' in h else h}:{port}/metrics" for h in hosts[:MAX_SOURCES]]
+        self._replicas += (logs := [SourceLog(url, is_guess=True) for url in urls])
+        return logs
 
     async def _follow(self, source: SourceLog, client: "pages.PageClient") -> None:
         reader = PageReader()
@@ -116,6 +154,13 @@ class TelemetryReader:
         except PageError as error:
             source.fail(str(error))
             return
+        if (exporter := self._exporters.get(source.url)) is not None:
+            namespace = exporter.users_namespace or self._namespace
+            used = used_by(page, namespace, exporter.users)
+            if used is None:
+                source.fail("the target's pods use no GPU of it")
+                return
+            page = used
         source.add(
             page, wall_ns=fetched.wall_ns, latency_ns=fetched.latency_ns, off_s=fetched.off_s
         )
@@ -125,6 +170,11 @@ def _sources(config: BenchmarkConfig) -> list[SourceLog]:
     """Every page to read, each once."""
     telemetry = config.telemetry
     found = {url: SourceLog(url, is_gpu=True) for url in telemetry.gpu_telemetry}
+    found |= {
+        url: SourceLog(url, is_gpu=True, is_guess=True)
+        for each in telemetry.exporters
+        for url in each.pages
+    }
     found |= {url: SourceLog(url) for url in telemetry.server_metrics}
     if telemetry.target:
         for target in config.endpoint.all_urls:

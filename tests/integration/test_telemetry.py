@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,10 +19,13 @@ from in_one_loop import config, server, stack
 from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.series import server_load
 from aiperf_svc.services.telemetry_reader import TelemetryReader
 
 DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
 TTFT = "time_to_first_token_seconds"
+SECOND_HOST = "127.0.0.2"
+"""Another address of the same servers."""
 POWER = "DCGM_FI_DEV_POWER_USAGE{"
 
 
@@ -45,7 +49,9 @@ async def pages(**texts: Any) -> AsyncIterator[str]:
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        port = runner.addresses[0][1]
+        await web.TCPSite(runner, SECOND_HOST, port).start()
+        yield f"http://127.0.0.1:{port}"
     finally:
         await runner.cleanup()
 
@@ -54,9 +60,9 @@ def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
     return base | {"telemetry": telemetry}
 
 
-async def read_once(settings: dict[str, Any]) -> list[SourceLog]:
+async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[SourceLog]:
     """What a reader has read of its sources after each was read twice."""
-    reader = TelemetryReader(BenchmarkConfig.model_validate(settings))
+    reader = TelemetryReader(BenchmarkConfig.model_validate(settings), namespace=namespace)
     reading = asyncio.create_task(reader.run())
     await reader.stop()
     await reading
@@ -86,6 +92,45 @@ async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_fo
         assert await read_once(with_telemetry(base)) == []
         (log,) = await read_once(with_telemetry(base, server_metrics=[url]))
     assert log.failure == "the server responds with status 404"
+
+
+async def test_only_gpus_of_the_targets_pods_are_read_of_an_exporter_that_was_found() -> None:
+    gpus = (("0", "bench", "target-s-1"), ("1", "bench", "other-1"), ("2", "x", "target-s-1"))
+    text = "".join(
+        f'DCGM_FI_DEV_POWER_USAGE{{gpu="{gpu}",namespace="{namespace}",pod="{pod}"}} 300\n'
+        for gpu, namespace, pod in gpus
+    )
+    idle = 'DCGM_FI_DEV_POWER_USAGE{gpu="0"} 60\n'
+    async with pages(used=text, idle=idle) as url:
+        found = {
+            "namespace": "gpus", "labels": {"app": "dcgm-exporter"}, "port": 9400,
+            "pages": [f"{url}/used", f"{url}/idle"], "users": ["target-s-"],
+        }  # fmt: skip
+        base = config("http://127.0.0.1:1", concurrency=1, requests=1)
+        settings = with_telemetry(base, target=False, exporters=[found])
+        (log,) = await read_once(settings, namespace="bench")
+    assert log.url == f"{url}/used"
+    assert [each.series.label("gpu") for each in log.series] == ["0"]
+
+
+async def test_each_address_of_the_targets_name_is_a_server_with_a_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pages(metrics="vllm:num_requests_running 2\n") as url:
+        port = int(url.rpartition(":")[2])
+
+        def getaddrinfo(*_asked: Any, **_more: Any) -> list[Any]:
+            # Nothing listens on the third. The last is the first server's by another version of IP.
+            hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")
+            found: list[Any] = [(socket.AF_INET, 1, 6, "", (host, port)) for host in hosts]
+            return [*found, (socket.AF_INET6, 1, 6, "", ("::1", port, 0, 0))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        base = config(f"http://replicas:{port}", concurrency=1, requests=1)
+        logs = await read_once(base)
+    assert [log.has_pages for log in logs] == [True, True, False]
+    assert server_load(logs).running == 4
+    assert logs[2].failure
 
 
 async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ class Exporter(msgspec.Struct, frozen=True, kw_only=True):
     label: tuple[str, str]
     """Label by which it was found."""
     port: int
+    is_on_host: bool = False
+    """True if it has the address of its node."""
 
 
 class GpuPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,8 @@ class SourceLog:
         self.url = url
         self.is_gpu = is_gpu
         self.is_guess = is_guess
-        """True if nobody named it: the target's own page, which it may not have."""
+        """True if nobody named it: the target's own page, which it may not have, or an exporter,
+        which may have no GPU of the target."""
         self.series: list[NewSeries] = []
         self.left_out = 0
         """Series beyond the limits."""

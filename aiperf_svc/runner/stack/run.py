@@ -11,6 +11,7 @@ from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
+from aiperf_svc.runner.stack.gpu_exporters import with_gpu_exporters
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
@@ -56,6 +57,7 @@ async def run_one(
     with home.hold(request.stack) as held:
         async with connecting as cluster:
             request = await with_target_pods(request, cluster, say=screen.say)
+            request = await with_gpu_exporters(request, cluster, say=screen.say)
             with counting() as interrupts:
                 return await _launched(
                     request,

@@ -340,6 +340,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("http://node-1:9400/metrics",),
     ),
     "--no-server-metrics": (("--no-server-metrics",), False),
+    "--no-gpu-telemetry": (("--no-gpu-telemetry",), False),
     "--metrics-interval": (("--metrics-interval", "500ms"), 500_000_000),
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
     "--name": (("--name", "night-run"), "night-run"),

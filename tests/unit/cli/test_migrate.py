@@ -138,11 +138,11 @@ def test_profile_ignores_what_changes_nothing_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     args = parser().parse(
-        ["--model", "m", "--no-gpu-telemetry", "--wait-for-model-mode", "models", "--url", "h"]
+        ["--model", "m", "--auto-plot", "--wait-for-model-mode", "models", "--url", "h"]
     )
     assert (args.model, args.url) == ("m", ["h"])
     said = capsys.readouterr().err
-    assert "note: --no-gpu-telemetry changes nothing: " in said
+    assert "note: --auto-plot changes nothing: " in said
     assert "note: --wait-for-model-mode changes nothing: " in said
 
 

@@ -1,10 +1,12 @@
 """Finds the pods of GPU exporters by the labels that their usual installations give them."""
 
 import ipaddress
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.core.cluster.facts import Exporter
 
 Object = Mapping[str, Any]
@@ -51,6 +53,29 @@ def _exporter(pod: Object) -> Exporter | None:
         url=f"http://{host}:{port}/metrics",
         label=label,
         port=port,
+        is_on_host=bool(pod["spec"].get("hostNetwork")),
+    )
+
+
+def grouped(
+    exporters: Iterable[Exporter], *, users_namespace: str, users: tuple[str, ...]
+) -> tuple[ClusterExporters, ...]:
+    """Return the exporters as a config has them: those that a NetworkPolicy knows by one label are
+    together. `users` are what the names of the pods start with whose GPUs count."""
+    groups = defaultdict(list)
+    for each in exporters:
+        groups[each.namespace, each.label, each.port, each.is_on_host].append(each.url)
+    return tuple(
+        ClusterExporters(
+            namespace=namespace,
+            labels=dict((label,)),
+            port=port,
+            pages=tuple(sorted(urls)),
+            host_network=is_on_host,
+            users_namespace=users_namespace,
+            users=users,
+        )
+        for (namespace, label, port, is_on_host), urls in sorted(groups.items())
     )
 
 

@@ -1,0 +1,101 @@
+"""Finds the DCGM exporters of the nodes on which a stack's target uses GPUs.
+
+A target outside the stack has pods, and so nodes, that the cluster knows. Where the stack's own
+target will run is not known before it is made: all exporters come into question, and the pages tell
+which GPUs its pods use.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters, grouped
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.target import HOST
+from aiperf_svc.config.telemetry import MAX_SOURCES
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.gpus import is_gpu
+
+
+class _Users(NamedTuple):
+    """The pods whose GPUs count."""
+
+    namespace: str
+    """Empty: the stack's own."""
+    names: tuple[str, ...]
+    """What their names start with."""
+    nodes: frozenset[str] | None
+    """Where they are; None: not known yet."""
+
+
+async def with_gpu_exporters(
+    request: StackRequest, cluster: Cluster, *, say: Callable[[str], None]
+) -> StackRequest:
+    """Return the request with `telemetry.exporters` added, if the target uses GPUs and the file
+    names no page of an exporter; else unchanged. Raises Unreachable."""
+    config = request.config
+    if not isinstance(config, BenchmarkConfig) or not config.telemetry.find_gpus:
+        return request
+    telemetry = config.telemetry
+    if telemetry.gpu_telemetry or telemetry.exporters:
+        return request
+    users = await _users(config, request.stack, cluster)
+    exporters = await find_exporters(cluster) if users is not None else None
+    if users is None or not exporters:
+        return request
+    if users.nodes is not None:
+        exporters = tuple(each for each in exporters if each.node in users.nodes)
+    if len(exporters) > MAX_SOURCES:
+        say(
+            f"note: GPUs are not read: {len(exporters)} exporters come into question, and a run "
+            f"reads at most {MAX_SOURCES}; name some in telemetry.gpu_telemetry"
+        )
+        return request
+    found = grouped(exporters, users_namespace=users.namespace, users=users.names)
+    if not found:
+        return request
+    say(
+        f"note: {len(exporters)} GPU exporters run on nodes that the target's pods may use; those "
+        "that have its GPUs are read (telemetry.find_gpus)"
+    )
+    benchmark = copy.deepcopy(dict(request.benchmark))
+    written = [each.model_dump(mode="json", exclude_defaults=True) for each in found]
+    benchmark["telemetry"] = {**(benchmark.get("telemetry") or {}), "exporters": written}
+    update = {"telemetry": telemetry.model_copy(update={"exporters": found})}
+    return replace(request, benchmark=benchmark, config=config.model_copy(update=update))
+
+
+async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _Users | None:
+    """Return the target's pods; None if they use no GPUs, or nobody knows."""
+    target = config.deployment.target
+    if target.kind != "none":
+        if target.gpu is None:
+            return None
+        name = Identity(stack=stack, run_id="", version="").name(HOST)
+        return _Users("", (f"{name}-",), None)
+    if target.pods is None:
+        return None
+    selector = ",".join(f"{key}={value}" for key, value in target.pods.labels.items())
+    path = f"/api/v1/namespaces/{target.pods.namespace}/pods"
+    try:
+        pods = (await cluster.get(path, **({"labelSelector": selector} if selector else {})))[
+            "items"
+        ]
+    except Refused:
+        return None
+    using = [pod for pod in pods if pod["spec"].get("nodeName") and _uses_gpus(pod)]
+    if not using:
+        return None
+    names = tuple(sorted(pod["metadata"]["name"] for pod in using))
+    return _Users(target.pods.namespace, names, frozenset(p["spec"]["nodeName"] for p in using))
+
+
+def _uses_gpus(pod: Mapping[str, Any]) -> bool:
+    return any(
+        is_gpu(resource)
+        for container in pod["spec"].get("containers") or ()
+        for resource in (container.get("resources") or {}).get("limits") or ()
+    )
