@@ -28,6 +28,8 @@ REQUESTS_PER_USER = 10
 OPEN_LOOP_S = 10
 """Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
 ENDS = ("requests", "duration")
+_WITHOUT_A_DEFAULT_END = ("fixed_schedule", "stages", "rate_series", "bursts", "user_centric")
+"""Loads that end by themselves, or whose user has to say for how long they last."""
 SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
 
@@ -230,7 +232,7 @@ def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
     set."""
     if any(load.get(name) is not None or f"load.{name}" in varied for name in ENDS):
         return []
-    if any(load.get(name) for name in ("fixed_schedule", "stages", "rate_series")):
+    if any(load.get(name) for name in _WITHOUT_A_DEFAULT_END):
         return []
     if "load.concurrency" in varied or "load.request_rate" in varied:
         load["duration"] = f"{OPEN_LOOP_S}s"

@@ -173,6 +173,15 @@ def stages(texts: Sequence[str]) -> list[dict[str, str]]:
     return found
 
 
+def bursts(text: str) -> dict[str, str]:
+    """Bursts, of `RATE:LENGTH/EVERY`."""
+    rate, colon, times = text.partition(":")
+    length, slash, every = times.partition("/")
+    if not colon or not slash or not rate or not length or not every:
+        raise ValueError(f"{text!r}: expected RATE:LENGTH/EVERY such as 200:5s/1m")
+    return {"rate": rate, "length": length, "every": every}
+
+
 def rate_series(file: str) -> list[dict[str, str]]:
     """The points of a rate that changes, of a CSV file. Its first line may name the columns."""
     try:

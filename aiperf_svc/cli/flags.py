@@ -141,6 +141,14 @@ LOAD = (
     Flag(("--rate-series",), "load.rate_series",
         "open loop: a rate that changes linearly between the points of this CSV file with a line "
         "`SECONDS,RATE` for each", "FILE", read=values.rate_series),
+    Flag(("--bursts",), "load.bursts",
+        "open loop: a higher rate again and again, `RATE:LENGTH/EVERY`: 200:5s/1m; each period "
+        "ends with its burst, and has --request-rate before it, or nothing", "BURSTS",
+        read=values.bursts),
+    Flag(("--user-centric-rate",), "load.user_centric.rate",
+        "open loop: requests a second of --num-users users, each of whom takes a turn of a "
+        "conversation every users / rate seconds"),
+    Flag(("--num-users",), "load.user_centric.users", "users of --user-centric-rate"),
     Flag(("--fixed-schedule",), "load.fixed_schedule",
         "open loop: send each row of a trace at its own time, until the last row", kind="switch"),
     Flag(("--fixed-schedule-auto-offset",), "load.fixed_schedule_auto_offset",

@@ -106,8 +106,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "--rate-series FILE", "--request-rate-series"),
     ("none", "the load is --concurrency, --request-rate, --stages, --rate-series or "
      "--fixed-schedule",
-     "--prefill-concurrency --prefill-concurrency-ramp-duration "
-     "--user-centric-rate --num-users"),
+     "--prefill-concurrency --prefill-concurrency-ramp-duration"),
     ("other", "--otlp URL", "--otel-url"),
     ("none", "runs are not sent to other services",
      "--stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "

@@ -33,6 +33,9 @@ from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.tokenizer import Tokenizer
 from aiperf_svc.config.workers import Workers
 
+LEAST_TURNS = 2
+"""Turns of a conversation, on average, from which it makes a difference when each is sent."""
+
 
 class BenchmarkConfig(Model):
     """The configuration of one load test."""
@@ -143,6 +146,15 @@ class BenchmarkConfig(Model):
     def _check_conversations(self) -> None:
         kind = self.dataset.kind
         has_conversations = kind in (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
+        may_have_turns = has_conversations or kind is DatasetKind.MOONCAKE_TRACE
+        if kind is DatasetKind.SYNTHETIC:
+            may_have_turns = self.dataset.turns.number.mean >= LEAST_TURNS
+        if self.load.user_centric is not None and not may_have_turns:
+            raise ValueError(
+                "{load.user_centric.rate} needs conversations: a {dataset.turns.number.mean} of "
+                f"{LEAST_TURNS} or more, or {{dataset.kind}} multi_turn, sharegpt or "
+                "mooncake_trace; for single requests use {load.request_rate}"
+            )
         if has_conversations and self.endpoint.type is not EndpointType.CHAT:
             raise ValueError(
                 f"{{dataset.kind}} {kind} needs {{endpoint.type}} chat, not {self.endpoint.type}"

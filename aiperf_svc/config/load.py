@@ -5,7 +5,15 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
-from aiperf_svc.config.load_shapes import Arrival, Cancellation, RatePoint, Stage, Warmup
+from aiperf_svc.config.load_shapes import (
+    Arrival,
+    Bursts,
+    Cancellation,
+    RatePoint,
+    Stage,
+    UserCentric,
+    Warmup,
+)
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
 
 
@@ -25,6 +33,10 @@ class Load(Model):
     rate_series: Annotated[tuple[RatePoint, ...], Field(min_length=2)] | None = None
     """Open loop: a rate that changes linearly from point to point; two points at one time are a
     jump. The load ends with the last point."""
+    bursts: Bursts | None = None
+    """Open loop: bursts between which `request_rate` is sent, or nothing without it."""
+    user_centric: UserCentric | None = None
+    """Open loop: users who each take a turn of their conversation at a regular interval."""
     arrival: Arrival = Arrival()
     fixed_schedule: bool = False
     """Send each row of the dataset's trace at its own time. The load ends with the last row."""
@@ -57,13 +69,13 @@ class Load(Model):
             self._check_queries()
         if self.fixed_schedule or self.rate_points:
             return self
-        if self.concurrency is None and self.request_rate is None:
+        if self.concurrency is None and not self.is_open_loop:
             raise ValueError(
                 "a load needs {concurrency} (closed loop) or {request_rate} (open loop)"
             )
         if self.requests is None and not self.duration:
             raise ValueError("a load needs {requests} or {duration}, or the run would never end")
-        if self.request_rate is None and self.arrival != Arrival():
+        if not self.is_open_loop and self.arrival != Arrival():
             raise ValueError(
                 "{arrival.pattern} needs {request_rate}: a closed loop has no arrivals"
             )
@@ -73,18 +85,30 @@ class Load(Model):
         return self
 
     @model_validator(mode="after")
+    def _has_one_schedule(self) -> Self:
+        """Refuse two keys that both say when requests are sent."""
+        given = next((name for name in _SCHEDULES if self._is_set(name)), None)
+        if given is None:
+            return self
+        others = ["request_rate", *_SCHEDULES, "bursts", "ramp"]
+        if given == "bursts":
+            others.remove("request_rate")
+        if given in ("fixed_schedule", "user_centric"):
+            others.append("arrival")
+        for name in (each for each in others if each != given and self._is_set(each)):
+            raise ValueError(
+                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(given, given)}}} both say when "
+                "requests are sent; give one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if not self.fixed_schedule:
             given = [name for name in _OF_A_SCHEDULE if self._is_set(name)]
             if given:
                 raise ValueError(f"{{{given[0]}}} needs {{fixed_schedule}}")
             return self
-        others = ("request_rate", "arrival.pattern", "ramp")
-        for name in [name for name in others if self._is_set(name.partition(".")[0])]:
-            raise ValueError(
-                f"{{{name}}} and {{fixed_schedule}} both say when requests are sent; "
-                "give one of them"
-            )
         start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
         if start is not None and self.fixed_schedule_auto_offset:
             raise ValueError(
@@ -100,21 +124,14 @@ class Load(Model):
 
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
-        given = [name for name in ("stages", "rate_series") if self._is_set(name)]
-        if not given:
-            return self
-        others = ("request_rate", "stages", "rate_series", "fixed_schedule", "ramp")
-        for name in (each for each in others if each != given[0] and self._is_set(each)):
-            raise ValueError(
-                f"{{{name}}} and {{{given[0]}}} both say when requests are sent; give one of them"
-            )
         times = [point.at for point in self.rate_series or ()]
         if times and (times[0] != 0 or times != sorted(times) or times[-1] == 0):
             raise ValueError(
                 "{rate_series}: expected points in the order of their times, the first at 0s"
             )
-        if not any(rate for _, rate in self.rate_points):
-            raise ValueError(f"{{{given[0]}}}: every rate is 0; nothing would be sent")
+        if self.rate_points and not any(rate for _, rate in self.rate_points):
+            name = "stages" if self.stages else "rate_series"
+            raise ValueError(f"{{{name}}}: every rate is 0; nothing would be sent")
         return self
 
     def _check_queries(self) -> None:
@@ -138,7 +155,9 @@ class Load(Model):
     @property
     def is_open_loop(self) -> bool:
         """Whether requests are due by the clock rather than by the previous response."""
-        return self.request_rate is not None or self.fixed_schedule or bool(self.rate_points)
+        of_one_rate = self.request_rate is not None or self.fixed_schedule
+        has_shape = self.bursts is not None or self.user_centric is not None
+        return of_one_rate or has_shape or bool(self.rate_points)
 
     @property
     def rate_points(self) -> tuple[tuple[int, float], ...]:
@@ -154,7 +173,9 @@ class Load(Model):
     def peak_rate(self) -> float | None:
         """Highest rate of an open loop; None in closed loop, or if a trace decides."""
         rates = [rate for _, rate in self.rate_points]
-        return max(rates) if rates else self.request_rate
+        rates += [self.request_rate] if self.request_rate is not None else []
+        rates += [each.rate for each in (self.bursts, self.user_centric) if each is not None]
+        return max(rates, default=None)
 
     @property
     def end(self) -> int | None:
@@ -171,25 +192,14 @@ class Load(Model):
         length = self.fixed_schedule_end_offset - (self.fixed_schedule_start_offset or 0)
         return round(length / self.replay_speedup)
 
-    @property
-    def rates_text(self) -> str:
-        """A rate that changes, in words."""
-        if self.stages:
-            return ", ".join(f"{s.rate:g}/s for {format_duration(s.duration)}" for s in self.stages)
-        rates = [rate for _, rate in self.rate_points]
-        return f"{min(rates):g} to {max(rates):g} requests/s in {len(rates)} points"
 
-    @property
-    def schedule_text(self) -> str:
-        """A fixed schedule in words."""
-        start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
-        words = ["the trace's own times"]
-        words += [f"from {format_duration(start)}"] if start is not None else []
-        words += [f"to {format_duration(end)}"] if end is not None else []
-        words += [f"at {self.replay_speedup:g} times its speed"] if self.replay_speedup != 1 else []
-        return " ".join(words)
-
-
+_SCHEDULES = ("stages", "rate_series", "fixed_schedule", "user_centric", "bursts")
+"""Keys that say when requests are sent; those of one rate and of a closed loop are not here."""
+_NAMES = {
+    "arrival": "arrival.pattern",
+    "user_centric": "user_centric.rate",
+}
+"""What to call a part in a message, if not by its own name."""
 _OF_A_SCHEDULE = (
     "fixed_schedule_auto_offset",
     "fixed_schedule_start_offset",

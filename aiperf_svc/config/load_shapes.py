@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
-from aiperf_svc.config.units import DurationNs, PositiveDurationNs, Share
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, Share, format_duration
 
 
 class Arrival(Model):
@@ -50,6 +50,37 @@ class RatePoint(Model):
 
     at: DurationNs
     rate: Annotated[float, Field(ge=0)]
+
+
+class Bursts(Model):
+    """A higher rate that comes again and again."""
+
+    rate: Annotated[float, Field(gt=0)]
+    """Requests per second during a burst, in place of the usual rate."""
+    length: PositiveDurationNs
+    every: PositiveDurationNs
+    """Period. Each ends with its burst, so the first burst begins `every - length` after the
+    start."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.length >= self.every:
+            length, every = format_duration(self.length), format_duration(self.every)
+            raise ValueError(f"{{length}} {length} is not shorter than {{every}} {every}")
+        return self
+
+
+class UserCentric(Model):
+    """Users who each take a turn of their conversation at a regular interval."""
+
+    rate: Annotated[float, Field(gt=0)]
+    """Requests per second of all users together: each sends one every `users / rate` seconds."""
+    users: Annotated[int, Field(gt=0, le=1_000_000)]
+
+    @property
+    def turn_gap_ns(self) -> int:
+        """Time between two turns of a user."""
+        return round(self.users / self.rate * 1e9)
 
 
 class Cancellation(Model):

@@ -319,6 +319,10 @@ _SCALARS = (
         is_ours=True),
     _scalar("capped_request_count", "Capped Requests", "requests",
         "waited for the concurrency cap or the connection limit", better=LOWER, is_ours=True),
+    _scalar("blocked_request_count", "Blocked Requests", "requests",
+        "turns of load.user_centric that were due before the response to the turn before had "
+        "ended, and waited for it; absent if there is none",
+        better=LOWER, is_ours=True, in_table=True),
     _scalar("retried_request_count", "Retried Requests", "requests",
         "to be sent again, since the server had closed the reused connection before they arrived",
         source="accounts", is_ours=True),

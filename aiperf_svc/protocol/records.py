@@ -43,6 +43,8 @@ class Flag(IntFlag):
     ABANDONS = 256
     """The client leaves a set time after the request was sent, if the response has not ended by
     then."""
+    BLOCKED = 512
+    """The user's clock wanted the turn before the response to the turn before it had ended."""
 
 
 _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [

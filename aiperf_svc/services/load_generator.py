@@ -43,6 +43,7 @@ NEVER: Final = 2**62
 _COMPLETED = int(Outcome.COMPLETED)
 _CANCELLED, _ABANDONED = int(Outcome.CANCELLED), int(Outcome.ABANDONED)
 _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Flag.CAPPED)
+_BLOCKED = int(Flag.BLOCKED)
 
 
 class _Session:
@@ -59,6 +60,14 @@ class _Session:
         self.history = b""
         self.flags = flags
 
+    def next_by_clock(self, ready: int, gap_ns: int) -> int:
+        """Return when the next turn is due by its user's clock, which stands still until the turn
+        is ready."""
+        by_clock = self.due + gap_ns
+        self.flags = self.flags | _BLOCKED if ready > by_clock else self.flags & ~_BLOCKED
+        self.due = max(ready, by_clock)
+        return self.due
+
 
 class LoadGenerator:
     """Runs one phase at a time. All times of its interface are of this worker's wall clock."""
@@ -73,10 +82,12 @@ class LoadGenerator:
         extend_history: Callable[[bytes, bytes, Request], bytes],
         on_starved: Callable[[], None],
         abandonment: Abandonment | None = None,
+        turn_gap_ns: int = 0,
     ) -> None:
         """`extend_history(history, turn_messages, request)` adds a response to a history;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
-        which clients leave before their response has ended."""
+        which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
+        conversation are that far apart."""
         self._run_id = run_id
         self._entries = entries
         self._base_flags = _STREAMED if is_streaming else 0
@@ -84,6 +95,7 @@ class LoadGenerator:
         self._extend_history = extend_history
         self._on_starved = on_starved
         self._abandonment = abandonment
+        self._turn_gap_ns = turn_gap_ns
         self.client: InferenceClient | SeveralTargets = None  # type: ignore[assignment]  # given by `attach`
         self._order = counter()
         self._is_held_back = False
@@ -399,7 +411,10 @@ class LoadGenerator:
             return
         session.turn += 1
         turn = entry.turn(session.turn)
-        due = max(end + turn.delay_ns, session.due + turn.earliest_ns)
+        if self._turn_gap_ns:
+            due = session.next_by_clock(end + turn.delay_ns, self._turn_gap_ns)
+        else:
+            due = max(end + turn.delay_ns, session.due + turn.earliest_ns)
         heapq.heappush(self._later, (due, next(self._order), session))
         self._run_due(time_ns())
 

@@ -169,6 +169,7 @@ class Worker(BaseService):
             extend_history=self._extend_history,
             on_starved=self._return_now.set,
             abandonment=abandonment_of(config),
+            turn_gap_ns=config.load.user_centric.turn_gap_ns if config.load.user_centric else 0,
         )
         self._client = client = self._make_client(targets, generator)
         generator.attach(client)

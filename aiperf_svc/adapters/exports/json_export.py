@@ -126,11 +126,13 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
     if load.fixed_schedule:
         phase["type"] = "fixed_schedule"
         phase["replay_speedup"] = load.replay_speedup
+    if load.user_centric is not None:
+        phase |= {"type": "user_centric", "users": load.user_centric.users}
     optional = {
         "requests": load.requests,
         "duration": load.duration / 1e9 if load.duration else None,
         "concurrency": load.concurrency,
-        "rate": load.request_rate,
+        "rate": load.user_centric.rate if load.user_centric else load.request_rate,
     }
     phase |= {name: value for name, value in optional.items() if value is not None}
     dataset: dict[str, Any] = {"name": "main", "type": data.kind.value}

@@ -9,6 +9,7 @@ from html import escape
 from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, export, iso_time
 from aiperf_svc.adapters.report import charts, joint_page, layout, tables, telemetry_charts, zoom
+from aiperf_svc.config.load_texts import load_words
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
@@ -99,16 +100,7 @@ def _system_checks(summary: Summary) -> str:
 
 def _header(summary: Summary) -> str:
     context, config = summary.context, summary.context.config
-    load = config.load
-    asked = []
-    if load.request_rate is not None:
-        asked.append(f"{load.request_rate:,.6g} requests/s ({load.arrival.pattern})")
-    if load.rate_points:
-        asked.append(f"{load.rates_text} ({load.arrival.pattern})")
-    if load.fixed_schedule:
-        asked.append(load.schedule_text)
-    if load.concurrency is not None:
-        asked.append(f"{load.concurrency:,} concurrent")
+    asked = load_words(config.load, with_pattern=True)
     targets = (config.endpoint.all_models, config.endpoint.all_urls)
     facts = [*(" and ".join(each) for each in targets), ", ".join(asked)]
     facts.append(f"{iso_time(summary.first_start_wall_ns)[:19].replace('T', ' ')} UTC")

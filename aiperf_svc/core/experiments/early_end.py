@@ -96,7 +96,7 @@ class EarlyEndDetector:
 def most_requests(config: BenchmarkConfig) -> float | None:
     """Return the most requests that a load has after its ramp; None if nobody knows."""
     load = config.load
-    if load.request_rate is None or not load.duration or load.requests is not None:
+    if load.request_rate is None or load.bursts or not load.duration or load.requests is not None:
         return None
     if config.dataset.kind in _WITH_CONVERSATIONS or config.dataset.turns.number != Turns().number:
         return None

@@ -4,7 +4,7 @@ Arrival `i` is due at a time that depends on the load, the seed and `i` alone. G
 mean one (constant, exponential, or gamma of a given shape) and summed; the sum is then mapped
 through the inverse of the expected count of arrivals by time t, which is `rate * t` after the ramp
 and `rate * t^2 / (2 * ramp)` within it (time change of a Poisson process: Çinlar, Introduction to
-Stochastic Processes, 1975, ch. 4.7). A rate that changes has a `RateCurve` instead.
+Stochastic Processes, 1975, ch. 4.7). A rate that changes has a curve of its own instead.
 """
 
 from typing import Literal
@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.core.load.bursts import BurstCurve
 from aiperf_svc.core.load.rate_curve import RateCurve
 
 BLOCK = 4_096
@@ -23,13 +24,16 @@ _NEVER_S = 4e9
 Pattern = Literal["constant", "poisson", "gamma"]
 
 
+Curve = RateCurve | BurstCurve
+
+
 class Arrivals:
     """The due times of one phase, in order, as nanoseconds from its start."""
 
     def __init__(
         self,
         *,
-        rate: float | RateCurve,
+        rate: float | Curve,
         pattern: Pattern,
         burstiness: float = 1.0,
         ramp_ns: int = 0,
@@ -38,7 +42,7 @@ class Arrivals:
     ) -> None:
         """Set up the schedule of one phase: `rate` per second, or a curve, which has no ramp;
         `stream` separates the phases of one seed."""
-        self._rate = rate
+        self._rate = float(rate) if isinstance(rate, int) else rate
         self._pattern = pattern
         self._burstiness = burstiness
         self._ramp_s = ramp_ns / 1e9
@@ -69,7 +73,7 @@ class Arrivals:
         if self._pattern == "constant":
             # The first one is due at the start, not one gap later.
             expected = expected - 1.0
-        if isinstance(self._rate, RateCurve):
+        if not isinstance(self._rate, float):
             due_s = np.minimum(self._rate.times(expected), _NEVER_S)
             return np.rint(due_s * 1e9).astype(np.int64)
         due_s = expected / self._rate

@@ -3,7 +3,7 @@
     planned ─ requested → granting ─ all granted, time is up, a stop, no worker left →
     settling ─ every credit returned or lost, or given up → ended
 
-Open loop: due times are drawn, or taken from a fixed schedule, and granted `GRANT_AHEAD_NS` before
+Open loop: due times are drawn, or taken from a schedule, and granted `GRANT_AHEAD_NS` before
 they are due, so that no request waits for a message. Closed loop: workers hold a few more credits
 than they have users, and the ledger refills them. If a phase has a duration, its stop time is
 announced with the start; only an earlier stop needs a message.
@@ -25,7 +25,7 @@ from aiperf_svc.core.load.arrivals import Arrivals
 from aiperf_svc.core.load.credit_ledger import CreditLedger, ended_credits
 from aiperf_svc.core.load.fixed_schedule import FixedSchedule
 from aiperf_svc.core.load.phase_plan import PhasePlan
-from aiperf_svc.core.load.rate_curve import curve_of
+from aiperf_svc.core.load.user_schedule import UserSchedule
 from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
 
 ANNOUNCE_NS = 500_000_000
@@ -156,7 +156,8 @@ class PhaseMachine:
         self._ledger = CreditLedger(plan.phase, users=users, total=plan.credits)
         self._most_users = max(users.values(), default=0)
         self._schedule = _schedule(plan)
-        self._arrivals = self._schedule or _arrivals(plan)
+        self._users = _user_schedule(plan)
+        self._arrivals = self._schedule or self._users or _arrivals(plan)
         self._cancel_wall_ns = 0
         """Time at which workers cancel what is in flight; 0: never."""
         self._is_stopping = False
@@ -193,9 +194,10 @@ class PhaseMachine:
         """Return the number of conversations that are planned until the stop, and their rate, if
         the rate is not one number of the config."""
         until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
-        if self.plan.rate_points:
+        curve = self.plan.curve
+        if curve is not None:
             until_s = (self.plan.duration_ns if until_ns is None else until_ns) / 1e9
-            expected = curve_of(self.plan.rate_points).expected(until_s)
+            expected = curve.expected(until_s)
             return round(expected), expected / until_s if until_s > 0 else 0.0
         if self._schedule is None:
             return 0, 0.0
@@ -280,15 +282,26 @@ class PhaseMachine:
             for grant in self._ledger.closed_loop_grants()
         ]
 
-    def _due_before(self, horizon: int, arrivals: Arrivals | FixedSchedule) -> list[GrantCredits]:
+    def _due_before(
+        self, horizon: int, arrivals: Arrivals | FixedSchedule | UserSchedule
+    ) -> list[GrantCredits]:
         """Deal arrivals to the workers in turn, so that each gets a thinned version of the same
         process."""
         ledger = self._ledger
         due = arrivals.take(before_ns=horizon - self.start_wall_ns, at_most=ledger.remaining)
         due = due + self.start_wall_ns
         workers = ledger.workers
-        first, stride = ledger.next_index, len(workers)
         grants = []
+        while len(due) and self._users and ledger.next_index < len(self._users.first):
+            # A conversation of which only some turns are left is granted by itself.
+            index = ledger.next_index
+            worker = workers[index % len(workers)]
+            ledger.grant(worker, 1)
+            turns = self._last_turns(index) or self._users.first[index]
+            times = due[:1].astype("<i8").tobytes()
+            grants.append(GrantCredits(worker, index, 1, due_wall_ns=times, last_turns=turns))
+            due = due[1:]
+        first, stride = ledger.next_index, len(workers)
         for position in range(min(stride, len(due))):
             mine = due[position::stride]
             worker = workers[(first + position) % stride]
@@ -354,8 +367,16 @@ def _schedule(plan: PhasePlan) -> FixedSchedule | None:
     return FixedSchedule(np.frombuffer(plan.schedule_ns, dtype="<i8").astype(np.int64, copy=False))
 
 
+def _user_schedule(plan: PhasePlan) -> UserSchedule | None:
+    users = plan.user_centric
+    if users is None:
+        return None
+    turns = np.frombuffer(plan.turns, dtype="<u2").astype(np.uint16, copy=False)
+    return UserSchedule(users=users.users, rate=users.rate, turns=turns)
+
+
 def _arrivals(plan: PhasePlan) -> Arrivals | None:
-    rate = curve_of(plan.rate_points) if plan.rate_points else plan.request_rate
+    rate = plan.curve or plan.request_rate
     if rate is None:
         return None
     return Arrivals(

@@ -1,14 +1,19 @@
 """The plan of a phase: its load, its length, and how it starts and ends."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load import Load
-from aiperf_svc.config.load_shapes import Arrival
+from aiperf_svc.config.load_shapes import Arrival, Bursts, UserCentric
 from aiperf_svc.config.urls import address_of, is_loopback
+from aiperf_svc.core.load.arrivals import Curve
+from aiperf_svc.core.load.bursts import BurstCurve
 from aiperf_svc.core.load.rate_curve import curve_of
+from aiperf_svc.core.load.user_schedule import UserSchedule
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import DatasetShape
 
@@ -32,6 +37,12 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     schedule_ns: bytes = b""
     """Due time of each conversation of a fixed schedule, from the start of the phase, as int64
     little-endian; empty: there is none."""
+    bursts: Bursts | None = None
+    """Bursts between which `request_rate` is sent, or nothing."""
+    user_centric: UserCentric | None = None
+    """Users with a clock of their own, in place of `request_rate`."""
+    turns: bytes = b""
+    """Turns of each dataset entry of the phase, uint16 little-endian; with `user_centric` only."""
     arrival: Arrival = Arrival()
     random_seed: int = 0
     duration_ns: int = 0
@@ -45,8 +56,22 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_open_loop(self) -> bool:
         """True if requests are due by the clock rather than by the previous response."""
-        has_rate = self.request_rate is not None or bool(self.rate_points)
-        return has_rate or bool(self.schedule_ns)
+        has_rate = self.request_rate is not None or self.curve is not None
+        return has_rate or self.user_centric is not None or bool(self.schedule_ns)
+
+    @property
+    def curve(self) -> Curve | None:
+        """The rate over time, if it changes."""
+        if self.rate_points:
+            return curve_of(self.rate_points)
+        if self.bursts is None:
+            return None
+        return BurstCurve(
+            usual=self.request_rate or 0.0,
+            burst=self.bursts.rate,
+            length_s=self.bursts.length / 1e9,
+            every_s=self.bursts.every / 1e9,
+        )
 
 
 def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
@@ -56,7 +81,9 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     if limits is None:
         return None
     turns = turns_of(phase, shape)
-    credits, last_turns = credits_for(limits.requests, turns)
+    users = load.user_centric
+    first = UserSchedule(users=users.users, rate=users.rate, turns=turns).first if users else []
+    credits, last_turns = credits_for(limits.requests, turns, first)
     scheduled = len(shape.due_ns) // 8
     if load.fixed_schedule and (credits is None or credits > scheduled):
         # A trace is replayed once.
@@ -69,6 +96,9 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         concurrency=load.concurrency or 0,
         request_rate=_mean_rate(load) if is_warmup else load.request_rate,
         rate_points=() if is_warmup else load.rate_points,
+        bursts=None if is_warmup else load.bursts,
+        user_centric=users,
+        turns=turns.astype("<u2").tobytes() if users else b"",
         schedule_ns=shape.due_ns,
         arrival=load.arrival,
         random_seed=config.random_seed,
@@ -81,10 +111,13 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
 
 def _mean_rate(load: Load) -> float | None:
     """Return the rate of a warmup: the load's, or the mean of one that changes."""
-    points = load.rate_points
-    if not points:
+    points, bursts = load.rate_points, load.bursts
+    if points:
+        return curve_of(points).expected(points[-1][0] / 1e9) / (points[-1][0] / 1e9)
+    if bursts is None:
         return load.request_rate
-    return curve_of(points).expected(points[-1][0] / 1e9) / (points[-1][0] / 1e9)
+    usual, share = load.request_rate or 0.0, bursts.length / bursts.every
+    return usual + share * (bursts.rate - usual)
 
 
 def turns_of(phase: Phase, shape: DatasetShape) -> Turns:
@@ -96,14 +129,26 @@ def turns_of(phase: Phase, shape: DatasetShape) -> Turns:
     return turns[split:] if is_own else turns[:split]
 
 
-def credits_for(requests: int | None, turns: Turns) -> tuple[int | None, int]:
+def credits_for(
+    requests: int | None, turns: Turns, first: Sequence[int] = ()
+) -> tuple[int | None, int]:
     """Return the number of conversations that make up `requests`, and the turns of the last one (0:
     all).
 
-    Conversation `i` is entry `i` modulo the length of `turns`.
+    Conversation `i` is entry `i` modulo the length of `turns`. Those of `first` end after so many
+    turns (0: all).
     """
     if requests is None or not len(turns):
         return requests, 0
+    for index, left in enumerate(first):
+        whole = int(turns[index % len(turns)])
+        took = min(left or whole, whole)
+        if requests <= took:
+            return index + 1, requests if requests < whole else 0
+        requests -= took
+    if first:
+        credits, last_turns = credits_for(requests, np.roll(turns, -(len(first) % len(turns))))
+        return (credits or 0) + len(first), last_turns
     sums = np.cumsum(turns, dtype=np.int64)
     rounds, rest = divmod(requests, int(sums[-1]))
     if rest == 0:

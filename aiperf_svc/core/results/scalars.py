@@ -30,12 +30,15 @@ def scalars(
         "timed_out_request_count": totals.timed_out,
         "lost_request_count": max(accounts.lost, accounts.records_lost),
         "capped_request_count": totals.capped,
+        "blocked_request_count": totals.blocked,
         "retried_request_count": accounts.retries,
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,
     }
     if not totals.to_abandon:
         del values["abandoned_request_count"]
+    if not totals.blocked:
+        del values["blocked_request_count"]
     if requested_rate is not None:
         values["requested_rate"] = requested_rate
     values |= _tokens(totals)

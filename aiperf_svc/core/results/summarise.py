@@ -252,7 +252,7 @@ def _arrivals(
     """Return the arrivals ratio of a run that ends by time. A run that ends by count has its count
     by definition."""
     load = context.config.load
-    if context.requested_rate is None or not window.stop_ns:
+    if context.requested_rate is None or not window.stop_ns or load.user_centric is not None:
         return None
     spread = {"constant": 0.0, "poisson": 1.0, "gamma": load.arrival.burstiness**-0.5}
     return ev.arrivals_ratio(

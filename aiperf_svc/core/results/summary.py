@@ -81,7 +81,10 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def requested_rate(self) -> float | None:
         """Rate that the load asks for; None in closed loop."""
-        return self.config.load.request_rate or self.scheduled_rate or None
+        load = self.config.load
+        if load.user_centric is not None:
+            return load.user_centric.rate
+        return self.scheduled_rate or load.request_rate
 
 
 class MetricSummary(msgspec.Struct, frozen=True):

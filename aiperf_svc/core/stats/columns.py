@@ -30,6 +30,7 @@ FLAG_COLUMNS = {
     "is_streamed": Flag.STREAMED,
     "is_capped": Flag.CAPPED,
     "is_abandoning": Flag.ABANDONS,
+    "is_blocked": Flag.BLOCKED,
 }
 """Boolean columns that formulas use, by the bit of `flags` that each stands for."""
 

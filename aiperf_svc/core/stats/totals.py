@@ -40,6 +40,7 @@ class Totals(msgspec.Struct):
     timed_out: int = 0
     no_resources: int = 0
     capped: int = 0
+    blocked: int = 0
     unstamped: int = 0
     clock_jumps: int = 0
     impossible: int = 0
@@ -129,6 +130,7 @@ def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
     totals.timed_out += int(by_error[ErrorKind.TIMEOUT])
     totals.no_resources += int(by_error[ErrorKind.NO_RESOURCES])
     totals.capped += _count(chunk["is_capped"])
+    totals.blocked += _count(chunk["is_blocked"])
     totals.unstamped += _count(chunk["is_unstamped"])
     totals.clock_jumps += _count(chunk["is_clock_jump"])
     totals.is_streaming |= bool(chunk["is_streamed"].any())

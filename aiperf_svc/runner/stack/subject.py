@@ -4,6 +4,7 @@ from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.load_texts import load_words
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.units import format_duration, format_size
@@ -53,15 +54,8 @@ def is_timed(plan: StackPlan) -> bool:
 
 def load_line(plan: StackPlan) -> str:
     """Return the load in one line."""
-    load, words = plan.inference.load, []
-    if load.request_rate is not None:
-        words.append(f"{load.request_rate:g} requests/s")
-    if load.rate_points:
-        words.append(load.rates_text)
-    if load.fixed_schedule:
-        words.append(load.schedule_text)
-    if load.concurrency is not None:
-        words.append(f"{load.concurrency:,} concurrent")
+    load = plan.inference.load
+    words = load_words(load)
     if load.requests is not None:
         words.append(f"{load.requests:,} requests")
     if load.duration is not None:

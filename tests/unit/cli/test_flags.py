@@ -18,7 +18,7 @@ from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import ResetKvCache, ServerProfiler
 from aiperf_svc.config.load_config import parse_config, save_config
-from aiperf_svc.config.load_shapes import RatePoint, Stage
+from aiperf_svc.config.load_shapes import Bursts, RatePoint, Stage
 from aiperf_svc.config.names import all_keys, type_at
 from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
@@ -99,10 +99,14 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "load.stages.duration",
         "load.rate_series.at",
         "load.rate_series.rate",
+        # Parts of --bursts.
+        "load.bursts.rate",
+        "load.bursts.length",
+        "load.bursts.every",
     }
     only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
-        "load.arrival", "load.cancellation", "load.warmup",
+        "load.arrival", "load.cancellation", "load.user_centric", "load.warmup",
         "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
         "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
@@ -133,6 +137,8 @@ REPLAY = (
     "--custom-dataset-type",
     "mooncake_trace",
 )
+USERS = ("--user-centric-rate", "7.5", "--num-users", "30", "--conversation-turn-mean", "4")
+USERS += ("--duration", "5m")
 VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--url": (("--url", "localhost:8000"), "http://localhost:8000"),
     "--model": (("--model", "a/b"), "a/b"),
@@ -189,6 +195,12 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--replay-speedup": ((*REPLAY, "--replay-speedup", "2.5"), 2.5),
     "--request-count": (("--request-count", "9"), 9),
     "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
+    "--bursts": (
+        ("--bursts", "200:5s/1m", "--duration", "5m"),
+        Bursts(rate=200, length="5s", every="1m"),  # type: ignore[arg-type]
+    ),
+    "--user-centric-rate": (USERS, 7.5),
+    "--num-users": (USERS, 30),
     "--request-cancellation-rate": (["--request-cancellation-rate", "10"], 0.1),
     "--request-cancellation-delay": (
         ["--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"],

@@ -293,7 +293,10 @@ def test_no_message_speaks_pydantic(key: str) -> None:
         message = refusal_of(data)
         assert "Input should" not in message
         assert "pydantic" not in message
-        assert message.startswith("load")
+        title, *listed = message.splitlines()
+        assert all(
+            line.startswith("load") for line in ([each.strip() for each in listed] or [title])
+        )
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
 def test_every_metric_is_computed() -> None:
     closed = fake_run.closed_loop(requests=200)
     closed["reasoning_tokens"] = 3
-    closed["flags"][0] |= Flag.ABANDONS
+    closed["flags"][0] |= Flag.ABANDONS | Flag.BLOCKED
     slo = {"goodput": {"time_to_first_token": 35}}
     found = set()
     for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):
