@@ -52,8 +52,9 @@ class WorkerManager(BaseService):
     async def _watch_silence(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
-            for member in self._roster.lose_silent(self._clock.ns):
-                self.log.error("%s is lost: no sign of life", member.id)
+            for member, silent_ns in self._roster.lose_silent(self._clock.ns).items():
+                silent_s = silent_ns / 1e9
+                self.log.error("%s is lost: no sign of life for %.1f s", member.id, silent_s)
                 self._changed.set()
 
     async def _publish_roster(self) -> None:

@@ -62,7 +62,7 @@ async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_r
 ) -> None:
     before = rss_bytes()
     with endless_server("events") as endless:
-        settings = config(endless.url, concurrency=2, duration="8s", grace_period="0s")
+        settings = config(endless.url, concurrency=2, duration="10m", grace_period="0s")
         async with stack(settings, tmp_path) as run:
             worker = worker_of(run)
             await wait_until(lambda: worker._is_holding_back)
@@ -72,6 +72,7 @@ async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_r
             assert rss_bytes() - before < 3 * FULL_BYTES
             may_read.set()
             await wait_until(lambda: not worker._is_holding_back)
+            run.records_manager.cancel("enough")
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["violations"] == []

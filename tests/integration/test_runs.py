@@ -23,6 +23,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
 from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.services import base
 from aiperf_svc.services.context import RunContext
 
 SECOND_NS = 10**9
@@ -103,13 +104,21 @@ async def test_workers_and_processors_share_a_run_without_overlap(tmp_path: Path
     assert summary["aiperf_svc"]["accounts"]["violations"] == []
 
 
-async def test_a_standstill_of_everybody_loses_nobody(tmp_path: Path) -> None:
+@pytest.fixture
+def quickly_lost(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A short silence, after which a member is lost, in seconds."""
+    monkeypatch.setattr(base, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(roster, "SILENCE_NS", SECOND_NS)
+    return 1.0
+
+
+async def test_a_standstill_of_everybody_loses_nobody(tmp_path: Path, quickly_lost: float) -> None:
     with server(ttft="50ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=20, requests=400)
         async with stack(settings, tmp_path, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
             # All services share this loop: as when a virtual machine is not run for a while.
-            time.sleep((roster.SILENCE_NS + SECOND_NS) / 1e9)  # noqa: ASYNC251
+            time.sleep(2 * quickly_lost)  # noqa: ASYNC251
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["completed"], accounts["lost"]) == (400, 0)
@@ -408,9 +417,11 @@ async def test_a_place_that_no_response_has_is_said_once_for_all_requests(tmp_pa
     )
 
 
-async def test_a_killed_record_processor_costs_no_record(tmp_path: Path) -> None:
+async def test_a_killed_record_processor_costs_no_record(
+    tmp_path: Path, quickly_lost: float
+) -> None:
     with server(ttft="100ms", tokens=2) as mock:
-        settings = config(mock.url, concurrency=100, duration="6s", grace_period="1s")
+        settings = config(mock.url, concurrency=100, duration=3 * quickly_lost, grace_period="1s")
         async with stack(settings, tmp_path, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
             run.tasks["record-processor-1"].cancel()

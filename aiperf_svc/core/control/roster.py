@@ -95,15 +95,16 @@ class Roster:
         self.number += 1
         return True
 
-    def lose_silent(self, now_ns: int) -> list[Member]:
-        """Declare silent members lost and return them. Before the freeze they are only removed."""
+    def lose_silent(self, now_ns: int) -> dict[Member, int]:
+        """Declare silent members lost, and return them with the length of their silence in ns.
+        Before the freeze they are only removed."""
         silent = [
             entry
             for entry in self._entries.values()
             if not entry.member.lost and now_ns - entry.heard_ns > self._silence_limit_ns(entry)
         ]
         if not silent:
-            return []
+            return {}
         for entry in silent:
             if self.is_frozen:
                 entry.member = msgspec.structs.replace(entry.member, lost=True)
@@ -115,7 +116,9 @@ class Roster:
         else:
             self._are_ranks_due = True
         self.number += 1
-        return [entry.member for entry in silent] if self.is_frozen else []
+        if not self.is_frozen:
+            return {}
+        return {entry.member: now_ns - entry.heard_ns for entry in silent}
 
     def freeze(self) -> None:
         """Freeze the roster: later instances take no part."""

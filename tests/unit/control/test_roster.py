@@ -115,7 +115,7 @@ def test_the_silent_are_lost_for_good_even_when_they_speak_again() -> None:
 
 def test_before_the_freeze_the_silent_are_only_forgotten() -> None:
     roster = full_roster()
-    assert roster.lose_silent(SILENCE_NS + 1) == []
+    assert roster.lose_silent(SILENCE_NS + 1) == {}
     assert roster.members == ()
 
 
@@ -149,7 +149,7 @@ def test_a_singleton_that_is_busy_for_seconds_is_not_lost() -> None:
     )
     roster.handle_heartbeat(manager, 0)
     roster.freeze()
-    assert roster.lose_silent(SILENCE_NS + 1) == []
+    assert roster.lose_silent(SILENCE_NS + 1) == {}
     assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
 
 
@@ -181,7 +181,7 @@ def test_members_that_share_a_core_with_many_may_be_silent_for_longer() -> None:
     roster = Roster({Service.WORKER: 1}, workers_a_core=26.5)
     roster.handle_heartbeat(beat("worker-0"), 0)
     roster.freeze()
-    assert roster.lose_silent(6 * SILENCE_NS) == []
+    assert roster.lose_silent(6 * SILENCE_NS) == {}
     assert len(roster.lose_silent(7 * SILENCE_NS)) == 1
 
 
@@ -196,7 +196,7 @@ def test_a_standstill_of_whoever_listens_is_nobodys_silence() -> None:
         roster.handle_heartbeat(beat(member.id), clock.ns)
     roster.freeze()
     clock.handle_own_heartbeat(60 * SECOND_NS)
-    assert roster.lose_silent(clock.ns) == []
+    assert roster.lose_silent(clock.ns) == {}
 
 
 def test_silence_counts_while_the_others_are_heard() -> None:
