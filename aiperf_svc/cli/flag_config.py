@@ -245,7 +245,8 @@ def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
         else:
             users = int(load.get("concurrency") or 0)
             load["requests"] = max(1, users * REQUESTS_PER_USER)
-            why = f"{REQUESTS_PER_USER} for each of {users:,} users"
+            each = "one user" if users == 1 else f"each of {users:,} users"
+            why = f"{REQUESTS_PER_USER} for {each}"
     except (ValueError, OverflowError):
         # Not a number, which the models say better.
         return []

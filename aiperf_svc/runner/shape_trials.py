@@ -4,7 +4,6 @@ Each shape is an experiment of its own to the services, which know nothing of th
 leave is merged here, so that the files of the experiment are over all trials.
 """
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -124,8 +123,9 @@ class ShapeTrials:
         experiment = self._config.experiment
         if self._config.artifacts.s3 is None or experiment is None:
             return ""
-        digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
-        return f"{self.folder.resolve().name}-{digest[:16]}"
+        from aiperf_svc.adapters.storage.uploads import folder_of_experiment
+
+        return folder_of_experiment(self.folder, experiment)
 
     def upload(self, environ: Mapping[str, str]) -> str:
         """Upload what the folder has and the bucket has not, and return where to; empty if the

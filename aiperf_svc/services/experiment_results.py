@@ -65,8 +65,7 @@ class ExperimentResults:
         """Of each of these, what a search makes of it."""
         self._written: ExperimentFolder | None = None
         self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        own_name = uploads.folder_of(context.config.name, context.run_id, wall_ns())
-        self._upload_name = context.upload_into or own_name
+        self._upload_name = context.upload_into or _upload_name(context)
         self._uploaded_to = ""
         self._failed = 0
         self._artifact_error = ""
@@ -319,6 +318,15 @@ class ExperimentResults:
 
 def _read(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _upload_name(context: RunContext) -> str:
+    """Return where in the bucket the experiment goes. The folder in a pod has no name of its
+    own."""
+    experiment = context.config.experiment
+    if context.results_socket is not None and experiment is not None:
+        return uploads.folder_of_experiment(context.artifacts, experiment)
+    return uploads.folder_of(context.config.name, context.run_id, wall_ns())
 
 
 def finished_trials(context: RunContext) -> list[TrialOutcome]:

@@ -150,6 +150,11 @@ def test_the_bucket_has_a_whole_experiment(
     names += [f"trials/{t['folder']}/verdict.json" for t in found["results"]["trials"]]
     assert len(names) == 4
     assert all(objects[f"{place}/{name}"] == (written / name).read_bytes() for name in names)
+    command = [sys.executable, "-m", "aiperf_svc", "upload", str(written)]
+    again = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith(f"{found['uploaded_to']}/: ")
+    assert store.objects().keys() == objects.keys()
 
 
 async def test_a_failed_upload_is_told_and_the_results_are_there_by_the_api(

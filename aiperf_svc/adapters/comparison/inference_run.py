@@ -77,7 +77,10 @@ def _content(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: broken: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != SCHEMA_VERSION:
-        raise ConfigError(f"{path}: its schema is {version!r}, expected {SCHEMA_VERSION!r}")
+        raise ConfigError(
+            f"{path}: its schema is {version!r}, expected {SCHEMA_VERSION!r}; use the version that "
+            "wrote it"
+        )
     if "aiperf_svc" not in content:
         writer = f"AIPerf {content.get('aiperf_version', '')}".strip()
         raise ConfigError(f"{path}: written by {writer}, expected a run of aiperf-svc")

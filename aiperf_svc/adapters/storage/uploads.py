@@ -6,6 +6,7 @@ complete. A repeated upload sends only missing files. The library is optional: a
 upload neither needs nor imports it.
 """
 
+import hashlib
 import logging
 import os
 import re
@@ -24,6 +25,7 @@ import msgspec
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
 from aiperf_svc.config.artifacts import S3
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -81,6 +83,13 @@ def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
     """Return a run's part of the keys: the same for the same run, and sorted by time."""
     stamp = datetime.fromtimestamp(started_wall_ns // 10**9, UTC)
     return f"{name}-{stamp:%Y%m%dT%H%M%SZ}-{run_id}"
+
+
+def folder_of_experiment(folder: Path, experiment: Experiment) -> str:
+    """Return the part of the keys of an experiment whose trials several runs upload: the same as
+    long as its folder has the same name."""
+    digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
+    return f"{folder.resolve().name}-{digest[:16]}"
 
 
 def upload(

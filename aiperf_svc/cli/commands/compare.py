@@ -111,6 +111,7 @@ def _groups(folders: Sequence[Path], to: Sequence[Path] | None, by: str) -> "Seq
     everything = [*base, *new]
     if all(map(is_experiment, everything)):
         return experiments.groups_of_sides(base, new)
+    find_runs([each for each in everything if not is_experiment(each)])
     for folder in filter(is_experiment, everything):
         experiments.refuse_several_combinations(folder)
     return [experiments.FolderGroup("", find_runs(base), find_runs(new))]

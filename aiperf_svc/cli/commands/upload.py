@@ -4,6 +4,7 @@ import argparse
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import add_flags
@@ -11,9 +12,9 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 DESCRIPTION = """Send the results of a finished run to a bucket of an S3-compatible store.
 
-A run whose config names a bucket does this itself; this is for one whose upload failed, and for
-other runs. What the bucket has already, with the same SHA-256, is not sent again. The keys are read
-from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN."""
+A run or an experiment whose config names a bucket does this itself; this is for one whose upload
+failed, and for others. What the bucket has already, with the same SHA-256, is not sent again. The
+keys are read from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN."""
 
 _FLAGS = tuple(flag for flag in FLAGS if flag.key.startswith("artifacts.s3."))
 
@@ -26,21 +27,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send what is not there yet, and say where it is."""
+    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
     from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
     from aiperf_svc.adapters.storage import uploads
     from aiperf_svc.cli.flag_config import read_draft
 
     folder: Path = args.folder
     manifest = read_manifest(folder)
+    preset: dict[str, Any] = {}
     args.config = folder / "config.yaml"
-    config = read_draft(args, flags=_FLAGS).parse()
+    if is_experiment(folder):
+        args.config, preset = None, read_experiment_file(folder).config
+    config = read_draft(args, flags=_FLAGS, preset=preset).parse()
     if config.artifacts.s3 is None:
         raise ConfigError("the run's config names no bucket: --s3-url s3://bucket/prefix")
     for entry in manifest.files:
         if not is_whole(folder / entry.name, entry):
             text = "missing, or not the file that the manifest lists"
             raise EnvironmentProblem(f"{folder / entry.name}: {text}")
-    into = uploads.folder_of(config.name, manifest.run_id, _started_wall_ns(folder))
+    if config.experiment is not None:
+        into = uploads.folder_of_experiment(folder, config.experiment)
+    else:
+        into = uploads.folder_of(config.name, manifest.run_id, _started_wall_ns(folder))
     done = uploads.upload(folder, manifest, config.artifacts.s3, into=into)
     print(f"{done.url}/: {len(done.sent)} files sent, {len(done.kept)} there already")
     return 0

@@ -136,6 +136,9 @@ def test_an_experiment_of_several_combinations_is_no_side_of_runs(
     code, _, err = compare_folders(capsys, experiments / "base", run)
     assert code == 2
     assert "an experiment with 4 combinations of parameters" in err
+    code, _, err = compare_folders(capsys, experiments / "base", experiments)
+    assert code == 2
+    assert f"error: {experiments}: no run; expected" in err
 
 
 @pytest.mark.parametrize(
