@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from aiperf_svc.adapters.datasets.tokenizers import existing_path, is_path
 from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM
@@ -103,11 +104,21 @@ def local_problems(
         if missing := uploads.missing_keys(environ):
             text = f"{' and '.join(missing)}: not set in the environment; the upload needs them"
             found.append(Problem("artifacts.s3", text))
+    found += tracker_problems(config.artifacts, environ)
     kind = config.deployment.target.kind
     if kind not in ("none", "mock") and urlsplit(config.endpoint.url).hostname == HOST:
         text = f"{config.endpoint.url!r} is the stack's own {kind} server, which only a cluster "
         found.append(Problem("endpoint.url", text + "runs; name a running server with --url"))
     return found
+
+
+def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:
+    """Return what this machine lacks to file the run in the trackers that its config names."""
+    if artifacts.mlflow is None and artifacts.wandb is None:
+        return []
+    from aiperf_svc.adapters.trackers.sending import problems
+
+    return [Problem(key, text) for key, text in problems(artifacts, environ)]
 
 
 def _url_problems(url: str) -> list[Problem]:

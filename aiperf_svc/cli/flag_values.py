@@ -42,6 +42,17 @@ def model_selection(text: str) -> str:
     return "random" if text == "weighted" else word(text)
 
 
+def tags(texts: Sequence[str]) -> dict[str, str]:
+    """Tags, of `key:value` each."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, colon, value = text.partition(":")
+        if not colon or not key.strip():
+            raise ValueError(f"{text!r}: expected `key:value`")
+        found[key.strip()] = value.strip()
+    return found
+
+
 def pages(texts: Sequence[str]) -> list[str]:
     """Addresses of pages."""
     return [url(text) for text in texts]

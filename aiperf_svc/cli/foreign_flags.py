@@ -108,10 +108,8 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--fixed-schedule",
      "--prefill-concurrency --prefill-concurrency-ramp-duration"),
     ("other", "--otlp URL", "--otel-url"),
-    ("none", "runs are not sent to other services",
-     "--stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "
-     "--mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id "
-     "--mlflow-artifact-glob --wandb-project --wandb-entity --wandb-run-name --wandb-tag"),
+    ("none", "a finished run is filed in MLflow; nothing is streamed to it",
+     "--stream --otel-resource-attributes --gen-ai-provider"),
     ("other", "network_rtt of every run is the kernel's round trip of each connection, beside the "
      "latencies and not subtracted from them",
      "--network-latency-automatic --network-latency-mean --network-latency-ping-interval"),

@@ -30,6 +30,7 @@ COMMANDS = {
     "history": "show a metric over finished runs, and where it changed",
     "export": "write a run's records in another format",
     "upload": "send a run's results to a bucket of an S3-compatible store",
+    "track": "file a finished run in MLflow or Weights & Biases",
     "workloads": "what else than a server can be measured, and how each is described",
     "trace": "describe a trace of a real service: rates, lengths, prefix reuse",
     "migrate": "print the command that does what a command of AIPerf does, and what differs",

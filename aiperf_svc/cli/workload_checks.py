@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from aiperf_svc.cli.checks import tracker_problems
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.run_objectives import check_objectives
@@ -28,6 +29,7 @@ def local_workload_problems(
             text = f"the environment variable {variable!r} is not set"
             found.append(Problem(f"workload.secret_env.{variable}", text))
     path = environ.get("PATH") if "PATH" not in config.workload.env else config.workload.env["PATH"]
+    found += tracker_problems(config.artifacts, environ)
     for tool in workload.tools_of(config):
         if shutil.which(tool.name, path=path) is None:
             text = f"needs {tool.name}, which is not on this machine; {tool.source}"

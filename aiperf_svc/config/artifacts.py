@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from aiperf_svc.config.base import Model
+from aiperf_svc.config.trackers import Mlflow, Wandb
 from aiperf_svc.config.units import PositiveDurationNs
 
 
@@ -50,3 +51,7 @@ class Artifacts(Model):
     have; None: these files are not written. Only for a benchmark of a server."""
     s3: S3 | None = None
     """Bucket to which the results are also uploaded."""
+    mlflow: Mlflow | None = None
+    """Tracking server in which the command files the finished run."""
+    wandb: Wandb | None = None
+    """Project of Weights & Biases in which the command files it."""

@@ -24,7 +24,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.messages import RunState, Service
-from aiperf_svc.runner import folders, log_tails, manifests, printing
+from aiperf_svc.runner import folders, log_tails, manifests, printing, trackers
 from aiperf_svc.runner.common_start import GiveStart, given
 from aiperf_svc.runner.display import Display, make_display
 from aiperf_svc.runner.environment import LocalRun
@@ -103,6 +103,7 @@ def run_local(
             manifests.refresh(artifacts)
     if private.exists():
         raise LeakError(f"still there: {private}")
+    outcome = trackers.sent(outcome, config.artifacts)
     printing.print_outcome(outcome, options)
     return outcome.exit_code
 

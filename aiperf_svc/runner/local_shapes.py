@@ -23,6 +23,7 @@ from aiperf_svc.runner import (
     manifests,
     printing,
     resuming,
+    trackers,
     trial_lists,
 )
 from aiperf_svc.runner.environment import LocalRun
@@ -57,6 +58,7 @@ def run_shapes(
         raise
     if outcome.artifacts is not None:
         manifests.refresh(outcome.artifacts)
+    outcome = trackers.sent(outcome, config.artifacts)
     printing.print_outcome(outcome, options)
     return outcome.exit_code
 

@@ -1,6 +1,7 @@
 """`aiperf-svc run`."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from aiperf_svc.cli.checks import tracker_problems
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
 from aiperf_svc.cli.stacks import (
@@ -90,6 +92,8 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
     request = committed_request(draft, args, args.config)
+    for problem in tracker_problems(request.config.artifacts, os.environ):
+        raise ConfigError(f"{problem.key}: {problem.text}")
     options = life_options(args)
     notices(draft)
 

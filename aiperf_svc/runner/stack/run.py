@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import manifests, printing, signals
+from aiperf_svc.runner import manifests, printing, signals, trackers
 from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
@@ -34,6 +34,7 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
         raise
     if outcome.artifacts is not None:
         manifests.refresh(outcome.artifacts)
+    outcome = trackers.sent(outcome, request.config.artifacts)
     printing.print_outcome(outcome, options.run)
     return outcome.exit_code
 

@@ -16,7 +16,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.plan.pods import upload_keys
 from aiperf_svc.protocol.messages import RunState
-from aiperf_svc.runner import folders, manifests, printing, resuming, signals
+from aiperf_svc.runner import folders, manifests, printing, resuming, signals, trackers
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
@@ -76,6 +76,7 @@ def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
             raise
     if outcome.artifacts is not None:
         manifests.refresh(outcome.artifacts)
+    outcome = trackers.sent(outcome, request.config.artifacts)
     printing.print_outcome(outcome, options.run)
     return outcome.exit_code
 

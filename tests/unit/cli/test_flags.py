@@ -129,6 +129,8 @@ def test_help_lists_every_choice(flag: Any) -> None:
             assert choice in flag.text
 
 
+MLFLOW = ("--mlflow-tracking-uri", "http://m:5000")
+WANDB = ("--wandb-project", "bench")
 RATES = Path(__file__).parents[2] / "data" / "rate_series.csv"
 REPLAY = (
     "--fixed-schedule",
@@ -357,6 +359,22 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
     "--name": (("--name", "night-run"), "night-run"),
     "--slice-duration": (("--slice-duration", "10s"), 10 * 10**9),
+    "--mlflow-tracking-uri": (("--mlflow-tracking-uri", "http://m:5000"), "http://m:5000"),
+    "--mlflow-experiment": ((*MLFLOW, "--mlflow-experiment", "nightly"), "nightly"),
+    "--mlflow-run-name": ((*MLFLOW, "--mlflow-run-name", "a run"), "a run"),
+    "--mlflow-tag": (
+        (*MLFLOW, "--mlflow-tag", "team:perf", "--mlflow-tag", "url:http://x"),
+        {"team": "perf", "url": "http://x"},
+    ),
+    "--mlflow-parent-run-id": ((*MLFLOW, "--mlflow-parent-run-id", "ab12"), "ab12"),
+    "--mlflow-artifact-glob": (
+        (*MLFLOW, "--mlflow-artifact-glob", "*.json", "*.parquet"),
+        ("*.json", "*.parquet"),
+    ),
+    "--wandb-project": (("--wandb-project", "bench"), "bench"),
+    "--wandb-entity": ((*WANDB, "--wandb-entity", "team"), "team"),
+    "--wandb-run-name": ((*WANDB, "--wandb-run-name", "a run"), "a run"),
+    "--wandb-tag": ((*WANDB, "--wandb-tag", "a", "--wandb-tag", "b"), ("a", "b")),
     "--export-http-trace": (("--export-http-trace",), True),
     "--s3-url": (("--s3-url", "s3://bucket/runs"), "s3://bucket/runs"),
     "--s3-endpoint-url": (

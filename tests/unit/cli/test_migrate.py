@@ -131,7 +131,9 @@ def test_the_json_holds_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert printed["command"][:4] == ["aiperf-svc", "profile", "--model", "m"]
     assert printed["notes"] == []
-    assert printed["missing"] == ["--stream x: runs are not sent to other services"]
+    assert printed["missing"] == [
+        "--stream x: a finished run is filed in MLflow; nothing is streamed to it"
+    ]
 
 
 def test_profile_ignores_what_changes_nothing_and_says_so(

@@ -1,0 +1,122 @@
+"""Reads what of a finished run is sent to a tracker from its artifact folder: settings, metrics,
+tags and files."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from aiperf_svc.config.secret_names import secret_paths
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+RESULTS: Final = ("profile_export_aiperf.json", "results.json")
+"""Results of a benchmark of a server, and of a tool."""
+_STATS: Final = (
+    *("avg", "min", "max", "std", "count"),
+    *("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9"),
+)
+_CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
+"""User name and password in a URL."""
+_LEFT_OUT: Final = ("artifacts", "deployment", "experiment", "targets")
+"""Parts of the config that say nothing of what was measured."""
+_UNSENT: Final = ("endpoint.headers.", "endpoint.tls.ca", "endpoint.api_key_env")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedFolder:
+    """A run as a tracker files it."""
+
+    folder: Path
+    name: str
+    """Name of the folder."""
+    params: dict[str, str]
+    """Keys of the config that are set, dotted, as text."""
+    metrics: dict[str, float]
+    """`time_to_first_token.p99`; a single number has no statistic."""
+    tags: dict[str, str]
+    was_cancelled: bool
+    ended_ms: int
+    """Time since 1970."""
+
+    def files(self, patterns: Iterable[str]) -> list[Path]:
+        """Return the files that match, each once."""
+        found = (path for pattern in patterns for path in sorted(self.folder.glob(pattern)))
+        return [path for path in dict.fromkeys(found) if path.is_file()]
+
+
+def read_finished(folder: Path) -> FinishedFolder:
+    """Read a folder. Raises EnvironmentProblem if it has no results."""
+    path = next((folder / name for name in RESULTS if (folder / name).is_file()), None)
+    if path is None:
+        raise EnvironmentProblem(f"{folder}: neither {RESULTS[0]} nor {RESULTS[1]} is there")
+    content = json.loads(path.read_bytes())
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    ours = content.get("aiperf_svc", content)
+    tags = {
+        "run_id": content.get("benchmark_id", content.get("run_id", "")),
+        "version": ours.get("version", ""),
+        "verdict": ours.get("verdict") or "",
+        "cause": ours.get("cause") or "",
+        "name": config.get("name", ""),
+    }
+    return FinishedFolder(
+        folder=folder,
+        name=folder.name,
+        params=dict(_params(config)),
+        metrics=dict(_metrics(content)),
+        tags={f"aiperf_svc.{name}": str(value) for name, value in tags.items() if value},
+        was_cancelled=bool(content.get("was_cancelled")),
+        ended_ms=_ended_ms(content),
+    )
+
+
+def _params(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    parts = {key: value for key, value in config.items() if key not in _LEFT_OUT}
+    secret = set(secret_paths(parts, ""))
+    for key, value in _flat(parts, ""):
+        if key.startswith(_UNSENT) or key in secret or f".{key}" in secret:
+            continue
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield key, _CREDENTIALS.sub("//", text)
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    elif value not in (None, [], ""):
+        yield key, value
+
+
+def _metrics(content: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    if "schema_version" in content and isinstance(content.get("metrics"), list):
+        for metric in content["metrics"]:
+            yield from _statistics(metric["info"]["tag"], metric)
+        return
+    for tag, metric in content.items():
+        if isinstance(metric, dict) and "unit" in metric and "avg" in metric:
+            if metric.keys() == {"unit", "avg"}:
+                yield tag, float(metric["avg"])
+            else:
+                yield from _statistics(tag, metric)
+    for tier in content.get("aiperf_svc", {}).get("goodput_tiers", ()):
+        for name in ("goodput", "good_request_count", "attainment"):
+            if tier[name] is not None:
+                yield f"{name}.{tier['name']}", float(tier[name])
+
+
+def _statistics(tag: str, metric: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for stat in _STATS:
+        if metric.get(stat) is not None:
+            yield f"{tag}.{stat}", float(metric[stat])
+
+
+def _ended_ms(content: dict[str, Any]) -> int:
+    text = content.get("end_time")
+    moment = datetime.fromisoformat(text).replace(tzinfo=UTC) if text else datetime.now(UTC)
+    return int(moment.timestamp() * 1_000)

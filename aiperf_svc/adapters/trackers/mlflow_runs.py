@@ -1,0 +1,59 @@
+"""Files a finished run in MLflow, by its own client."""
+
+import os
+from typing import Final
+
+from aiperf_svc.adapters.trackers.finished_run import FinishedFolder
+from aiperf_svc.config.trackers import Mlflow
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
+
+PARAMS_AT_ONCE: Final = 100
+METRICS_AT_ONCE: Final = 1_000
+"""Most that MLflow takes in one request."""
+LONGEST_VALUE: Final = 6_000
+"""Characters of a parameter that MLflow takes."""
+_SETTINGS: Final = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""What the library is told unless the environment says otherwise: results wait for it."""
+
+
+def send(finished: FinishedFolder, into: Mlflow) -> str:
+    """Make a run with everything in it; return where it is. Raises EnvironmentProblem."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client = MlflowClient(tracking_uri=into.tracking_uri)
+        experiment = client.get_experiment_by_name(into.experiment)
+        experiment_id = (
+            client.create_experiment(into.experiment)
+            if experiment is None
+            else experiment.experiment_id
+        )
+        tags = {**finished.tags, **into.tags}
+        if into.parent_run_id is not None:
+            tags["mlflow.parentRunId"] = into.parent_run_id
+        made = client.create_run(experiment_id, run_name=into.run_name or finished.name, tags=tags)
+        run_id = str(made.info.run_id)
+        params = [Param(key, value[:LONGEST_VALUE]) for key, value in finished.params.items()]
+        for first in range(0, len(params), PARAMS_AT_ONCE):
+            client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])
+        metrics = [
+            Metric(key, value, finished.ended_ms, 0) for key, value in finished.metrics.items()
+        ]
+        for first in range(0, len(metrics), METRICS_AT_ONCE):
+            client.log_batch(run_id, metrics=metrics[first : first + METRICS_AT_ONCE])
+        for path in finished.files(into.files):
+            client.log_artifact(run_id, str(path))
+        client.set_terminated(run_id, "KILLED" if finished.was_cancelled else "FINISHED")
+    except (MlflowException, OSError) as error:
+        text = one_line(str(error))
+        raise EnvironmentProblem(f"MLflow at {into.tracking_uri}: {text}") from error
+    return f"MLflow run {run_id} in {into.experiment!r} at {into.tracking_uri}"

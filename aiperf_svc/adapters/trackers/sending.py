@@ -1,0 +1,69 @@
+"""Sends a finished run to each tracker that its config names. The libraries are optional: a run
+without a tracker neither needs nor imports them."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+
+from aiperf_svc.adapters.trackers.finished_run import RESULTS, read_finished
+from aiperf_svc.adapters.trackers.wandb_runs import KEY_VARIABLE, MODE_VARIABLE, lacks_key
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+AGAIN = "`aiperf-svc track FOLDER` sends it again"
+
+
+def problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what is missing for the trackers of a config: its key and a text for each."""
+    found = []
+    for name in ("mlflow", "wandb"):
+        if getattr(artifacts, name) is not None and find_spec(name) is None:
+            text = f"needs the package {name!r}: pip install 'aiperf-svc[{name}]'"
+            found.append((f"artifacts.{name}", text))
+    if artifacts.wandb is not None and lacks_key(environ):
+        text = f"{KEY_VARIABLE}: not set in the environment; set it, or {MODE_VARIABLE}=offline"
+        found.append(("artifacts.wandb", text))
+    return found
+
+
+def send(folder: Path, artifacts: Artifacts) -> list[str]:
+    """Send a run, or each trial of an experiment that has results; return where they are. Raises
+    EnvironmentProblem that names the trackers which did not take it; the others have it."""
+    said, failed = [], []
+    # What the libraries print is no result.
+    with redirect_stdout(sys.stderr):
+        for each in _runs(folder):
+            for name, message in problems(artifacts, {KEY_VARIABLE: "checked when it is used"}):
+                failed.append(f"{name}: {message}")
+            if failed:
+                break
+            finished = read_finished(each)
+            if artifacts.mlflow is not None:
+                from aiperf_svc.adapters.trackers import mlflow_runs
+
+                try:
+                    said.append(mlflow_runs.send(finished, artifacts.mlflow))
+                except EnvironmentProblem as error:
+                    failed.append(str(error))
+            if artifacts.wandb is not None:
+                from aiperf_svc.adapters.trackers import wandb_runs
+
+                try:
+                    said.append(wandb_runs.send(finished, artifacts.wandb))
+                except EnvironmentProblem as error:
+                    failed.append(str(error))
+            if failed:
+                break
+    if failed:
+        raise EnvironmentProblem(f"not sent to {'; '.join(failed)}; {AGAIN}")
+    return said
+
+
+def _runs(folder: Path) -> list[Path]:
+    if any((folder / name).is_file() for name in RESULTS):
+        return [folder]
+    trials = sorted((folder / TRIALS).glob("*"))
+    return [each for each in trials if any((each / name).is_file() for name in RESULTS)]

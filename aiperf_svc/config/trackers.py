@@ -1,0 +1,54 @@
+"""Services that keep finished runs for comparison, and how a run is filed in them.
+
+Keys are not set here: their own libraries take them from the environment (`MLFLOW_TRACKING_TOKEN`
+or user name and password; `WANDB_API_KEY`).
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from aiperf_svc.config.base import Model
+
+Name = Annotated[str, Field(min_length=1, max_length=250)]
+
+RESULT_FILES = (
+    "profile_export_aiperf.json",
+    "profile_export_aiperf.csv",
+    "results.json",
+    "results.csv",
+    "verdict.json",
+    "config.yaml",
+    "report.html",
+)
+"""Files that are sent with a run unless others are named: those of a size that does not grow with
+the number of requests."""
+
+
+class Tracker(Model):
+    """What all such services have."""
+
+    run_name: Name | None = None
+    """Default: the name of the run's folder."""
+    files: tuple[Name, ...] = RESULT_FILES
+    """Patterns of files of the artifact folder, such as `*.parquet`, which are sent too."""
+
+
+class Mlflow(Tracker):
+    """A tracking server of MLflow."""
+
+    tracking_uri: Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*:[^@\s]*$")]
+    """`http://host:5000`, or `file:` or `sqlite:` and a path."""
+    experiment: Name = "aiperf"
+    tags: dict[Name, str] = Field(default_factory=dict)
+    parent_run_id: Name | None = None
+    """Run under which this one is shown."""
+
+
+class Wandb(Tracker):
+    """A project of Weights & Biases; `WANDB_BASE_URL` names a server of one's own."""
+
+    project: Name
+    entity: Name | None = None
+    """Team or user. Default: that of the key."""
+    tags: tuple[Name, ...] = ()

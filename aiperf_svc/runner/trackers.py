@@ -1,0 +1,24 @@
+"""Sends a finished run to the trackers that its config names, before it is printed."""
+
+import sys
+from dataclasses import replace
+
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.outcome import RunOutcome
+
+
+def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
+    """Return the outcome, with an error if a tracker did not take the run."""
+    has_tracker = artifacts.mlflow is not None or artifacts.wandb is not None
+    if not has_tracker or outcome.artifacts is None or outcome.summary is None:
+        return outcome
+    from aiperf_svc.adapters.trackers.sending import send
+
+    try:
+        for text in send(outcome.artifacts, artifacts):
+            print(f"note: {text}", file=sys.stderr)
+    except EnvironmentProblem as error:
+        texts = (outcome.artifact_error, str(error))
+        return replace(outcome, artifact_error="; ".join(text for text in texts if text))
+    return outcome

@@ -1,0 +1,140 @@
+"""Finished runs in MLflow and Weights & Biases: whole runs against their own local stores."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+from aiperf_svc.adapters.trackers.finished_run import read_finished
+from aiperf_svc.cli.main import main
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+
+LOAD = ("--concurrency", "2", "--request-count", "30", "--isl", "20", "--json", "--ui", "none")
+SECRET = "do-not-tell"
+
+
+@pytest.fixture(autouse=True)
+def _local_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's files, which it asks to confirm; no network for W&B."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running(MockServerConfig(ttft="2ms", itl="1ms", tokens=5)) as mock:
+        yield mock.url
+
+
+def measured(folder: Path, url: str, *flags: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, what was printed, and what was said."""
+    target = ("-u", url, "-m", "mock", "--streaming", "--artifact-dir", "artifacts")
+    key = ("--api-key", SECRET)
+    command = [sys.executable, "-m", "aiperf_svc", "profile", *target, *key, *LOAD, *flags]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    away = ("--mlflow-tracking-uri", "http://127.0.0.1:9", "--mlflow-experiment", "nightly")
+    wandb = ("--wandb-project", "bench", "--wandb-tag", "nightly")
+    code, said, errors = measured(tmp_path, url, *away, *wandb)
+    assert code == ExitCode.ERROR, errors
+    assert "not sent to MLflow at http://127.0.0.1:9: " in said["artifact_error"]
+    assert "`aiperf-svc track FOLDER` sends it again" in said["artifact_error"]
+    folder, results = tmp_path / said["artifacts"], said["results"]
+    assert results["request_count"]["avg"] == 30
+
+    (offline,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    kept = offline.read_bytes()
+    for text in ("time_to_first_token.p90", "load.concurrency", "nightly", "aiperf-run"):
+        assert text.encode() in kept
+    assert SECRET.encode() not in kept
+
+    store = f"file:{tmp_path}/mlruns"
+    flags = ("--mlflow-tracking-uri", store, "--mlflow-tag", "team:perf", "--mlflow-run-name", "a")
+    assert main(["track", str(folder), *flags]) == 0
+    assert f"in 'nightly' at {store}" in capsys.readouterr().out
+    client = MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("nightly")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("a", "FINISHED")
+    ttft = results["time_to_first_token"]
+    assert run.data.metrics["time_to_first_token.p90"] == ttft["p90"]
+    assert run.data.metrics["request_count"] == 30
+    assert run.data.params["load.concurrency"] == "2"
+    assert run.data.params["endpoint.url"] == url
+    assert run.data.tags["team"] == "perf"
+    assert run.data.tags["aiperf_svc.run_id"] == results["benchmark_id"]
+    assert run.data.tags["aiperf_svc.verdict"] == results["aiperf_svc"]["verdict"]
+    assert SECRET not in str(run.data)
+    names = {each.path for each in client.list_artifacts(run.info.run_id)}
+    assert names == {
+        "profile_export_aiperf.json", "profile_export_aiperf.csv", "verdict.json", "config.yaml",
+        "report.html",
+    }  # fmt: skip
+
+
+def test_what_a_tracker_lacks_is_said_before_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    flags = ("-u", "http://127.0.0.1:9", "-m", "m", "--concurrency", "1", "--wandb-project", "p")
+    assert main(["profile", *flags]) == ExitCode.BAD_CONFIG
+    assert "WANDB_API_KEY: not set in the environment" in capsys.readouterr().err
+
+
+def test_secrets_of_a_config_are_no_parameters(tmp_path: Path) -> None:
+    endpoint = {
+        "url": "http://user:pw@h:1/v1",
+        "headers": {"X": SECRET},
+        "extra_inputs": {"api_key": SECRET, "top_p": 0.5},
+    }
+    config = {"name": "n", "endpoint": endpoint, "load": {"concurrency": 2}, "deployment": {"a": 1}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    tiers = [{"name": "gold", "goodput": 2.5, "good_request_count": 5, "attainment": None}]
+    ours = {"verdict": "valid", "goodput_tiers": tiers}
+    content = {
+        "benchmark_id": "ab",
+        "end_time": "2026-11-23T07:00:00.000000",
+        "request_count": {"unit": "requests", "avg": 5.0},
+        "request_latency": {"unit": "ms", "avg": 1.5, "p50": 1.0, "p99": None, "count": 5},
+        "aiperf_svc": ours,
+    }
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(content))
+    found = read_finished(tmp_path)
+    assert found.params == {
+        "name": "n",
+        "endpoint.url": "http://h:1/v1",
+        "endpoint.extra_inputs.top_p": "0.5",
+        "load.concurrency": "2",
+    }
+    assert found.metrics == {
+        "request_count": 5.0,
+        "request_latency.avg": 1.5,
+        "request_latency.p50": 1.0,
+        "request_latency.count": 5.0,
+        "goodput.gold": 2.5,
+        "good_request_count.gold": 5.0,
+    }
+    assert found.tags == {
+        "aiperf_svc.run_id": "ab",
+        "aiperf_svc.verdict": "valid",
+        "aiperf_svc.name": "n",
+    }
+    assert found.ended_ms == 1_795_417_200_000
