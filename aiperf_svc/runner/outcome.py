@@ -68,13 +68,19 @@ class RunOutcome:
             return ExitCode.SLO_MISSED
         return ExitCode.OK
 
+    def _failed_part(self) -> str:
+        """Return what failed in a run that ended as planned, and yet is a failed benchmark."""
+        if self.exit_code is not ExitCode.BENCHMARK_FAILED:
+            return ""
+        return "nothing was measured" if self.summary is None else first_failure(self.summary)
+
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as an object for `--json`."""
         return {
             "run_id": self.run_id,
             "exit_code": int(self.exit_code),
             "state": self.state,
-            "reason": self.reason,
+            "reason": self.reason or self._failed_part(),
             "artifacts": str(self.artifacts) if self.artifacts else None,
             "artifact_error": self.artifact_error or None,
             "uploaded_to": self.uploaded_to or None,
@@ -148,3 +154,18 @@ def has_succeeded(summary: dict[str, Any]) -> bool:
         is_whole = not accounts["failed"] and not accounts["lost"]
         return is_whole and bool(accounts["completed"]) and not summary["failure"]
     return bool(summary.get("request_count", {}).get("avg"))
+
+
+def first_failure(summary: dict[str, Any]) -> str:
+    """Return the first part that failed, with its own reason: a trial, a step, or the error that
+    most requests had. Empty if none is recorded."""
+    if is_experiment(summary):
+        failed = (t for t in summary["trials"] if t["state"] != RunState.DONE)
+        found = ((f"trial {t['number']}", t["reason"]) for t in failed)
+    elif is_run_result(summary):
+        failed = (s for s in summary["steps"] if s["problem"] and not s["was_retried"])
+        found = ((f"step {s['name']}", s["problem"]) for s in failed)
+    else:
+        errors = sorted(summary.get("error_summary", ()), key=lambda error: -error["count"])
+        found = (("no request completed", e["error_details"]["message"]) for e in errors)
+    return next((": ".join(filter(None, each)) for each in found), "")

@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.adapters.exports.experiment_file import SCHEMA as EXPERIMENT_SCHEMA
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RUN_RESULT, RunOutcome
 
 
 def summary(
@@ -84,3 +84,53 @@ def test_json_has_the_results_and_how_it_ended() -> None:
     assert found["exit_code"] == 4
     assert found["results"] == summary(slo=(False,))
     assert (found["state"], found["artifacts"]) == ("done", "artifacts/x")
+
+
+STEPS = [
+    {"name": "first", "problem": "", "was_retried": False},
+    {"name": "second", "problem": "rank 1: no route", "was_retried": True},
+    {"name": "second", "problem": "rank 0: sh ended with code 3", "was_retried": False},
+]
+TRIALS = [
+    {"number": 1, "state": "done", "reason": ""},
+    {"number": 2, "state": "failed", "reason": "the server is not ready"},
+]
+ERRORS = [
+    {"count": 2, "error_details": {"message": "status 503"}},
+    {"count": 8, "error_details": {"message": "connection refused"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (
+            {
+                "schema_version": f"{RUN_RESULT}1",
+                "accounts": {"failed": 1, "lost": 0, "completed": 1},
+                "steps": STEPS,
+            },
+            "step second: rank 0: sh ended with code 3",
+        ),
+        (
+            {"schema_version": EXPERIMENT_SCHEMA, "trials": TRIALS},
+            "trial 2: the server is not ready",
+        ),
+        (
+            summary(requests=0) | {"error_summary": ERRORS},
+            "no request completed: connection refused",
+        ),
+        (summary(requests=0), ""),
+        (None, "nothing was measured"),
+        (summary() | {"error_summary": ERRORS}, ""),
+    ],
+)
+def test_a_failed_benchmark_has_a_reason_though_its_run_ended_as_planned(
+    found: dict[str, Any] | None, reason: str
+) -> None:
+    assert outcome(summary=found).as_json()["reason"] == reason
+
+
+def test_the_reason_of_a_run_that_did_not_end_as_planned_stays() -> None:
+    failed = outcome(state="failed", reason="the target is away", summary=summary(requests=0))
+    assert failed.as_json()["reason"] == "the target is away"
