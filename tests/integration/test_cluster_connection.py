@@ -146,7 +146,16 @@ async def test_a_cluster_that_does_not_respond_is_named_by_its_address(
     write: Callable[..., str],
 ) -> None:
     message = await _message(kubeconfig=write("http://127.0.0.1:9"))
-    assert message.startswith("the cluster at http://127.0.0.1:9 does not respond: ")
+    assert message == "the cluster at http://127.0.0.1:9 does not respond: Connection refused"
+
+
+async def test_a_cluster_whose_name_is_not_known_is_said_to_have_none(
+    write: Callable[..., str],
+) -> None:
+    message = await _message(kubeconfig=write("http://no-such-host.invalid:9"))
+    assert message.startswith("the cluster at http://no-such-host.invalid:9 does not respond: ")
+    assert "Cannot connect to host" not in message
+    assert "ssl:" not in message
 
 
 async def test_credentials_that_are_not_accepted_are_said_to_be(
@@ -237,7 +246,7 @@ async def test_a_response_that_breaks_off_is_no_response(
 ) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
         api.responses["/x"] = ABORT
-        with pytest.raises(Unreachable, match="does not respond"):
+        with pytest.raises(Unreachable, match="it closed the connection before the end"):
             await cluster.get("/x")
 
 

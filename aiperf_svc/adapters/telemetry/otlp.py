@@ -6,7 +6,6 @@ again.
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from time import time_ns
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from aiperf_svc.adapters.connect_failure import connect_failure
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.telemetry import otlp_json
 from aiperf_svc.domain.foreign_text import one_line
@@ -100,10 +100,7 @@ class OtlpSender:
         except TimeoutError:
             self._failure = f"no response within {TIMEOUT_S:g} s"
         except aiohttp.ClientConnectorError as error:
-            # Numbers of name look-ups are negative; other texts are those of the event loop.
-            cause, number = error.os_error, error.os_error.errno or 0
-            reason = os.strerror(number) if number > 0 else cause.strerror or str(cause)
-            self._failure = one_line(f"cannot connect: {reason}")
+            self._failure = f"cannot connect: {connect_failure(error)}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._failure = one_line(str(error) or type(error).__name__)
 

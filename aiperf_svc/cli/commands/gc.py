@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Remove what earlier runs left: objects found by label, then the state.
 
-Without names: the stacks of this machine's runs that were not removed, and whatever has outlived
-its own deadline; other stacks are listed and not touched. A stack on which a live process works is
+Without names: the stacks of this machine's runs that were not removed, in whichever clusters, and
+whatever has outlived its own deadline; other stacks are listed and not touched. --context or
+--kubeconfig limits it to one cluster. A stack on which a live process works is
 refused. Where nobody is at a terminal to be asked, --yes is needed."""
 
 
@@ -39,8 +40,10 @@ async def _all(requests: "list[GarbageRequest]") -> "Collected":
     """Remove what each request names, one cluster after the other. One that cannot be reached is
     told, and the others go on."""
     from aiperf_svc.domain.errors import EnvironmentProblem
-    from aiperf_svc.runner.stack.garbage import Collected, collect_garbage
+    from aiperf_svc.runner.stack.garbage import Collected, collect_everywhere, collect_garbage
 
+    if not any((requests[0].stacks, requests[0].context, requests[0].kubeconfig)):
+        return await collect_everywhere(requests[0])
     done = Collected()
     for request in requests:
         try:

@@ -3,7 +3,7 @@ cluster, and in the state."""
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -58,6 +58,8 @@ class Collected:
     folders: int = 0
     """Number of temporary folders of killed runs that were removed from this machine. The
     Kubernetes provider leaves the cluster's key in them."""
+    clusters: tuple[str, ...] = ()
+    """Identities of the clusters that were searched."""
 
     def add(self, other: "Collected") -> None:
         """Add the outcome in another cluster."""
@@ -69,6 +71,7 @@ class Collected:
         self.unknown += other.unknown
         self.declined |= other.declined
         self.folders += other.folders
+        self.clusters += other.clusters
 
     @property
     def exit_code(self) -> ExitCode:
@@ -78,6 +81,31 @@ class Collected:
         if self.refused:
             return ExitCode.ERROR
         return ExitCode.INTERRUPTED if self.declined else ExitCode.OK
+
+
+async def collect_everywhere(request: GarbageRequest) -> Collected:
+    """Remove what is left in the current context's cluster, and in each other one that a run of
+    this machine is recorded in. One that cannot be reached is named, and the others go on. Raises
+    EnvironmentProblem if the current context's cannot be, and no other is recorded."""
+    home, done = StateHome(request.environ), Collected()
+    try:
+        done.add(await collect_garbage(request))
+    except EnvironmentProblem as error:
+        if not home.records():
+            raise
+        done.not_touched.append(f"the cluster of the current context: {error}")
+    missed: dict[str, str] = {}
+    for record in home.records():
+        if record.cluster in missed:
+            done.not_touched.append(f"{record.stack}: {missed[record.cluster]}")
+        elif record.cluster not in done.clusters:
+            place = replace(request, kubeconfig=record.kubeconfig, context=record.context)
+            try:
+                done.add(await collect_garbage(place))
+            except EnvironmentProblem as error:
+                missed[record.cluster] = str(error)
+                done.not_touched.append(f"{record.stack}: {error}")
+    return done
 
 
 async def collect_garbage(request: GarbageRequest) -> Collected:
@@ -96,6 +124,7 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
             context=request.context,
         )
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
+        done.clusters = (cluster.identity,)
         found = {
             each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)
         }

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from aiperf_svc.adapters.cluster.api.connection import Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
@@ -17,7 +18,12 @@ from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.stack import bring_up, garbage, terminal
-from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest, collect_garbage
+from aiperf_svc.runner.stack.garbage import (
+    Collected,
+    GarbageRequest,
+    collect_everywhere,
+    collect_garbage,
+)
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 RECORD = RunRecord(
@@ -50,6 +56,8 @@ class Played:
         self.removed: list[tuple[str, ...] | None] = []
         self.did: list[str] = []
         self.places: list[tuple[str | None, str | None]] = []
+        self.identities = {"elsewhere": "other uid"}
+        self.silent: set[str | None] = set()
 
     async def collected(self, *stacks: str, **more: Any) -> Collected:
         request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
@@ -78,7 +86,9 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     @asynccontextmanager
     async def connect(*, kubeconfig: str | None, context: str | None) -> Any:
         played.places.append((kubeconfig, context))
-        yield SimpleNamespace(identity="uid", context="c")
+        if context in played.silent:
+            raise Unreachable(f"{context} does not respond")
+        yield SimpleNamespace(identity=played.identities.get(context or "", "uid"), context="c")
 
     async def list_stacks(*_: Any, **__: Any) -> tuple[FoundStack, ...]:
         return (
@@ -127,6 +137,38 @@ async def test_of_this_machine_s_run_what_it_made_is_removed_and_nothing_else(
         assert (done.exit_code, list(done.removed)) == (ExitCode.OK, ["s"])
         assert played.home.load("s") is None
     assert played.removed == [("ours",), ("ours",)]
+
+
+async def test_without_names_each_cluster_is_searched_that_a_run_of_this_machine_is_recorded_in(
+    played: Played,
+) -> None:
+    there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
+    for record in (RECORD, *(msgspec.structs.replace(there, stack=name) for name in "tu")):
+        played.home.save(record)
+    request = GarbageRequest(stacks=(), environ=played.environ, yes=True)
+    done = await collect_everywhere(request)
+    assert list(done.removed) == ["s", "t", "u"]
+    assert played.places == [(None, None), (None, "elsewhere")]
+    assert played.home.records() == ()
+
+
+async def test_a_cluster_that_does_not_respond_is_named_and_the_others_are_searched(
+    played: Played,
+) -> None:
+    request = GarbageRequest(stacks=(), environ=played.environ, yes=True)
+    played.silent = {None}
+    with pytest.raises(Unreachable):
+        await collect_everywhere(request)
+    there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
+    played.home.save(msgspec.structs.replace(RECORD, stack="t", cluster="third", context="gone"))
+    played.home.save(there)
+    played.silent = {None, "gone"}
+    done = await collect_everywhere(request)
+    assert (list(done.removed), done.exit_code) == (["s"], ExitCode.OK)
+    assert [line for line in done.not_touched if "does not respond" in line] == [
+        "the cluster of the current context: None does not respond",
+        "t: gone does not respond",
+    ]
 
 
 async def test_of_a_stack_that_no_record_knows_what_is_named_or_overdue_is_removed(

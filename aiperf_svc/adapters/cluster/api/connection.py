@@ -12,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from aiperf_svc.adapters.cluster.api.credentials import Credentials
+from aiperf_svc.adapters.connect_failure import connect_failure
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -245,8 +246,23 @@ class Cluster:
         return content
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        words = one_line(str(error)) or "no response in time"
-        return Unreachable(f"the cluster at {self.server} does not respond: {words}")
+        return Unreachable(f"the cluster at {self.server} does not respond: {_words(error)}")
+
+
+def _words(error: BaseException) -> str:
+    """Return why there is no response, in words of which none is aiohttp's."""
+    match error:
+        case TimeoutError():
+            return "no response in time"
+        case aiohttp.ClientConnectorCertificateError():
+            return one_line(str(error.certificate_error))
+        case aiohttp.ClientConnectorError():
+            return connect_failure(error)
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            return "it closed the connection before the end of its response"
+        case aiohttp.ClientResponseError():
+            return one_line(f"its response is not HTTP: {error.message}")
+    return one_line(str(error)) or type(error).__name__
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,14 @@
+"""Why a connection of aiohttp could not be made, in words."""
+
+import os
+
+import aiohttp
+
+from aiperf_svc.domain.foreign_text import one_line
+
+
+def connect_failure(error: aiohttp.ClientConnectorError) -> str:
+    """Return the operating system's text of the failure, without aiohttp's words around it."""
+    # Numbers of name look-ups are negative; other texts are those of the event loop.
+    cause, number = error.os_error, error.os_error.errno or 0
+    return one_line(os.strerror(number) if number > 0 else cause.strerror or str(cause))
