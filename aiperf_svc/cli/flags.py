@@ -268,6 +268,9 @@ DATASET = (
         "tokenizer.json, a folder with one, or a hub name: counts tokens exactly", "NAME"),
     Flag(("--tokenizer-revision",), "tokenizer.revision", "revision on the hub (default: main)",
         "NAME"),
+    Flag(("--apply-chat-template",), "tokenizer.apply_chat_template",
+        "count input tokens inside the tokenizer's chat template; --isl is then the length there",
+        kind="switch"),
     Flag(("--random-seed",), "random_seed",
         "decides prompts and arrivals: the same seed, the same requests (default: 0)"),
 )  # fmt: skip

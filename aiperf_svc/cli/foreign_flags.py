@@ -78,8 +78,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--video-audio-num-channels --video-audio-codec --video-audio-depth"),
     ("none", "tokenizers are read as data, and no code of theirs is run",
      "--tokenizer-trust-remote-code"),
-    ("none", "the tokens of a prompt are those of its text, without the chat template",
-     "--apply-chat-template"),
     ("none", "of public datasets, ShareGPT is read",
      "--hf-subset --hf-weka-dataset --dataset-filter"),
     ("none", "traces of agents are not replayed",

@@ -112,6 +112,11 @@ class BenchmarkConfig(Model):
             raise ValueError(f"{{dataset.prefix}} is for generated text; {api} generates none")
         if api is EndpointType.AUDIO_TRANSCRIPTION:
             self._check_sounds_alone()
+        if self.tokenizer.apply_chat_template and api not in MESSAGE_APIS:
+            raise ValueError(
+                "{tokenizer.apply_chat_template} needs {endpoint.type} "
+                f"{', '.join(MESSAGE_APIS[:-1])} or {MESSAGE_APIS[-1]}, not {api}"
+            )
 
     def _check_sounds_alone(self) -> None:
         dataset, plain = self.dataset, Dataset()

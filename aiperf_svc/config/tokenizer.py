@@ -1,8 +1,8 @@
 """The tokenizer that counts the tokens of prompts and outputs."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import Model
 
@@ -15,3 +15,12 @@ class Tokenizer(Model):
     """Without one, synthetic lengths are approximate and output tokens come from the server's
     usage."""
     revision: str = "main"
+    apply_chat_template: bool = False
+    """Count input tokens inside the tokenizer's chat template, and make synthetic prompts so long
+    that they have the requested tokens there."""
+
+    @model_validator(mode="after")
+    def _has_a_template(self) -> Self:
+        if self.apply_chat_template and self.name is None:
+            raise ValueError("{apply_chat_template} needs {name}, the tokenizer with the template")
+        return self

@@ -1,39 +1,24 @@
-"""Measure a server that this project did not write: llama.cpp's, with a file of prompts.
+"""Measure a server that this project did not write: llama.cpp's.
 
-    python -m benchmarks.real_server [FLAGS OF aiperf-svc profile]
+    python -m benchmarks.real_server [FLAGS OF aiperf-svc profile]     a file of prompts, live
+    python -m benchmarks.real_server --apis [NAME ...] [--json]        each API that it offers
 
 The first call compiles the server, for ten minutes on two idle cores, and makes a small model of
 random weights, both in the user's cache folder; later ones start within seconds. Telemetry reads
-the server's own page while the load goes.
+the server's own page while the load goes. `--apis` compares tokens and times with that page.
 """
 
-import os
-import shutil
-import socket
+import argparse
 import subprocess
 import sys
-import tarfile
-import tempfile
-import time
-import urllib.error
-import urllib.request
-import venv
 from pathlib import Path
 
-HERE = Path(__file__).parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aiperf-svc/real-server"
-PACKAGES = ("gguf==0.19.0", "tokenizers==0.23.3", "cmake==4.4.4", "ninja==1.13.2")
-SOURCE = "llama-cpp-python==0.3.36"
-"""Its source package contains all of llama.cpp, the server too."""
-OPTIONS = (
-    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
-    *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_OPENSSL=OFF"),
-    *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"),
-)
-START_S, STOP_S = 60.0, 10.0
-SERVER_FLAGS = ("--metrics", "--parallel", "4", "--ctx-size", "16384", "--alias", "tiny")
+from benchmarks.real_server.apis import APIS, compare
+from benchmarks.real_server.server import made, serving
+
+PROMPTS = Path(__file__).parent / "prompts.jsonl"
 FLAGS = (
-    *("--custom-dataset-type", "single_turn", "--input-file", str(HERE / "prompts.jsonl")),
+    *("--custom-dataset-type", "single_turn", "--input-file", str(PROMPTS)),
     *("--streaming", "--concurrency", "1", "--request-count", "40", "--osl", "32"),
     *("--warmup-request-count", "4", "--model", "tiny", "--no-force-output-length"),
     # The server promises to keep connections, and closes each one after a stream.
@@ -41,69 +26,28 @@ FLAGS = (
 )
 
 
-def made() -> tuple[Path, Path]:
-    """The server and the folder of the model, made if they are not there."""
-    server, model = CACHE / "llama-server", CACHE / "model"
-    if not (CACHE / "complete").exists():
-        print(f"making the server and the model in {CACHE}", file=sys.stderr)
-        shutil.rmtree(CACHE, ignore_errors=True)
-        venv.create(CACHE / "venv", with_pip=True)
-        python = CACHE / "venv/bin/python"
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        subprocess.run([python, HERE / "make_model.py", model], check=True)
-        compile_server(server)
-        (CACHE / "complete").touch()
-    return server, model
-
-
-def compile_server(server: Path) -> None:
-    """Compile llama.cpp's server from its sources."""
-    programs = CACHE / "venv/bin"
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        download = ("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder)
-        # pip makes the package's metadata, for which it needs the package's own build tools.
-        subprocess.run([programs / "python", "-m", "pip", *download, SOURCE], check=True)
-        (archive,) = Path(folder).glob("*.tar.gz")
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
-        (source,) = Path(folder).glob("*/vendor/llama.cpp")
-        build = Path(folder) / "build"
-        path = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-        configure: list[str | Path] = ["cmake", "-S", source, "-B", build, "-G", "Ninja", *OPTIONS]
-        subprocess.run(configure, check=True, env=path, stdout=subprocess.DEVNULL)
-        compiling: list[str | Path] = ["cmake", "--build", build, "--target", "llama-server"]
-        subprocess.run(compiling, check=True, env=path)
-        shutil.copy2(build / "bin/llama-server", server)
-
-
-def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
-    """Until it has loaded its model. Raises SystemExit when it ends or takes too long."""
-    deadline = time.monotonic() + START_S
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=1):
-                return
-        except (urllib.error.URLError, TimeoutError):
-            time.sleep(0.1)
-    raise SystemExit(f"the server did not come up; see {CACHE / 'server.log'}")
-
-
 def main() -> int:
     """Serve, measure, end the server; the exit code of the measurement."""
-    program, model = made()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    where = ("--host", "127.0.0.1", "--port", str(port), "--model", str(model / "model.gguf"))
-    with (CACHE / "server.log").open("wb") as log:
-        server = subprocess.Popen([program, *where, *SERVER_FLAGS], stdout=log, stderr=log)
-    try:
-        wait_until_ready(server, url)
-        flags = (*FLAGS, "--url", url, "--tokenizer", str(model), *sys.argv[1:])
-        return subprocess.run([sys.executable, "-m", "aiperf_svc", "profile", *flags]).returncode
-    finally:
-        server.terminate()
-        server.wait(STOP_S)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    names = [api.name for api in APIS]
+    parser.add_argument("--apis", nargs="*", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options, flags = parser.parse_known_args()
+    if options.apis is not None:
+        if flags:
+            parser.error(f"--apis has flags of its own; leave out {' '.join(flags)}")
+        chosen = options.apis or names
+        return compare([api for api in APIS if api.name in chosen], as_json=options.json)
+    flags = [*flags, "--json"] if options.json else flags
+    _, model = made()
+    with serving() as url:
+        where = ("--url", url, "--tokenizer", str(model))
+        command = [sys.executable, "-m", "aiperf_svc", "profile", *FLAGS, *where, *flags]
+        return subprocess.run(command).returncode
 
 
 if __name__ == "__main__":

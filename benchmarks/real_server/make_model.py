@@ -2,12 +2,13 @@
 own standard library, and a small llama model of random weights with that vocabulary, for a
 llama.cpp server.
 
-    make_model.py FOLDER        writes FOLDER/tokenizer.json and FOLDER/model.gguf
+    make_model.py FOLDER        writes tokenizer.json, tokenizer_config.json and model.gguf there
 
 Its responses mean nothing; its prefill, decoding, sampling and HTTP are the server's own. Runs in
 the server's environment (tokenizers, numpy, gguf), not in the project's.
 """
 
+import json
 import sys
 import sysconfig
 from pathlib import Path
@@ -24,7 +25,7 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfo
 
 
 def train_tokenizer(folder: Path) -> ByteLevelBPETokenizer:
-    """The tokenizer, saved as tokenizer.json."""
+    """The tokenizer, saved with its chat template."""
     texts = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:FILES]
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(
@@ -35,6 +36,8 @@ def train_tokenizer(folder: Path) -> ByteLevelBPETokenizer:
         show_progress=False,
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[1], "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizer
 
 

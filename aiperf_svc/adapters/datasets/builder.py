@@ -89,7 +89,7 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
 
 
 def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset | StreamedDataset:
-    dataset, counter = config.dataset, load_token_counter(config.tokenizer)
+    dataset, counter = config.dataset, load_token_counter(config.tokenizer, is_for_prompts=True)
     if file is None:
         return assemble(config, synthetic_prompts(config, counter), Source(name), counter)
     if dataset.kind in FORMATS:

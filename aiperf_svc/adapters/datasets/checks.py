@@ -13,16 +13,22 @@ from time import monotonic
 import msgspec
 
 from aiperf_svc.adapters.datasets.builder import KINDS
-from aiperf_svc.adapters.datasets.files import folder_of, read_pools
+from aiperf_svc.adapters.datasets.files import folder_of, is_packed, read_pools
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load
-from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
+from aiperf_svc.core.datasets.assembly import (
+    Source,
+    finish,
+    synthetic_count,
+    warmup_share,
+)
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.datasets.random_pool import one_of_each
+from aiperf_svc.core.datasets.trace_index import MOST_ROWS, Line, too_many_rows
 from aiperf_svc.core.load.fixed_schedule import due_times
 
 CHECK_S = 20.0
@@ -110,6 +116,8 @@ def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> Check
     finally:
         trace.close()
     limit.number = trace.line.number
+    if limit.is_reached:
+        _check_number(config, file, trace.line)
     warmup_share(config, Source(file), index.entry_count)
     notices = (limit.notice(file), _unread_notice(config.dataset.kind, file))
     notice = "; ".join(filter(None, notices))
@@ -117,6 +125,17 @@ def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> Check
         return CheckedFile(notice)
     firsts = index.times_s[index.firsts[:-1]]
     return CheckedFile(notice, int(due_times(firsts, _at_own_speed(config.load))[-1]))
+
+
+def _check_number(config: BenchmarkConfig, file: str, last: Line) -> None:
+    """Raise DatasetError for a file that has too many rows by the size of those up to `last`."""
+    is_bounded = config.dataset.entries or config.load.fixed_schedule_end_offset
+    path = Path(file).expanduser()
+    if is_bounded or is_packed(path):
+        return
+    rows = path.stat().st_size * last.number // max(1, last.position + last.size)
+    if rows > MOST_ROWS:
+        raise too_many_rows(file, f"about {rows:,}")
 
 
 def _unread_notice(kind: DatasetKind, file: str) -> str:

@@ -113,6 +113,12 @@ def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
         yield from list_elements(_contents(stream), str(path))
 
 
+def is_packed(path: Path) -> bool:
+    """Return whether a file is compressed. Raises DatasetError if it cannot be read."""
+    with _translated(path), path.open("rb") as stream:
+        return stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+
+
 def pool_files(path: Path) -> list[Path]:
     """Return the files of the pools behind a path, in the order of their names: the file itself, or
     those of a folder that are JSONL. Raises DatasetError if a folder has none."""

@@ -41,13 +41,13 @@ def hub_address() -> str:
     return str(constants.ENDPOINT)
 
 
-def cached_file(name: str, revision: str) -> Path | None:
+def cached_file(name: str, revision: str, file: str = FILE) -> Path | None:
     """Return the file in the cache on this machine, without any request."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, FILE, revision=revision)
+        found = try_to_load_from_cache(name, file, revision=revision)
     except HFValidationError:
         return None
     return Path(found) if isinstance(found, str) else None
@@ -69,12 +69,12 @@ def find_on_hub(name: str, revision: str, *, timeout_s: float) -> None:
             time.sleep(RETRY_S)
 
 
-def fetch_from_hub(name: str, revision: str) -> Path:
+def fetch_from_hub(name: str, revision: str, file: str = FILE) -> Path:
     """Return the file, downloaded into the cache if it is not there. Raises HubRefused,
     HubUnreachable."""
     from huggingface_hub import hf_hub_download
 
-    return Path(_translated(lambda: hf_hub_download(name, FILE, revision=revision), DOWNLOAD_S))
+    return Path(_translated(lambda: hf_hub_download(name, file, revision=revision), DOWNLOAD_S))
 
 
 def _ask(name: str, revision: str) -> Any:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.datasets import hub_files
+from aiperf_svc.adapters.datasets.chat_templates import load_chat_template
 from aiperf_svc.adapters.datasets.hub_files import HubRefused, HubUnreachable
 from aiperf_svc.config import tokenizer as config
+from aiperf_svc.core.datasets.base import ChatTemplate
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -25,12 +27,13 @@ RUNNER_RETRY_S = 3.0
 class LibraryTokenCounter:
     """A TokenCounter over a `tokenizers.Tokenizer`; never adds, cuts or pads."""
 
-    def __init__(self, name: str, tokenizer: Any) -> None:
+    def __init__(self, name: str, tokenizer: Any, template: ChatTemplate | None = None) -> None:
         # A file may say that its model's inputs are cut or padded, which would falsify counts.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._name = name
         self._tokenizer = tokenizer
+        self.template = template
 
     @property
     def name(self) -> str:
@@ -62,8 +65,11 @@ class LibraryTokenCounter:
         return text
 
 
-def load_token_counter(options: config.Tokenizer) -> LibraryTokenCounter | None:
-    """The configured tokenizer, None when none is.
+def load_token_counter(
+    options: config.Tokenizer, *, is_for_prompts: bool = False
+) -> LibraryTokenCounter | None:
+    """The configured tokenizer, None when none is; for prompts with its chat template, if that is
+    asked for.
 
     A name that exists as a file or folder is one, else it is one of the hub: taken from the hub's
     cache on this machine when it is there, and fetched when it is not. Raises ConfigError when
@@ -75,7 +81,9 @@ def load_token_counter(options: config.Tokenizer) -> LibraryTokenCounter | None:
     if file is None:
         name, revision = options.name, options.revision
         file = hub_files.cached_file(name, revision) or _fetched(options, SERVICE_RETRY_S)
-    return LibraryTokenCounter(options.name, _from_file(file))
+    has_template = is_for_prompts and options.apply_chat_template
+    template = _chat_template(options) if has_template else None
+    return LibraryTokenCounter(options.name, _from_file(file), template)
 
 
 def resolve_tokenizer(options: config.Tokenizer) -> str:
@@ -98,7 +106,31 @@ def resolve_tokenizer(options: config.Tokenizer) -> str:
             reason = one_line(str(error.__cause__))
             notice = f"tokenizer.name: {options.name!r} is the cache's: {reason}"
     _from_file(file)
+    if options.apply_chat_template:
+        _chat_template(options)
     return notice
+
+
+def _chat_template(options: config.Tokenizer) -> ChatTemplate:
+    """Return the template of the configured tokenizer. Raises ConfigError."""
+    name = str(options.name)
+    path = existing_path(name)
+
+    def beside(file: str) -> Path | None:
+        if path is not None:
+            found = (path if path.is_dir() else path.parent) / file
+            return found if found.is_file() else None
+        try:
+            cached = hub_files.cached_file(name, options.revision, file)
+            return cached or hub_files.fetch_from_hub(name, options.revision, file)
+        except HubRefused:  # it has no such file
+            return None
+        except HubUnreachable as error:
+            raise _not_found(
+                options, f"cannot be reached: {error}", "let this machine reach the hub"
+            ) from error
+
+    return load_chat_template(name, beside)
 
 
 def hub_name(options: config.Tokenizer) -> str | None:

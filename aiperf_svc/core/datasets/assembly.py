@@ -31,6 +31,7 @@ from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.datasets.media import with_media
 from aiperf_svc.core.datasets.prefixes import with_prefixes
+from aiperf_svc.core.datasets.templated import fitted, templated_tokens
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
@@ -82,6 +83,8 @@ def synthetic_prompts(
     takes_messages = config.endpoint.type in MESSAGE_APIS
     prompts = with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
     prompts = with_media(prompts, dataset.images, dataset.sounds, seed)
+    if counter is not None and config.tokenizer.apply_chat_template:
+        return fitted(prompts, counter)
     is_sound_alone = config.endpoint.type is EndpointType.AUDIO_TRANSCRIPTION
     return [_without_text(entry) for entry in prompts] if is_sound_alone else prompts
 
@@ -141,7 +144,10 @@ def finish(
     prompts that the endpoint cannot carry."""
     endpoint = endpoint_of(config.endpoint)
     complete = _with_output_lengths(entries, lengths, counter)
-    input_tokens = _input_tokens(complete, endpoint, counter)
+    if counter is not None and config.tokenizer.apply_chat_template:
+        input_tokens = templated_tokens(complete, counter)
+    else:
+        input_tokens = _input_tokens(complete, endpoint, counter)
     numbers = model_numbers(config, first_entry + np.arange(len(complete)))
     models = [config.endpoint.all_models[number] for number in numbers.tolist()]
     conversations = _rendered(config, endpoint, complete, input_tokens, models)

@@ -5,7 +5,7 @@ A kind is one module with a pure `parse(lines, source)`; the adapter reads the f
 lines (or a JSON list's elements) with their numbers, so that an error can name the place.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -21,8 +21,24 @@ Lines = Iterable[tuple[int, bytes]]
 MS_NS = 10**6
 
 
+class ChatTemplate(Protocol):
+    """The template that makes one text of messages, as the model gets it."""
+
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Return the text. Raises ConfigError for messages that the template refuses."""
+
+
 class TokenCounter(Protocol):
     """A tokenizer. Special tokens, such as a beginning of sequence, are not added or counted."""
+
+    template: ChatTemplate | None
+    """Chat template, if the config asks for it."""
 
     @property
     def name(self) -> str:

@@ -84,7 +84,9 @@ class StreamedDataset:
         inputs, outputs = self._prompts.input_tokens[turns], self._prompts.output_tokens[turns]
         if self._lengths is not None:
             outputs = np.where(outputs < 0, self._lengths, outputs)
-        is_counted = self._counter is not None
+        # Those of the trace are without the chat template.
+        is_templated = self._config.tokenizer.apply_chat_template
+        is_counted = self._counter is not None and not is_templated
         return DatasetReport(
             kind=self._config.dataset.kind.value,
             source=source.name,

@@ -20,6 +20,10 @@ Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 
 
+MOST_ROWS = 10_000_000
+"""Most rows that are held, in about 1 GiB. Reading them takes a minute."""
+
+
 class Line(msgspec.Struct, frozen=True):
     """Where a row is in its file."""
 
@@ -107,6 +111,8 @@ def index_rows(
         is_full = limit is not None and count == limit
         if is_full and not sessions:
             break
+        if len(columns) == MOST_ROWS:
+            raise too_many_rows(row.place, f"over {MOST_ROWS:,}")
         if not has_tokens(row):
             left_out += 1
             continue
@@ -120,6 +126,14 @@ def index_rows(
             columns.add(row, line, count)
             count += 1
     return columns.index(left_out, units_per_second, in_order=not sessions)
+
+
+def too_many_rows(place: str, number: str) -> DatasetError:
+    """Return the error of a trace whose rows are too many to be held."""
+    return DatasetError(
+        f"{place}: {number} rows, and at most {MOST_ROWS:,} are held; say how many are read: "
+        "dataset.entries (--num-prompts), or load.fixed_schedule_end_offset"
+    )
 
 
 class _Session:
@@ -160,6 +174,9 @@ class _Columns:
         self._numbers, self._sizes = array("i"), array("i")
         self._positions = array("q")
         self._entries = array("i")
+
+    def __len__(self) -> int:
+        return len(self._times)
 
     def add(self, row: TraceRow, line: Line, entry: int) -> None:
         self._times.append(float("nan") if row.timestamp is None else row.timestamp)

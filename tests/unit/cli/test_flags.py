@@ -302,6 +302,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--dataset-order": (("--dataset-sampling-strategy", "shuffle"), "shuffled"),
     "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),
     "--tokenizer-revision": (("--tokenizer-revision", "abc"), "abc"),
+    "--apply-chat-template": (("--tokenizer", "gpt2", "--apply-chat-template"), True),
     "--random-seed": (("--random-seed", "3"), 3),
     "--slo": (
         ("--slo", "time_to_first_token:p99<500ms", "request_throughput >= 10"),

@@ -60,7 +60,7 @@ ONE_MISTAKE = {
     ),
     "unknown key like no other": (
         ("tokenizer.zzz", 1),
-        "tokenizer.zzz: unknown key (value 1); expected name or revision",
+        "tokenizer.zzz: unknown key (value 1); expected name, revision or apply_chat_template",
     ),
     "no alternative": (
         ("endpoint.type", "chatt"),

@@ -13,6 +13,7 @@ from aiperf_svc.adapters.datasets import checks, files
 from aiperf_svc.adapters.datasets.checks import CheckedFile, CheckedFiles, check_dataset
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.datasets import trace_index
 from aiperf_svc.domain.errors import DatasetError
 
 Config = Callable[..., BenchmarkConfig]
@@ -208,3 +209,28 @@ def test_trials_at_other_speeds_read_the_file_once(
     found = CheckedFiles(trials)
     assert len(read) == 1
     assert [found.replay_ns(each) for each in trials] == [4 * 10**9, 2 * 10**9, 10**9]
+
+
+def test_a_trace_of_too_many_rows_is_refused_before_the_start(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "CHECK_S", 0.0)
+    monkeypatch.setattr(checks, "MOST_ROWS", 4)
+    file = tmp_path / "t"
+    file.write_text(ROW * 5)
+    dataset = {"kind": "mooncake_trace", "file": str(file)}
+    with pytest.raises(DatasetError, match=r"about 5 rows, and at most .* are held; say how many"):
+        check_dataset(config(dataset=dataset))
+    assert check_dataset(config(dataset=dataset | {"entries": 2})).notice
+
+
+def test_no_more_rows_are_held_than_there_is_room_for(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_index, "MOST_ROWS", 4)
+    file = tmp_path / "t"
+    file.write_text(ROW * 5)
+    dataset = {"kind": "mooncake_trace", "file": str(file)}
+    with pytest.raises(DatasetError, match="t:5: over 4 rows, and at most 4 are held"):
+        check_dataset(config(dataset=dataset))
+    check_dataset(config(dataset=dataset | {"entries": 4}))

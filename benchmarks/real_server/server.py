@@ -1,0 +1,97 @@
+"""llama.cpp's server with a small model of random weights, both made in the user's cache folder by
+the first call."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aiperf-svc/real-server"
+LOG = CACHE / "server.log"
+PACKAGES = ("gguf==0.19.0", "tokenizers==0.23.3", "cmake==4.4.4", "ninja==1.13.2")
+SOURCE = "llama-cpp-python==0.3.36"
+"""Its source package contains all of llama.cpp, the server too."""
+OPTIONS = (
+    *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
+    *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_OPENSSL=OFF"),
+    *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"),
+)
+START_S, STOP_S = 60.0, 10.0
+SERVER_FLAGS = ("--metrics", "--parallel", "4", "--ctx-size", "16384", "--alias", "tiny")
+
+
+def made() -> tuple[Path, Path]:
+    """The server and the folder of the model, made if they are not there."""
+    server, model = CACHE / "llama-server", CACHE / "model"
+    if not (CACHE / "complete").exists():
+        print(f"making the server and the model in {CACHE}", file=sys.stderr)
+        shutil.rmtree(CACHE, ignore_errors=True)
+        venv.create(CACHE / "venv", with_pip=True)
+        python = CACHE / "venv/bin/python"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        subprocess.run([python, HERE / "make_model.py", model], check=True)
+        compile_server(server)
+        (CACHE / "complete").touch()
+    return server, model
+
+
+def compile_server(server: Path) -> None:
+    """Compile llama.cpp's server from its sources."""
+    programs = CACHE / "venv/bin"
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        download = ("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", folder)
+        # pip makes the package's metadata, for which it needs the package's own build tools.
+        subprocess.run([programs / "python", "-m", "pip", *download, SOURCE], check=True)
+        (archive,) = Path(folder).glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        (source,) = Path(folder).glob("*/vendor/llama.cpp")
+        build = Path(folder) / "build"
+        path = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+        configure: list[str | Path] = ["cmake", "-S", source, "-B", build, "-G", "Ninja", *OPTIONS]
+        subprocess.run(configure, check=True, env=path, stdout=subprocess.DEVNULL)
+        compiling: list[str | Path] = ["cmake", "--build", build, "--target", "llama-server"]
+        subprocess.run(compiling, check=True, env=path)
+        shutil.copy2(build / "bin/llama-server", server)
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
+    """Until it has loaded its model. Raises SystemExit when it ends or takes too long."""
+    deadline = time.monotonic() + START_S
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=1):
+                return
+        except (urllib.error.URLError, TimeoutError):
+            time.sleep(0.1)
+    raise SystemExit(f"the server did not come up; see {LOG}")
+
+
+@contextmanager
+def serving(*flags: str | Path) -> Iterator[str]:
+    """Serve the small model on a free port, with these flags of the server; its URL."""
+    program, model = made()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    where = ("--host", "127.0.0.1", "--port", str(port), "--model", str(model / "model.gguf"))
+    with LOG.open("wb") as log:
+        command = [program, *where, *SERVER_FLAGS, *flags]
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_until_ready(server, url)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(STOP_S)

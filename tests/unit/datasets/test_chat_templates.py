@@ -1,0 +1,162 @@
+"""Token counts inside a chat template: its loading, exact lengths, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.datasets.chat_templates import load_chat_template
+from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
+from aiperf_svc.core.datasets.base import ChatTemplate, PromptConversation, PromptTurn
+from aiperf_svc.core.datasets.templated import templated_tokens
+from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.domain.errors import ConfigError, DatasetError
+
+Config = Callable[..., BenchmarkConfig]
+
+TEMPLATE = """{{ bos_token }}
+{%- for message in messages %}
+    {%- if message.role not in ("system", "user", "assistant") %}
+        {{- raise_exception("no role " + message.role) }}
+    {%- endif %}
+    {{- "\n### " + message.role + ":\n" + message.content }}
+{%- endfor %}
+{%- if tools %}{{ "\n### tools: " + tools | tojson }}{% endif %}
+{%- if add_generation_prompt %}{{ "\n### assistant:\n" }}{% endif %}"""
+
+
+def template_in(folder: Path, **settings: Any) -> ChatTemplate:
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return load(folder)
+
+
+def load(folder: Path) -> ChatTemplate:
+    return load_chat_template(
+        "m", lambda name: found if (found := folder / name).is_file() else None
+    )
+
+
+@pytest.fixture
+def templated(counter: LibraryTokenCounter, tmp_path: Path) -> LibraryTokenCounter:
+    template = template_in(tmp_path, chat_template=TEMPLATE, bos_token={"content": "<s>"})
+    return LibraryTokenCounter("tiny", counter._tokenizer, template)
+
+
+def test_a_template_has_special_tokens_tools_and_the_beginning_of_the_response(
+    tmp_path: Path,
+) -> None:
+    template = template_in(tmp_path, chat_template=TEMPLATE, bos_token="<s>")
+    messages = [{"role": "user", "content": "é"}]
+    assert template(messages) == "<s>\n### user:\né\n### assistant:\n"
+    assert template(messages, tools=[{"a": "é"}], add_generation_prompt=False) == (
+        '<s>\n### user:\né\n### tools: [{"a": "é"}]'
+    )
+
+
+def test_a_template_may_be_a_file_of_its_own_or_the_default_of_several(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    assert template_in(tmp_path, chat_template=named)([]) == "yes"
+    (tmp_path / "chat_template.jinja").write_text("own")
+    assert load(tmp_path)([]) == "own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "'m' has no chat template; expected one in chat_template.jinja or"),
+        ({"chat_template": "{% for %}"}, "the chat template of 'm': Expected"),
+    ],
+)
+def test_a_tokenizer_without_a_template_is_refused(
+    tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        template_in(tmp_path, **settings)
+
+
+def test_what_a_template_refuses_and_what_reaches_out_is_one_error(tmp_path: Path) -> None:
+    template = template_in(tmp_path, chat_template=TEMPLATE)
+    with pytest.raises(ConfigError, match="no role tool; leave this out"):
+        template([{"role": "tool", "content": "x"}])
+    escape = template_in(tmp_path, chat_template="{{ ''.__class__.__mro__ }}")
+    with pytest.raises(ConfigError, match="unsafe"):
+        escape([])
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        {"input_tokens": {"mean": 60, "stddev": 15, "min": 40}},
+        {"input_tokens": {"mean": 80}, "prefix": {"system_tokens": 20, "groups": 2, "tokens": 10}},
+    ],
+    ids=["plain", "prefixes"],
+)
+def test_synthetic_prompts_have_their_lengths_inside_the_template(
+    config: Config, templated: LibraryTokenCounter, dataset: dict[str, Any]
+) -> None:
+    tokenizer = {"name": "tiny", "apply_chat_template": True}
+    with_it = config(dataset=dataset | {"entries": 30}, tokenizer=tokenizer)
+    without = config(dataset=dataset | {"entries": 30}, tokenizer={"name": "tiny"})
+    assert templated.template is not None
+    built = assemble(with_it, synthetic_prompts(with_it, templated), Source("x"), templated)
+    asked = [entry.turns[0].input_tokens for entry in synthetic_prompts(without, templated)]
+    assert [entry.turns[0].input_tokens for entry in built.conversations] == asked
+    for entry, wanted in zip(built.conversations, asked, strict=True):
+        messages = json.loads(entry.turns[0].messages)["messages"]
+        assert templated.count(templated.template(messages)) == wanted
+
+
+def test_a_length_that_the_template_alone_exceeds_is_refused(
+    config: Config, templated: LibraryTokenCounter
+) -> None:
+    tokenizer = {"name": "tiny", "apply_chat_template": True}
+    given = config(dataset={"input_tokens": {"mean": 3}, "entries": 1}, tokenizer=tokenizer)
+    with pytest.raises(DatasetError, match=r"a prompt of 3 tokens, of which the chat template"):
+        synthetic_prompts(given, templated)
+
+
+def test_turns_add_what_they_add_to_a_conversation(templated: LibraryTokenCounter) -> None:
+    assert templated.template is not None
+    turns = tuple(PromptTurn(Prompt(texts=(text,))) for text in ("one two", "three"))
+    first, later = templated_tokens([PromptConversation("a", turns)], templated)
+    start = [{"role": "user", "content": "one two"}]
+    assert first == templated.count(templated.template(start))
+    both = [*start, {"role": "assistant", "content": "b"}, {"role": "user", "content": "three"}]
+    before = templated.template(both[:2], add_generation_prompt=False)
+    assert later == templated.count(templated.template(both)) - templated.count(before)
+
+
+def test_parts_payloads_and_system_prompts_are_counted(templated: LibraryTokenCounter) -> None:
+    parts = {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "u"}]}
+    plain = {"role": "user", "content": "u"}
+    system = {"role": "system", "content": "s"}
+    prompts = (
+        Prompt(texts=("u",), system="s"),
+        Prompt(messages=(system, parts)),
+        Prompt(payload={"messages": [plain], "system": "s"}),
+        Prompt(payload={"input": "u", "instructions": "s"}),
+    )
+    entries = [PromptConversation("a", (PromptTurn(prompt),)) for prompt in prompts]
+    assert templated.template is not None
+    assert templated_tokens(entries, templated) == [
+        templated.count(templated.template([system, plain]))
+    ] * len(prompts)
+
+
+def test_a_template_needs_messages_and_a_tokenizer(config: Config) -> None:
+    for changes, words in (
+        ({"tokenizer": {"apply_chat_template": True}}, "needs {name}"),
+        (
+            {
+                "tokenizer": {"apply_chat_template": True, "name": "x"},
+                "endpoint": {"type": "completions"},
+            },
+            "chat, responses or messages, not completions",
+        ),
+    ):
+        with pytest.raises(ValueError, match=words):
+            config(**changes)
