@@ -350,6 +350,9 @@ def _print_end(outcome: RunOutcome, console: Console) -> None:
         report = outcome.artifacts / "report.html"
         where = report if report.is_file() else f"{outcome.artifacts}/"
         console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
+        if outcome.was_interrupted and is_experiment(outcome.summary or {}):
+            how = f"the trials that are left: the same command with --resume {outcome.artifacts}"
+            console.print(Text(how), soft_wrap=True)
     if outcome.uploaded_to:
         console.print(Text(f"Uploaded: {outcome.uploaded_to}/"), soft_wrap=True)
     if outcome.left:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from real_cluster import Cluster
-from real_runner import Runner
+from real_runner import UP, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -52,7 +52,7 @@ def test_a_killed_runner_loses_no_trial_that_its_stack_ran_and_repeats_none_that
     assert "go on with it in the folder of a runner that ended (--resume)" in refused.errors
 
     # The stack is up: its run is followed, and then comes the other shape, whose runner is killed.
-    kill_when(runner, "shape 2 of 2", "--resume", str(folder))
+    kill_when(runner, UP, "--resume", str(folder))
     first = trials(folder)
     assert [(each["number"], each["state"]) for each in first] == [(1, "done"), (2, "done")]
 

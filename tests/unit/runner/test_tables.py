@@ -239,3 +239,13 @@ def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
     shown = printed(changed(summary, goodput_tiers=tiers))
     line = next(x for x in shown.splitlines() if "gold" in x)
     assert line.split() == ["gold", "time_to_first_token", "200ms", "75", "75.00%", "12.50"]
+
+
+def test_who_stops_an_experiment_is_told_how_it_goes_on(tmp_path: Path) -> None:
+    content = {"schema_version": "experiment/1", "search": None, "trials": []}
+    given = {"state": "cancelled", "reason": "interrupted by the user", "artifacts": tmp_path}
+    text = printed(content, was_interrupted=True, **given)
+    assert text.splitlines()[-1] == (
+        f"the trials that are left: the same command with --resume {tmp_path}"
+    )
+    assert "--resume" not in printed(content, **given)
