@@ -11,9 +11,12 @@ import yaml
 
 from aiperf_svc.cli import main as cli
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner import resuming
+from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import attached, ephemeral, run
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -91,6 +94,26 @@ def test_profile_on_a_cluster_is_a_stack_of_a_name_that_nobody_has(
     assert "the key" not in str(first.file_content())
 
 
+def test_profile_on_a_cluster_goes_on_with_the_stack_whose_results_a_folder_waits_for(
+    tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
+) -> None:
+    flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1,2", "--request-count", "9")
+    cli.main(["profile", "--kubernetes", *flags])
+    ((first, _),) = asked
+    folder = tmp_path / "waits"
+    folder.mkdir()
+    resuming.begin(folder, first.config)
+    cli.main(["profile", "--kubernetes", *flags, "--resume", str(folder)])
+    record = RunRecord(stack=first.stack, cluster="c", kubeconfig=None, context=None, backend="",
+                       is_ephemeral=True, artifacts=str(folder))  # fmt: skip
+    StateHome().save(record)
+    cli.main(["profile", "--kubernetes", *flags, "--resume", str(folder)])
+    gone, up = (request for request, _ in asked[1:])
+    assert gone.stack != first.stack == up.stack
+    assert up.resumed == gone.resumed == Resumed(folder, frozenset(), "auto")
+    assert up.plan == first.plan
+
+
 def test_a_ca_file_goes_to_the_pods_as_text(
     tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
 ) -> None:
@@ -119,6 +142,8 @@ def test_a_ca_file_goes_to_the_pods_as_text(
         (("profile", "-k", "-u", "https://10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--tls-ca-file", "Makefile"), "--tls-ca-file: 'Makefile' holds no certificates"),
         (("run", "images/requirements.lock.yaml"), "no such file"),
+        (("run", "bench-smoke", "--resume", "nix"), "this config has no experiment"),
+        (("run", "bench-sweep", "--resume", "nix"), "--resume: nix/experiment.json: No such file"),
     ],
 )  # fmt: skip
 def test_what_a_cluster_cannot_do_is_refused(
