@@ -4,6 +4,7 @@ cluster, and in the state."""
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +12,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack, list_stacks, remove_by_label
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -135,6 +137,8 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
         for name in chosen:
             nothing = f"{name}: nothing in the cluster has its label; what a state knows of it"
             terminal.say(f"to remove: {_said(found[name]) if name in found else nothing}")
+            if folder := _folder_to_resume(home, name):
+                terminal.say(f"  instead, --resume {folder} goes on with its experiment")
         if not request.yes and not terminal.can_ask():
             raise ConfigError(
                 "nobody is at a terminal to be asked; --yes removes without a question"
@@ -166,6 +170,14 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
             else:
                 done.removed[name] = report.in_words
     return done
+
+
+def _folder_to_resume(home: StateHome, stack: str) -> str:
+    """Return the folder of the experiment that a killed runner has left running; empty if it is
+    none."""
+    record = home.load(stack)
+    folder = record.artifacts if record is not None else ""
+    return folder if folder and is_experiment(Path(folder)) else ""
 
 
 def _leftovers(

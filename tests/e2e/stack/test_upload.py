@@ -113,6 +113,38 @@ def test_a_stack_uploads_its_results_and_shows_no_key(
     assert found_in(files_in(runner.folder), keys) == []
 
 
+def test_the_trials_of_two_shapes_and_what_is_said_of_them_are_in_one_place(
+    cluster: Cluster, make_runner: Callable[[], Runner], store: Store
+) -> None:
+    runner = make_runner()
+
+    def in_two_shapes(benchmark: Config) -> None:
+        benchmark["artifacts"] = {"s3": {"url": f"s3://{BUCKET}/runs", "endpoint_url": store.url}}
+        benchmark["load"]["duration"] = "2s"
+        rows = [["--ttft", each] for each in ("5ms", "9ms")]
+        benchmark["experiment"] = {"product": {"deployment.target.args": rows}}
+        benchmark["deployment"]["ttl"] = "2h"
+
+    runner.change(in_two_shapes)
+    runner.environ |= store.keys
+    ended = runner.run("--json")
+    assert ended.code in FINE, ended.errors
+    said = json.loads(ended.out)
+    assert (said["artifact_error"], said["left"]) == (None, [])
+    place = said["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
+    objects = store.objects()
+    assert all(key.startswith(place) for key in objects)
+    listed = json.loads(objects[f"{place}manifest.json"])["files"]
+    assert all(
+        hashlib.sha256(objects[place + file["name"]]).hexdigest() == file["sha256"]
+        for file in listed
+    )
+    assert json.loads(objects[f"{place}experiment.json"]) == said["results"]
+    names = {file["name"] for file in listed}
+    assert {f"trials/{t['folder']}/records.parquet" for t in said["results"]["trials"]} <= names
+    assert cluster.left_of(runner.name) == []
+
+
 def test_an_upload_without_keys_is_refused_before_anything_is_made(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:

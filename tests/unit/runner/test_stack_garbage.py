@@ -139,6 +139,17 @@ async def test_of_this_machine_s_run_what_it_made_is_removed_and_nothing_else(
     assert played.removed == [("ours",), ("ours",)]
 
 
+async def test_who_removes_the_stack_of_an_experiment_is_told_that_it_can_go_on(
+    played: Played, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment.json").touch()
+    for artifacts, is_said in (("", False), (str(tmp_path), True), (str(tmp_path / "x"), False)):
+        played.home.save(msgspec.structs.replace(RECORD, artifacts=artifacts))
+        await played.collected("s")
+        told = f"instead, --resume {tmp_path} goes on with its experiment"
+        assert (told in capsys.readouterr().err) is is_said
+
+
 async def test_without_names_each_cluster_is_searched_that_a_run_of_this_machine_is_recorded_in(
     played: Played,
 ) -> None:
