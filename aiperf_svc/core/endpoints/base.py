@@ -8,9 +8,9 @@ Bodies are rendered once, when the dataset is built. `parse_event` runs once per
 response, so responses are decoded into minimal structs (unknown fields are skipped, never built).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -38,6 +38,15 @@ class MalformedResponse(ValueError):
     """Raised for invalid UTF-8, invalid JSON, or JSON of another shape than the endpoint's."""
 
 
+class Part(NamedTuple):
+    """Text of one of several choices."""
+
+    choice: int
+    text: str
+    """Content and tool calls."""
+    reasoning: str = ""
+
+
 class Delta(msgspec.Struct, gc=False):
     """Content that one event, or one whole body, adds to a response. Counts are -1 if not
     stated."""
@@ -58,6 +67,8 @@ class Delta(msgspec.Struct, gc=False):
     """Choices that end with it: bit `i` for the one with index `i`."""
     error: str = ""
     """Message of an error object inside a response with a good status."""
+    parts: tuple["Part", ...] = ()
+    """What each of its choices adds, if it has several."""
     items: int = 0
     """Number of embeddings, ranked passages or pictures received."""
 
@@ -223,6 +234,11 @@ def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
         delta.finished |= 1 << choice
         if finish_reason_of(reason) >= finish_reason_of(delta.finish_reason):
             delta.finish_reason = reason
+
+
+def parts_of(choices: Iterable[Delta]) -> tuple[Part, ...]:
+    """Return the texts of several choices, each of which was parsed alone."""
+    return tuple(Part(d.choice, d.content + d.tool_calls, d.reasoning) for d in choices)
 
 
 def malformed(error: Exception, data: bytes) -> MalformedResponse:

@@ -7,6 +7,7 @@ and the body. A history is empty or ends with a comma, so that `head + history +
 always JSON.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -77,10 +78,19 @@ def parse(data: bytes) -> Delta:
         response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise base.malformed(error, data) from None
-    delta = Delta()
+    delta = _delta_of(response.choices or ())
     if response.choices is None and response.usage is None and not response.error:
         delta.error = base.error_instead_of("choices, usage", data)
-    for choice in response.choices or ():
+    elif response.choices and len(response.choices) > 1:
+        delta.parts = base.parts_of(_delta_of((choice,)) for choice in response.choices)
+    if response.usage is not None or response.error:
+        base.add_usage_and_error(delta, response)
+    return delta
+
+
+def _delta_of(choices: Sequence[_Choice]) -> Delta:
+    delta = Delta()
+    for choice in choices:
         message = choice.delta or choice.message
         if message is not None:
             content = message.content
@@ -100,8 +110,6 @@ def parse(data: bytes) -> Delta:
                 delta.tool_calls += _call_text(message.function_call)
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
-    if response.usage is not None or response.error:
-        base.add_usage_and_error(delta, response)
     return delta
 
 

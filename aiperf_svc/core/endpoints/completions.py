@@ -1,5 +1,6 @@
 """Completions (`/v1/completions`), streamed or not. Events and whole responses have one shape."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,10 +34,19 @@ def parse(data: bytes) -> Delta:
         response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise base.malformed(error, data) from None
-    delta = Delta()
+    delta = _delta_of(response.choices or ())
     if response.choices is None and response.usage is None and not response.error:
         delta.error = base.error_instead_of("choices, usage", data)
-    for choice in response.choices or ():
+    elif response.choices and len(response.choices) > 1:
+        delta.parts = base.parts_of(_delta_of((choice,)) for choice in response.choices)
+    if response.usage is not None or response.error:
+        base.add_usage_and_error(delta, response)
+    return delta
+
+
+def _delta_of(choices: Sequence[_Choice]) -> Delta:
+    delta = Delta()
+    for choice in choices:
         if choice.text:
             delta.content += choice.text
         reasoning = choice.reasoning_content or choice.reasoning
@@ -44,8 +54,6 @@ def parse(data: bytes) -> Delta:
             delta.reasoning += reasoning
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
-    if response.usage is not None or response.error:
-        base.add_usage_and_error(delta, response)
     return delta
 
 

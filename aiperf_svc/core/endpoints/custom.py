@@ -14,18 +14,19 @@ import msgspec
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base
-from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Part, Prompt, Rendered
 
 if TYPE_CHECKING:
     import jinja2
 
+_CHOICE = "choices[0].[delta.content, message.content, text] | [?@] | [0]"
 _USUAL = (
     "data[].embedding",
     "embeddings",
     "embedding",
     "rankings",
     "results",
-    "choices[0].[delta.content, message.content, text] | [?@] | [0]",
+    _CHOICE,
     "text",
     "content",
     "response",
@@ -159,6 +160,8 @@ class _Parser:
         own = options.response_field
         names = (own,) if own else _USUAL
         self._output = [_query("endpoint.response_field", each) for each in names]
+        self._has_own = own is not None
+        self._choice = _query("", _CHOICE)
         self._missing = f"no output at {own!r} (endpoint.response_field)"
         if not own:
             self._missing = "no output in the usual places; say where in endpoint.response_field"
@@ -205,12 +208,22 @@ class _Parser:
             delta.error = base.find_error(data)
         delta.prompt_tokens = _count(self._prompt_tokens(response))
         delta.completion_tokens = _count(self._output_tokens(response))
+        if not self._has_own and isinstance(found, str):
+            delta.parts = self._parts(response)
         finish, choice = self._finish(response), _last_choice(response)
         if isinstance(finish, str):
             base.add_finish(delta, choice, finish)
         elif choice:
             base.add_finish(delta, choice, None)
         return delta
+
+    def _parts(self, response: Any) -> tuple[Part, ...]:
+        """Return the texts of several choices, of which the usual place is that of the first."""
+        choices = response.get("choices") if isinstance(response, dict) else None
+        if not isinstance(choices, list) or len(choices) < 2:
+            return ()
+        texts = [self._choice({"choices": [choice]}) for choice in choices]
+        return tuple(Part(place, text) for place, text in enumerate(texts) if isinstance(text, str))
 
 
 def _last_choice(response: Any) -> int:

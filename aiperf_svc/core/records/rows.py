@@ -92,8 +92,7 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
 
     `output_tokens` are all generated tokens, including reasoning. With a `counter`, both are
     counted in the received text; without one, they are the server's usage. -1 stays if there is no
-    text, or no usage. Of a response with several choices, both are the server's usage: texts whose
-    parts come in turns cannot be counted together.
+    text, or no usage. The texts of several choices are counted one by one.
     """
     unknown = rows["input_tokens"] < 0
     if unknown.any():
@@ -102,13 +101,14 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
         rows["output_tokens"] = rows["usage_completion_tokens"]
         return
     # One call for the whole batch: a call costs the library more than a short text.
-    counts = counter.count_batch(
-        [text for reader in readers for text in ("".join(reader.text), "".join(reader.reasoning))]
-    )
-    content, reasoning = np.array(counts, dtype=np.int64).reshape(-1, 2).T
-    has_text = np.array([bool(reader.text or reader.reasoning) for reader in readers])
-    is_counted = np.array([not reader.has_several_choices for reader in readers])
-    outputs = np.where(has_text, content + reasoning, -1)
-    rows["output_tokens"] = np.where(is_counted, outputs, rows["usage_completion_tokens"])
-    reasoning = np.where(has_text, reasoning, -1)
-    rows["reasoning_tokens"] = np.where(is_counted, reasoning, rows["reasoning_tokens"])
+    texts: list[str] = []
+    ends = []
+    for reader in readers:
+        for kept in (reader.texts, reader.reasonings):
+            texts += kept
+            ends.append(len(texts))
+    totals = np.cumsum([0, *counter.count_batch(texts)])[[0, *ends]]
+    content, reasoning = np.diff(totals).reshape(-1, 2).T
+    has_text = np.diff(np.cumsum([0, *map(bool, texts)])[[0, *ends]]).reshape(-1, 2).any(axis=1)
+    rows["output_tokens"] = np.where(has_text, content + reasoning, -1)
+    rows["reasoning_tokens"] = np.where(has_text, reasoning, -1)

@@ -31,6 +31,7 @@ from aiperf_svc.core.endpoints.base import (
     Delta,
     Endpoint,
     MalformedResponse,
+    Part,
     error_message,
     find_error,
 )
@@ -125,6 +126,8 @@ class ResponseReader:
     """Cached events of the same kind as the previous token; None before the first token."""
     _plain_texts: list[str] | None = None
     """Texts of these events, if texts are kept."""
+    _choices: dict[int, tuple[list[str], list[str]]] | None = None
+    """Texts and reasoning of each choice, if there are several and texts are kept."""
 
     first_token_wall_ns = 0
     gaps_ns: "array[int] | None" = None
@@ -156,6 +159,8 @@ class ResponseReader:
         if format.keeps_text:
             self.text: list[str] = []
             self.reasoning: list[str] = []
+            if format.last_choice:
+                self._choices = {}
 
     @property
     def held_bytes(self) -> int:
@@ -165,14 +170,24 @@ class ResponseReader:
         if self._events is not None:
             held += self._events.held_bytes
         if self._format.keeps_text:
-            held += sum(map(len, self.text)) + sum(map(len, self.reasoning))
-            held += TEXT_BYTES * (len(self.text) + len(self.reasoning))
+            kept = [(self.text, self.reasoning), *(self._choices or {}).values()]
+            for part in (part for pair in kept for part in pair):
+                held += sum(map(len, part)) + TEXT_BYTES * len(part)
         return held
 
     @property
-    def has_several_choices(self) -> bool:
-        """Whether it has, or was asked for, more than one choice."""
-        return self._last_choice > 0
+    def texts(self) -> list[str]:
+        """Text of each choice, if texts are kept."""
+        if self._choices is None:
+            return ["".join(self.text)]
+        return ["".join(text) for text, _ in self._choices.values()]
+
+    @property
+    def reasonings(self) -> list[str]:
+        """Reasoning of each choice, if texts are kept."""
+        if self._choices is None:
+            return ["".join(self.reasoning)]
+        return ["".join(reasoning) for _, reasoning in self._choices.values()]
 
     def give_up(self, message: str) -> None:
         """Stop reading, and drop what is held."""
@@ -181,6 +196,7 @@ class ResponseReader:
         self._events = self._body = self.gaps_ns = None
         if self._format.keeps_text:
             self.text, self.reasoning = [], []
+            self._choices = None if self._choices is None else {}
 
     def take_head(self, raw: bytes, framing: int) -> None:
         """Read status line and headers of the response, including interim ones before it; `framing`
@@ -271,8 +287,12 @@ class ResponseReader:
             self.first_token_wall_ns = stamp
             self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
         self.last_token_wall_ns = stamp
-        # From here on, most tokens only add their times, and their texts.
-        if not self.first_output_wall_ns:
+        # From here on, most tokens only add their times, and their texts. Texts of several choices
+        # are kept apart, which needs their events one by one.
+        if self._choices is not None:
+            if delta.content or delta.tool_calls:
+                self.first_output_wall_ns = self.first_output_wall_ns or stamp
+        elif not self.first_output_wall_ns:
             content, reasoning = self._format.memo.plain(self._last_choice)
             if delta.content or delta.tool_calls or delta.items:
                 self.first_output_wall_ns = stamp
@@ -288,7 +308,11 @@ class ResponseReader:
         """Take in that the response has more choices than were known, so it has not ended yet."""
         self._last_choice = choice
         self._is_ended = False
-        if self._plain is not None:
+        if self._format.keeps_text:
+            if self._choices is None:
+                self._choices = {0: (self.text, self.reasoning)}
+            self._plain = None
+        elif self._plain is not None:
             content, reasoning = self._format.memo.plain(choice)
             self._plain = content if self.first_output_wall_ns else reasoning
 
@@ -347,6 +371,15 @@ class ResponseReader:
             self.usage_reasoning_tokens = delta.reasoning_tokens
 
     def _keep_text(self, delta: Delta) -> None:
+        if delta.parts and self._choices is None:
+            self._choices = {}
+        if self._choices is not None:
+            text = delta.content + delta.tool_calls
+            for part in delta.parts or (Part(delta.choice, text, delta.reasoning),):
+                own = self._choices.setdefault(part.choice, ([], []))
+                own[0].append(part.text)
+                own[1].append(part.reasoning)
+            return
         if delta.content or delta.tool_calls:
             self.text.append(delta.content + delta.tool_calls)
         if delta.reasoning:
@@ -404,7 +437,6 @@ class ResponseReader:
             self._fail(ErrorKind.MALFORMED, str(error))
             return
         self._take_usage(delta)
-        self._last_choice = max(self._last_choice, delta.choice)
         if delta.error:
             self._fail(ErrorKind.SERVER, delta.error)
         elif delta.finish_reason:

@@ -115,24 +115,27 @@ def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
     assert record_of(request, counter=Words()).rows["output_tokens"] == [4]
 
 
-def test_several_choices_whose_parts_come_in_turns_are_counted_by_the_server() -> None:
+def test_choices_whose_parts_come_in_turns_are_counted_one_by_one() -> None:
     parts = [
         event_json(1, [{"index": place % 2, "delta": {"content": text}, "finish_reason": None}])
         for place, text in enumerate(("one tw", "three fo", "o", "ur"))
     ]
-    for told, expected in ((TOLD, [20, 8]), (finish(), [-1, -1])):
-        request = Request(reads=reads_of(stream(*parts, told)))
-        row = record_of(request, counter=Words()).rows[0]
-        assert [row["output_tokens"], row["reasoning_tokens"]] == expected
+    think = {"index": 1, "delta": {"reasoning_content": "hm hm"}, "finish_reason": None}
+    together = [{"index": i, "delta": {"content": " x"}, "finish_reason": "stop"} for i in (0, 1)]
+    events = [event_json(1, [think]), *parts, event_json(1, together), TOLD]
+    row = record_of(Request(reads=reads_of(stream(*events))), counter=Words()).rows[0]
+    # `hm hm`, `one two x` and `three four x`, which mixed would be other words.
+    assert [row["output_tokens"], row["reasoning_tokens"]] == [8, 2]
+    assert row["usage_completion_tokens"] == 20
 
 
-def test_a_body_of_several_choices_is_counted_by_the_server() -> None:
+def test_the_choices_of_a_body_are_counted_one_by_one() -> None:
     body = {
         "choices": [
-            {"index": i, "message": {"content": "a b"}, "finish_reason": "stop"} for i in (0, 1)
+            {"index": i, "message": {"content": "a b"}, "finish_reason": "stop"} for i in range(3)
         ],
         "usage": {"prompt_tokens": 1, "completion_tokens": 9},
     }
     request = Request(reads=reads_of(plain(json.dumps(body).encode())), flags=Flag(0))
     made = record_of(request, counter=Words(), streaming=False)
-    assert made.rows["output_tokens"] == [9]
+    assert made.rows["output_tokens"] == [6]
