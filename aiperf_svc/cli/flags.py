@@ -99,6 +99,9 @@ TARGET = (
     Flag(("--wait-for-server", "--wait-for-model-timeout"), "endpoint.wait_for_server",
         "before the load, wait this long for a server that is still loading its model: /health, "
         "/v1/models, or one request (default: 0)", DURATION),
+    Flag(("--proxy",), "endpoint.proxy",
+        "HTTP proxy to go through, http://host:port; variables of the environment are not used",
+        "URL", read=values.url),
     Flag(("--reset-kv-cache",), "endpoint.reset_kv_cache",
         "before the load, empty the server's prefix cache", kind="switch", read=values.enabled),
     Flag(("--reset-kv-cache-path",), "endpoint.reset_kv_cache.path",

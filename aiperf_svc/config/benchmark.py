@@ -64,6 +64,7 @@ class BenchmarkConfig(Model):
         self._check_conversations()
         self._check_search()
         self._check_hooks()
+        self._check_proxy()
         return self
 
     def _check_targets(self) -> None:
@@ -175,6 +176,13 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 f"{{load.samples_per_query}} sends single requests; {{dataset.kind}} {kind} has "
                 "conversations"
+            )
+
+    def _check_proxy(self) -> None:
+        if self.endpoint.proxy is not None and self.deployment.target.kind != "none":
+            raise ValueError(
+                "{endpoint.proxy}: a stack's own target ({deployment.target}) is reached without "
+                "one; leave out one of both"
             )
 
     def _check_hooks(self) -> None:

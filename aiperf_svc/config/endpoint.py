@@ -76,6 +76,12 @@ class Endpoint(Hooks):
         tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...], Field(max_length=255)
     ] = ()
     """Further base URLs. Requests go to `url` and to these."""
+    proxy: Annotated[str, Field(pattern=r"^http://[^/@?#\s]+/?$")] | None = None
+    """HTTP proxy between the workers and the target, `http://host:port`. Requests to an https URL
+    go through a tunnel. The latencies are then those through the proxy. Variables such as
+    `HTTPS_PROXY` are not used."""
+    proxy_auth_env: str | None = None
+    """Name of the environment variable that holds `user:password` for the proxy."""
     url_strategy: Literal["round_robin", "least_in_flight"] = "round_robin"
     """With several URLs: each in turn, or the one to which a worker has the fewest requests in
     flight. All turns of a conversation go to one."""
@@ -128,6 +134,11 @@ class Endpoint(Hooks):
         return (self.url, *self.urls)
 
     @property
+    def first_hops(self) -> tuple[str, ...]:
+        """URLs of what the workers connect to: the proxy, or all base URLs."""
+        return self.all_urls if self.proxy is None else (self.proxy,)
+
+    @property
     def all_models(self) -> tuple[str, ...]:
         """All models."""
         return (self.model, *self.models)
@@ -148,6 +159,8 @@ class Endpoint(Hooks):
 
     @model_validator(mode="after")
     def _describes_its_api(self) -> Self:
+        if self.proxy_auth_env is not None and self.proxy is None:
+            raise ValueError("{proxy_auth_env} needs {proxy}")
         if len(set(self.all_urls)) < len(self.all_urls):
             raise ValueError("{urls}: one of the addresses is given twice; name each once")
         if self.type is EndpointType.TEMPLATE and self.template is None:

@@ -21,10 +21,10 @@ def target_notices(config: BenchmarkConfig, environ: Mapping[str, str]) -> list[
     """Return the notices, one line each; empty if there are none."""
     found = [UNCHECKED] if is_unchecked(config) else []
     variable = proxy_variable(config.endpoint.url, environ)
-    if variable:
+    if variable and config.endpoint.proxy is None:
         found.append(
             f"{variable} is set and not used: requests go straight to the target, since a proxy "
-            "would be measured with it; give the proxy's own address to measure through it"
+            "would be measured with it; --proxy (endpoint.proxy) measures through one"
         )
     return found
 

@@ -295,7 +295,7 @@ def _to_targets(
         peer = NamespacePods(target.pods.namespace, target.pods.labels)
         return (Rule((peer,), (target.pods.port,) if target.pods.port else ()),), []
     rules, notes = list[Rule](), list[str]()
-    for url in config.endpoint.all_urls:
+    for url in config.endpoint.first_hops:
         host, port, _ = address_of(url)
         rule, found = _way(
             host,

@@ -273,6 +273,11 @@ def _check_secrets(config: Config) -> None:
     if not isinstance(config, BenchmarkConfig):
         return
     endpoint = config.endpoint
+    if endpoint.proxy_auth_env is not None:
+        raise ConfigError(
+            "endpoint.proxy_auth_env: a stack has no secret for a proxy; use one that lets the "
+            "cluster's nodes pass, or measure from a machine of your own"
+        )
     for key in (
         *secret_paths(endpoint.headers, "endpoint.headers"),
         *secret_paths(endpoint.extra_inputs, "endpoint.extra_inputs"),

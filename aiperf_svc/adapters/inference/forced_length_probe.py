@@ -39,4 +39,4 @@ def _ask(
 ) -> tuple[int, bytes]:
     before, after = target.request(body)
     request = before + request_id.encode() + after
-    return exchange(config.endpoint.url, target, request, timeout_s=PROBE_TIMEOUT_S)
+    return exchange(target, request, timeout_s=PROBE_TIMEOUT_S)

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from aiperf_svc.adapters.inference.plain_http import whole_response
+from aiperf_svc.adapters.inference.proxy import after_head, way_to
 from aiperf_svc.adapters.inference.resolved_target import at_url, head_of, tls_context
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
@@ -39,21 +40,32 @@ async def call(hook: Hook, origin: str, config: BenchmarkConfig, request_id: str
 def _request(hook: Hook, config: BenchmarkConfig, request_id: str) -> bytes:
     _, _, headers = head_of(config).partition(b"\r\n")
     body = b"" if hook.body is None else msgspec.json.encode(hook.body)
-    line = f"{hook.method} {hook.path} HTTP/1.1\r\n".encode()
+    line = f"{hook.method} {way_to(config.endpoint).origin}{hook.path} HTTP/1.1\r\n".encode()
     own = f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     return line + headers + own + body
 
 
+async def _open_tunnel(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tunnel: bytes
+) -> None:
+    writer.write(tunnel)
+    received = b""
+    while after_head(received) is None:
+        part = await reader.read(_READ_BYTES)
+        if not part:
+            raise ProtocolViolation("the proxy closed the connection instead of opening a tunnel")
+        received += part
+
+
 async def _exchange(config: BenchmarkConfig, request: bytes) -> tuple[int, bytes]:
-    host, port, is_tls = address_of(config.endpoint.url)
-    tls = config.endpoint.tls
-    reader, writer = await asyncio.open_connection(
-        host,
-        port,
-        ssl=tls_context(tls) if is_tls else None,
-        server_hostname=(tls.server_name or host) if is_tls else None,
-    )
+    name, _, is_tls = address_of(config.endpoint.url)
+    tls, way = config.endpoint.tls, way_to(config.endpoint)
+    reader, writer = await asyncio.open_connection(way.host, way.port)
     try:
+        if way.tunnel:
+            await _open_tunnel(reader, writer, way.tunnel)
+        if is_tls:
+            await writer.start_tls(tls_context(tls), server_hostname=tls.server_name or name)
         writer.write(request)
         await writer.drain()
         received = b""

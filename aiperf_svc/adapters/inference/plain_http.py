@@ -4,8 +4,8 @@ import socket
 from time import monotonic
 from typing import Final
 
+from aiperf_svc.adapters.inference.proxy import after_head
 from aiperf_svc.adapters.inference.resolved_target import Target
-from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation, parse_head
 from aiperf_svc.protocol.records import Framing
 
@@ -14,12 +14,14 @@ _READ_BYTES: Final = 65_536
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
-def exchange(url: str, target: Target, request: bytes, *, timeout_s: float) -> tuple[int, bytes]:
-    """Send a whole request to the target at `url`, on a connection of its own, and return status
-    and body of the response. Blocks. Raises OSError and ProtocolViolation."""
+def exchange(target: Target, request: bytes, *, timeout_s: float) -> tuple[int, bytes]:
+    """Send a whole request to the target, on a connection of its own, and return status and body of
+    the response. Blocks. Raises OSError and ProtocolViolation."""
     deadline = monotonic() + timeout_s
-    host, port, _ = address_of(url)
+    host, port, tunnel, *_ = target.way
     with socket.create_connection((host, port), timeout=timeout_s) as plain:
+        if tunnel:
+            _open_tunnel(plain, tunnel)
         context = target.tls_context
         sock = context.wrap_socket(plain, server_hostname=target.server_name) if context else plain
         with sock:
@@ -38,6 +40,16 @@ def exchange(url: str, target: Target, request: bytes, *, timeout_s: float) -> t
                         raise ProtocolViolation("closed before the response was whole")
                     break
     return found
+
+
+def _open_tunnel(plain: socket.socket, tunnel: bytes) -> None:
+    plain.sendall(tunnel)
+    received = b""
+    while after_head(received) is None:
+        part = plain.recv(_READ_BYTES)
+        if not part:
+            raise ProtocolViolation("the proxy closed the connection instead of opening a tunnel")
+        received += part
 
 
 def whole_response(received: bytes, *, is_closed: bool) -> tuple[int, bytes] | None:

@@ -26,7 +26,7 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
     try:
         for path in ("/health", "/v1/models"):
             request = _get(target, urlsplit(url).path, path, run_id)
-            status, body = exchange(url, target, request, timeout_s=PAGE_TIMEOUT_S)
+            status, body = exchange(target, request, timeout_s=PAGE_TIMEOUT_S)
             if status < 400:
                 return ""
             if status >= 500:
@@ -39,7 +39,7 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
             return ""
         before, after = target.request(rendered.whole)
         request = before + f"{run_id}-ready".encode() + after
-        status, body = exchange(url, target, request, timeout_s=REQUEST_TIMEOUT_S)
+        status, body = exchange(target, request, timeout_s=REQUEST_TIMEOUT_S)
     except OSError as error:
         return one_line(f"{url}: {error.strerror or error}")
     except ProtocolViolation as error:
@@ -50,5 +50,5 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
 def _get(target: Target, base_path: str, path: str, run_id: str) -> bytes:
     base = base_path.rstrip("/").removesuffix("/v1")
     _, _, headers = target.head.partition(b"\r\n")
-    line = f"GET {base}{path} HTTP/1.1\r\n".encode()
+    line = f"GET {target.way.origin}{base}{path} HTTP/1.1\r\n".encode()
     return line + headers + f"X-Request-Id: {run_id}-ready\r\nContent-Length: 0\r\n\r\n".encode()

@@ -13,6 +13,7 @@ from aiperf_svc.adapters.inference.connection import HANDSHAKING, HEAD, IDLE, Co
 from aiperf_svc.adapters.inference.in_flight import RequestsInFlight
 from aiperf_svc.adapters.inference.keep_alive_race import race_window_ns
 from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
+from aiperf_svc.adapters.inference.proxy import TunnelledStream, TunnelRefused
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.stamped_reads import begin, stamp_start, write_request
@@ -36,6 +37,7 @@ class RequestWriter:
         first_id: int = 0,
     ) -> None:
         self._tls_context, self._server_name = target.tls_context, target.server_name
+        self._tunnel = target.way.tunnel
         self._pool, self._in_flight = pool, in_flight
         self._idle = pool.idle
         self._last_id = first_id
@@ -82,7 +84,7 @@ class RequestWriter:
         if error:
             self._not_connected(conn, error)
         elif self._tls_context is not None:
-            conn.tls = TlsStream(self._tls_context, self._server_name)
+            conn.tls = self._new_stream(self._tls_context)
             conn.state = HANDSHAKING
             self.handshake(conn, conn.tls)
         else:
@@ -110,6 +112,11 @@ class RequestWriter:
         else:
             made.request = request
 
+    def _new_stream(self, context: ssl.SSLContext) -> TlsStream:
+        if self._tunnel:
+            return TunnelledStream(context, self._server_name, self._tunnel)
+        return TlsStream(context, self._server_name)
+
     def handshake(self, conn: Connection, tls: TlsStream) -> None:
         """Go on with a TLS handshake."""
         try:
@@ -117,7 +124,10 @@ class RequestWriter:
         except ssl.SSLError as error:
             self._send_encrypted(conn, tls)
             if conn.is_open:
-                self._in_flight.fail(conn, ErrorKind.TLS, handshake_problem(error))
+                is_refused = isinstance(error, TunnelRefused)
+                kind = ErrorKind.CONNECT if is_refused else ErrorKind.TLS
+                text = error.args[0] if is_refused else handshake_problem(error)
+                self._in_flight.fail(conn, kind, text)
             return
         if is_done:
             conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns

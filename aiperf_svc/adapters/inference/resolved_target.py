@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.host.machine import port_range
+from aiperf_svc.adapters.inference.proxy import Way, way_to
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.urls import address_of
@@ -44,6 +45,8 @@ class Target(NamedTuple):
     keep_alive: bool
     head: bytes
     """Request line and headers but for `X-Request-Id` and `Content-Length`, which differ."""
+    way: Way = Way("", 0)
+    """First hop of connections."""
 
     def request(self, body: bytes) -> tuple[bytes, bytes]:
         """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`."""
@@ -69,6 +72,7 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
         connect_timeout_ns=endpoint.connect_timeout,
         keep_alive=endpoint.connections == "keep-alive",
         head=head_of(config),
+        way=way_to(endpoint),
     )
 
 
@@ -108,12 +112,13 @@ def look_up(
     Raises ConfigError when there is none.
     """
     endpoint = config.endpoint
-    host, port, _ = address_of(endpoint.url)
+    host, port = way_to(endpoint)[:2]
     try:
         infos = (getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(
-            f"endpoint.url: no address for {host!r}: {error.strerror}; check the name"
+            f"endpoint.{'url' if endpoint.proxy is None else 'proxy'}: no address for {host!r}: "
+            f"{error.strerror}; check the name"
         ) from error
     # A hosts file may name one address twice.
     found = tuple(dict.fromkeys((int(info[0]), tuple(info[4])) for info in infos))
@@ -185,4 +190,7 @@ def head_of(config: BenchmarkConfig) -> bytes:
     given = {name.lower() for name in endpoint.headers}
     lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in given]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
-    return ("\r\n".join([f"POST {path} HTTP/1.1", *lines]) + "\r\n").encode("latin-1")
+    way = way_to(endpoint)
+    lines += [f"{name}: {value}" for name, value in way.headers]
+    line = f"POST {way.origin}{path} HTTP/1.1"
+    return ("\r\n".join([line, *lines]) + "\r\n").encode("latin-1")

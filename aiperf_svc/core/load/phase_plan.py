@@ -105,7 +105,7 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         duration_ns=(limits.duration if is_warmup else load.end) or 0,
         grace_ns=limits.grace_period,
         ramp_ns=0 if is_warmup else load.ramp,
-        is_target_near=all(is_loopback(address_of(url).host) for url in config.endpoint.all_urls),
+        is_target_near=all(is_loopback(address_of(u).host) for u in config.endpoint.first_hops),
     )
 
 

@@ -85,6 +85,7 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "endpoint.urls",  # --url again
         "endpoint.models",  # --model A,B
         "endpoint.hooks",
+        "endpoint.proxy_auth_env",
         "endpoint.connect_timeout",
         "endpoint.request_usage",
         "endpoint.tls",
@@ -243,6 +244,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         "random",
     ),
     "--model-weights": (("-m", "a,b", "--model-weights", "3,1"), (3, 1)),
+    "--proxy": (("--proxy", "proxy:3128"), "http://proxy:3128"),
     "--reset-kv-cache": (("--reset-kv-cache",), ResetKvCache()),
     "--reset-kv-cache-path": (
         ("--reset-kv-cache", "--reset-kv-cache-path", "/flush_cache"),

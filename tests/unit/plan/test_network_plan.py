@@ -307,3 +307,14 @@ def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(layout: str
     assert policy(plan, "to-target").components == ("worker", "preflight", caller)
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
     assert sorted(with_key) == sorted([caller, "worker"])
+
+
+def test_workers_reach_the_proxy_and_not_what_is_behind_it() -> None:
+    config = make_config(url="https://api.example.com")
+    endpoint = config.endpoint.model_dump(exclude_unset=True) | {"proxy": "http://10.1.2.3:3128"}
+    data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
+    plan = plan_it(config.model_validate(data))
+    assert policy(plan, "to-target").egress == (Rule((Range("10.1.2.3/32"),), (3128,)),)
+    with_user = config.model_validate(data | {"endpoint": endpoint | {"proxy_auth_env": "USER"}})
+    with pytest.raises(ConfigError, match="a stack has no secret for a proxy"):
+        plan_it(with_user)

@@ -48,7 +48,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     Raises Unreachable."""
     if not isinstance(plan.config, BenchmarkConfig):
         return TargetChecks(None)
-    host, port, _ = address_of(plan.config.endpoint.url)
+    host, port, _ = address_of(plan.config.endpoint.first_hops[0])
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
     if namespace is None and is_bare_name(host):

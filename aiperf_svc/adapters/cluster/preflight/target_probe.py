@@ -54,7 +54,7 @@ message if it fails."""
 
 def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     """Return the manifest of a pod that tries the target."""
-    host, port, is_tls = address_of(plan.inference.endpoint.url)
+    host, port, is_tls = address_of(plan.inference.endpoint.first_hops[0])
     # A custom CA or server name is for the workers to check; the probe then skips verification.
     tls = plan.inference.endpoint.tls
     verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
@@ -155,7 +155,7 @@ def judge_idle(plan: StackPlan, pod: dict[str, Any]) -> Check:
 
 def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:
     """Check what a probe pod that has ended says."""
-    host, port, _ = address_of(plan.inference.endpoint.url)
+    host, port, _ = address_of(plan.inference.endpoint.first_hops[0])
     if pod["status"]["phase"] == "Succeeded":
         return Check(NAME, "ok", f"{host}:{port} can be reached from a pod")
     return Check(

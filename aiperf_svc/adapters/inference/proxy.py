@@ -1,0 +1,122 @@
+"""What a proxy in front of the target needs: the request that opens a tunnel to an https target, or
+for an http target the absolute form of the request's line (RFC 9110, section 9.3.6; RFC 9112,
+section 3.2.2)."""
+
+import base64
+import os
+import ssl
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from aiperf_svc.adapters.inference.tls_stream import TlsStream
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
+from aiperf_svc.domain.errors import ConfigError
+
+LONGEST_HEAD: Final = 65_536
+"""Bytes of a proxy's response to the request for a tunnel."""
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+class Way(NamedTuple):
+    """The first hop of connections, and what a proxy there is told."""
+
+    host: str
+    port: int
+    tunnel: bytes = b""
+    """Request for a tunnel; empty if none is needed."""
+    origin: str = ""
+    """What precedes the path in a request's line; empty without a proxy, or through a tunnel."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers of each request that are for the proxy."""
+
+
+class TunnelRefused(ssl.SSLError):
+    """The proxy has made no tunnel, so there is no TLS with the server."""
+
+
+def way_to(endpoint: Endpoint) -> Way:
+    """Return the way to `endpoint.url`. Raises ConfigError when the variable with the proxy's user
+    and password is not set."""
+    host, port, is_tls = address_of(endpoint.url)
+    if endpoint.proxy is None:
+        return Way(host, port)
+    proxy = address_of(endpoint.proxy)
+    headers: tuple[tuple[str, str], ...] = ()
+    if endpoint.proxy_auth_env is not None:
+        user = os.environ.get(endpoint.proxy_auth_env)
+        if not user:
+            raise ConfigError(
+                f"endpoint.proxy_auth_env: the environment variable {endpoint.proxy_auth_env} is "
+                "not set"
+            )
+        encoded = base64.b64encode(user.encode()).decode()
+        headers = (("Proxy-Authorization", f"Basic {encoded}"),)
+    if not is_tls:
+        netloc = urlsplit(endpoint.url).netloc.rpartition("@")[2]
+        return Way(proxy.host, proxy.port, origin=f"http://{netloc}", headers=headers)
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    tunnel = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return Way(proxy.host, proxy.port, tunnel=tunnel)
+
+
+def after_head(received: bytes) -> bytes | None:
+    """Return what follows the head of a proxy's response that has opened the tunnel; None while the
+    head is not whole. Raises TunnelRefused."""
+    end = received.find(_END_OF_HEAD)
+    if end < 0:
+        if len(received) > LONGEST_HEAD:
+            raise TunnelRefused("the proxy's response to CONNECT has no end")
+        return None
+    end += len(_END_OF_HEAD)
+    try:
+        status = parse_head(received[:end]).status
+    except ProtocolViolation as error:
+        raise TunnelRefused(f"the proxy's response to CONNECT is no HTTP: {error}") from None
+    if not 200 <= status < 300:
+        raise TunnelRefused(f"the proxy refuses CONNECT with status {status}")
+    return received[end:]
+
+
+class TunnelledStream(TlsStream):
+    """A TLS stream whose first bytes ask a proxy for the way to the server."""
+
+    __slots__ = ("_head", "_problem", "_request")
+
+    def __init__(self, context: ssl.SSLContext, server_name: str, tunnel: bytes) -> None:
+        super().__init__(context, server_name)
+        self._request = tunnel
+        self._head: bytes | None = b""
+        """What has come of the proxy's response; None when there is a tunnel."""
+        self._problem: TunnelRefused | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the proxy, or encrypted ones."""
+        if self._head is None:
+            super().receive(data)
+            return
+        self._head += data
+        try:
+            rest = after_head(self._head)
+        except TunnelRefused as error:
+            self._problem = error
+            return
+        if rest is not None:
+            self._head = None
+            super().receive(rest)
+
+    def handshake(self) -> bool:
+        """Go on with the handshake, once there is a tunnel."""
+        if self._problem is not None:
+            raise self._problem
+        return self._head is None and super().handshake()
+
+    def to_send(self) -> bytes:
+        """Return the request for the tunnel first."""
+        if self._request:
+            request, self._request = self._request, b""
+            return request
+        return super().to_send()

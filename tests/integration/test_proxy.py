@@ -1,0 +1,197 @@
+"""A proxy in front of the target: what it is told, and what comes through it."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from client_bench import CHUNKED, LENGTH, bench, responses
+
+from aiperf_svc.adapters.inference.hook_requests import call
+from aiperf_svc.adapters.inference.plain_http import exchange
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.hooks import Hook
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Flag
+
+Certificate = tuple[Path, Path]
+OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"
+
+
+class Proxy:
+    """Notes the head of each connection's first request, and passes everything on."""
+
+    def __init__(self, reply: bytes) -> None:
+        self.heads: list[bytes] = []
+        self.url = ""
+        self._reply = reply
+        """What it responds to CONNECT."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.heads.append(head)
+            method, target, _ = head.split(b"\r\n")[0].split(b" ")
+            if method == b"CONNECT":
+                # In two segments, of which neither is a whole head.
+                writer.write(self._reply[:20])
+                await writer.drain()
+                await asyncio.sleep(0)
+                writer.write(self._reply[20:])
+                if not self._reply.startswith(b"HTTP/1.1 200"):
+                    return
+                port, first = int(target.rpartition(b":")[2]), b""
+            else:
+                port, first = int(target.split(b"/")[2].rpartition(b":")[2]), head
+            there = await asyncio.open_connection("127.0.0.1", port)
+            there[1].write(first)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pass(reader, there[1]))
+                group.create_task(_pass(there[0], writer))
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # either side may leave in the middle
+        finally:
+            writer.close()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
+
+
+@asynccontextmanager
+async def proxy(reply: bytes = OPENED) -> AsyncIterator[Proxy]:
+    tasks: set[asyncio.Task[None]] = set()
+    found = Proxy(reply)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        await found.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield found
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+@pytest.fixture
+def server_side(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+@pytest.fixture
+def trust(certificate: Certificate) -> dict[str, object]:
+    return {"tls": {"ca_file": str(certificate[0])}}
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setenv("PROXY_USER", "me:secret")
+    return {"proxy_auth_env": "PROXY_USER"}
+
+
+async def test_an_http_target_is_asked_through_the_proxy_by_its_whole_url(
+    user: dict[str, object],
+) -> None:
+    async with proxy() as there, bench(responses(CHUNKED), proxy=there.url, **user) as b:
+        rows = [await b.one(index=1), await b.one(index=2)]
+        assert b.sent.bodies == CHUNKED * 2
+        assert [row["outcome"] for row in rows] == [Outcome.COMPLETED] * 2
+        assert rows[1]["flags"] & Flag.REUSED
+        (head,) = there.heads
+    lines = head.split(b"\r\n")
+    host = next(line for line in lines if line.startswith(b"Host: ")).removeprefix(b"Host: ")
+    assert lines[0] == b"POST http://" + host + b"/v1/chat/completions HTTP/1.1"
+    assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
+
+
+async def test_an_https_target_is_asked_through_a_tunnel(
+    server_side: ssl.SSLContext, trust: dict[str, object], user: dict[str, object]
+) -> None:
+    async with (
+        proxy() as there,
+        bench(responses(LENGTH), server_side=server_side, proxy=there.url, **user, **trust) as b,
+    ):
+        first, second = await b.one(index=1), await b.one(index=2)
+        assert b.sent.bodies == LENGTH * 2
+        assert (first["tls_ns"] > 0, second["tls_ns"]) == (True, 0)
+        (head,) = there.heads
+    lines = head.split(b"\r\n")
+    assert lines[0].startswith(b"CONNECT 127.0.0.1:")
+    assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
+    assert b"secret" not in head, "neither is the target's request outside of the tunnel"
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
+            b"the proxy refuses CONNECT with status 407",
+        ),
+        (b"SSH-2.0-OpenSSH_9.6 and no HTTP\r\n\r\n", b"the proxy's response to CONNECT is no HTTP"),
+    ],
+)
+async def test_a_tunnel_that_is_refused_is_an_error_of_the_connection(
+    server_side: ssl.SSLContext, trust: dict[str, object], reply: bytes, text: bytes
+) -> None:
+    async with (
+        proxy(reply) as there,
+        bench(responses(LENGTH), server_side=server_side, proxy=there.url, **trust) as b,
+    ):
+        row = await b.one()
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.CONNECT)
+        assert text in b.sent.bodies
+        assert b.client.requests_sent == 0
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_requests_beside_the_load_go_through_the_proxy_too(
+    server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
+) -> None:
+    given = trust if is_tls else {}
+    side = server_side if is_tls else None
+    async with (
+        proxy() as there,
+        bench(responses(LENGTH), server_side=side, proxy=there.url, **given) as b,
+    ):
+        before, after = b.target.request(b"{}")
+        request = before + b"id" + after
+        assert await asyncio.to_thread(exchange, b.target, request, timeout_s=5) == (200, b"hello")
+        port = next(line for line in there.heads[0].split(b"\r\n") if line.startswith(b"Host: "))
+        url = f"http{'s' if is_tls else ''}://{port.removeprefix(b'Host: ').decode()}"
+        endpoint = {"url": f"{url}/v1", "model": "m", "proxy": there.url, **given}
+        load = {"concurrency": 1, "requests": 1}
+        config = BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
+        hook = Hook(before="load", path="/reset_prefix_cache")
+        assert await call(hook, url, config, "id") == ""
+        line = there.heads[1].split(b" HTTP/1.1")[0].decode()
+        tunnel = f"CONNECT {url.removeprefix('https://')}"
+        assert line == (tunnel if is_tls else f"POST {url}/reset_prefix_cache")
+
+
+def test_a_user_of_the_proxy_that_nobody_has_set_is_named() -> None:
+    endpoint = {"url": "http://h:1", "model": "m", "proxy": "http://127.0.0.1:1"}
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {**endpoint, "proxy_auth_env": "NOT_SET"},
+            "load": {"concurrency": 1, "requests": 1},
+        }
+    )
+    with pytest.raises(ConfigError, match="environment variable NOT_SET is not set"):
+        resolve_target(config)
