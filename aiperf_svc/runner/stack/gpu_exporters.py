@@ -58,8 +58,8 @@ async def with_gpu_exporters(
     if not found:
         return request
     say(
-        f"note: {len(exporters)} GPU exporters run on nodes that the target's pods may use; those "
-        "that have its GPUs are read (telemetry.find_gpus)"
+        "note: GPU exporters on nodes that the target's pods may use are read if they have its "
+        f"GPUs: {len(exporters)} (telemetry.find_gpus)"
     )
     benchmark = copy.deepcopy(dict(request.benchmark))
     written = [each.model_dump(mode="json", exclude_defaults=True) for each in found]

@@ -1,5 +1,6 @@
 """A pod that is found as a GPU exporter: it has the label of one, and serves a page as DCGM's."""
 
+from collections.abc import Sequence
 from typing import Any
 
 PORT = 9400
@@ -8,14 +9,13 @@ import http.server, itertools, sys
 energy = itertools.count(1_000_000, 250_000)
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        gpu = '{gpu="0",UUID="GPU-0",modelName="NVIDIA Test GPU",Hostname="n"}'
-        text = f'''# TYPE DCGM_FI_DEV_POWER_USAGE gauge
-DCGM_FI_DEV_POWER_USAGE{gpu} 250
-# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
-DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu} {next(energy)}
-# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+        text, used = "", next(energy)
+        for number, user in enumerate(sys.argv[2:] or [""]):
+            name = f'gpu="{number}",UUID="GPU-{number}",modelName="NVIDIA Test GPU",Hostname="n"'
+            gpu = "{" + name + ("," + user if user else "") + "}"
+            text += f'''DCGM_FI_DEV_POWER_USAGE{gpu} 250
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu} {used}
 DCGM_FI_DEV_GPU_UTIL{gpu} 90
-# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 DCGM_FI_DEV_XID_ERRORS{gpu} {sys.argv[1]}
 '''
         self.send_response(200)
@@ -25,12 +25,13 @@ http.server.ThreadingHTTPServer(("", PORT), Page).serve_forever()
 """.replace("PORT", str(PORT))
 
 
-def exporter_pod(*, image: str, xid: int = 0) -> dict[str, Any]:
-    """The manifest, with the label of the GPU operator's exporter."""
+def exporter_pod(*, image: str, xid: int = 0, used_by: Sequence[str] = ()) -> dict[str, Any]:
+    """The manifest, with the label of the GPU operator's exporter. `used_by` has labels of the page
+    for each GPU; without any, there is one GPU that no pod uses."""
     container = {
         "name": "exporter",
         "image": image,
-        "command": ["python3", "-uc", SERVE, str(xid)],
+        "command": ["python3", "-uc", SERVE, str(xid), *used_by],
         "ports": [{"name": "metrics", "containerPort": PORT}],
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
     }

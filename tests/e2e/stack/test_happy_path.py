@@ -51,6 +51,13 @@ def test_a_stack_comes_up_measures_and_leaves_nothing(
     assert accounts["requests_sent"] == accounts["records"]
     assert len((results / "profile_export.jsonl").read_text().splitlines()) == profiled
     assert ours["lost_services"] == []
+    # The server's own page, which the stack's policies let the records manager read.
+    (source,) = ours["system"]["sources"]
+    assert source["problem"] == ""
+    running = ours["system"]["metrics"]["server_running_requests"]
+    assert running == pytest.approx(CONCURRENCY, rel=0.25)
+    files = {path.name for path in results.iterdir()}
+    assert files >= {"server_metrics_export.jsonl", "telemetry.parquet", "metrics.om"}
 
     pods = stack.pods(namespace)
     assert len(pods) == outputs["pods"]

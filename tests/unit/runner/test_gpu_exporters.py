@@ -85,7 +85,7 @@ async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_t
     assert of_pods.users_namespace == "serving"
     assert of_pods.users == ("vllm-a", "vllm-b")
     assert len(written["telemetry"]["exporters"]) == 2
-    assert said[0].startswith("note: 2 GPU exporters run on nodes that the target's pods may use")
+    assert said[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
 
 
 async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_pods_names_are() -> None:

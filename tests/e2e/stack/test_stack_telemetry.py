@@ -1,0 +1,146 @@
+"""What a stack sees of its server and GPUs through its own network policies, and what it makes for
+a Prometheus operator."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import node_pods
+import pytest
+from gpu_exporter import exporter_pod
+from real_cluster import Cluster
+from real_runner import RUN, Runner
+from real_stack import Config
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+GROUP = "monitoring.coreos.com"
+KINDS = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
+USERS = 8
+GPU = "nvidia.com/gpu"
+RELEASE = {"release": "test"}
+
+
+def definition(kind: str) -> dict[str, Any]:
+    """The least that an API server needs to take objects of a type."""
+    plural = KINDS[kind]
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+@pytest.fixture
+def operator_types(cluster: Cluster) -> Iterator[None]:
+    """The types of a Prometheus operator."""
+    names = [f"crd/{plural}.{GROUP}" for plural in KINDS.values()]
+    cluster.apply(*map(definition, KINDS))
+    cluster.kubectl("wait", "--for=condition=Established", *names)
+    yield
+    cluster.kubectl("delete", *names)
+
+
+@pytest.fixture
+def node_with_gpu(cluster: Cluster) -> Iterator[None]:
+    """One GPU that a node only says it has, as an extended resource."""
+    node = cluster.nodes()[0]
+
+    def offer(number: str | None) -> None:
+        status = {"capacity": {GPU: number}, "allocatable": {GPU: number}}
+        patch = json.dumps({"status": status})
+        cluster.kubectl("patch", "node", node, "--subresource=status", "--patch", patch)
+
+    offer("1")
+    yield
+    offer(None)
+
+
+def watched(benchmark: Config) -> None:
+    benchmark["load"] = {"concurrency": USERS, "duration": "5s", "grace_period": "5s"}
+    benchmark["deployment"].update(monitoring="prometheus-operator", monitoring_labels=RELEASE)
+
+
+def test_a_stack_for_an_operator_that_is_not_there_is_refused_before_anything_is_made(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(watched)
+    ended = runner.run()
+    assert ended.code == ExitCode.ERROR, ended.errors
+    assert f"the cluster has no type podmonitors.{GROUP} and no prometheusrules.{GROUP}" in (
+        ended.errors
+    )
+    assert cluster.of_stack(runner.name) == []
+
+
+@pytest.mark.usefixtures("operator_types", "node_with_gpu")
+def test_a_run_reads_its_server_and_its_gpu_and_the_operators_objects_go_with_the_stack(
+    cluster: Cluster,
+    image: str,
+    base_image: str,
+    owners_namespace: str,
+    make_runner: Callable[[], Runner],
+) -> None:
+    runner = make_runner()
+    mine = f'namespace="{owners_namespace}",pod="target-{runner.name}-x"'
+    others = f'namespace="{owners_namespace}",pod="other-x"'
+    pod = exporter_pod(image=base_image, used_by=(mine, others))
+    node_pods.start(cluster, owners_namespace, [pod])
+
+    def with_gpu(benchmark: Config) -> None:
+        watched(benchmark)
+        deployment = benchmark["deployment"]
+        deployment["namespace"] = {"mode": "existing", "name": owners_namespace}
+        deployment["target"] = {
+            "kind": "custom",
+            "image": image,
+            "command": ["python", "-m", "aiperf_svc.mock_server", "--host", "0.0.0.0"],
+            "args": ["--port", "8000", "--ttft", "200ms", "--itl", "20ms", "--tokens", "16"],
+            "cpu": "100m",
+            "memory": "128Mi",
+            "gpu": {"count": 1},
+        }
+
+    runner.change(with_gpu)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        made = {
+            kind: cluster.objects(plural, "-n", owners_namespace) for kind, plural in KINDS.items()
+        }
+        ended = command.end()
+    assert ended.code in FINE, ended.errors
+    for kind, objects in made.items():
+        (found,) = objects
+        assert found["metadata"]["name"] == f"monitoring-{runner.name}", kind
+        assert found["metadata"]["labels"].items() >= RELEASE.items()
+    assert cluster.of_stack(runner.name) == []
+    for plural in KINDS.values():
+        assert cluster.objects(plural, "-n", owners_namespace) == []
+
+    assert "are read if they have its GPUs: 1 (telemetry.find_gpus)" in ended.errors
+    system = runner.summary()["aiperf_svc"]["system"]
+    assert [source["problem"] for source in system["sources"]] == ["", ""]
+    metrics = system["metrics"]
+    assert metrics["server_running_requests"] == pytest.approx(USERS, rel=0.2)
+    # The other GPU of the page is another pod's.
+    assert metrics["gpu_power"] == 250
+    (folder,) = runner.artifacts.glob("*")
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "server_metrics_export.jsonl", "server_metrics_export.json", "telemetry.parquet",
+        "gpu_telemetry_export.jsonl", "metrics.om",
+    }  # fmt: skip
+    lines = (folder / "gpu_telemetry_export.jsonl").read_text().splitlines()
+    assert {json.loads(line)["gpu_index"] for line in lines} == {0}
