@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from cluster_plans import node
+from cluster_plans import named, node
 
 from aiperf_svc.adapters.cluster.preflight.node_facts import clock_ahead_s, read_nodes
 from aiperf_svc.core.cluster.check import Check
@@ -106,3 +106,22 @@ def test_clocks_are_judged(offsets: list[int | None], state: str, words: str) ->
     nodes = [ready(name=f"n{n}", clock_ahead_s=offset) for n, offset in enumerate(offsets)]
     check: Check = judge_clocks(nodes)
     assert (check.state, words in check.detail) == (state, True), check
+
+
+def lease(name: str, renewed: str, *fields: Any) -> dict[str, Any]:
+    return named(name, metadata={"managedFields": list(fields)}, spec={"renewTime": renewed})
+
+
+def test_a_node_that_has_not_reported_again_is_known_by_its_lease() -> None:
+    renewal = {"time": TAKEN, "fieldsV1": {"f:spec": {"f:renewTime": {}}}}
+    other = {"time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:metadata": {}}}
+    leases = [
+        lease("late", "2026-01-01T00:01:40.987654Z", renewal, other),
+        lease("silent", "2026-01-01T00:00:10.000000Z", other),
+        lease("reporting", "2026-01-01T00:09:00.000000Z", renewal),
+    ]
+    nodes = [node(name) for name in ("late", "silent", "without")]
+    nodes.append(reporting("2026-01-01T00:00:03Z", report_fields()))
+    nodes[-1]["metadata"]["name"] = "reporting"
+    found = {each.name: each.clock_ahead_s for each in read_nodes(nodes, None, leases)}
+    assert found == {"late": 90, "silent": None, "without": None, "reporting": -7}

@@ -22,6 +22,8 @@ from aiperf_svc.core.cluster.gpu_checks import (
 from aiperf_svc.core.cluster.network_check import judge_policies
 from aiperf_svc.core.cluster.node_checks import judge_clocks, judge_nodes, judge_pressure
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
 
 class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     """The results of all checks."""
@@ -39,7 +41,8 @@ async def check_cluster(
     EnvironmentProblem."""
     objects = await _list(cluster, "/api/v1/nodes")
     pods = await _list(cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
-    nodes = read_nodes(objects or (), pods)
+    leases = await _list(cluster, LEASES)
+    nodes = read_nodes(objects or (), pods, leases)
     exporters = await find_exporters(cluster)
     probed = await probe_network(cluster, exporters or (), image=image, version=version, say=say)
     checks = [judge_cluster(cluster)]

@@ -1,7 +1,9 @@
 """Reads what nodes say of themselves. Pure.
 
 The offset of a node's clock is known without a pod: the kubelet writes the time of its report by
-its own clock, and the API server notes when it took that report, both in whole seconds.
+its own clock, and the API server notes when it took that report, both in whole seconds. A kubelet
+that has just started has made no report since it registered, and none may follow for minutes. Its
+lease says the same and is renewed every ten seconds, but not everybody may read it.
 """
 
 import json
@@ -26,13 +28,20 @@ PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailabl
 """Conditions of a node that is short of something. Others may be true when all is well."""
 
 
-def read_nodes(nodes: Iterable[Object], pods: Iterable[Object] | None) -> tuple[NodeFacts, ...]:
-    """Return the facts of all nodes. `pods` None: they may not be listed."""
+def read_nodes(
+    nodes: Iterable[Object], pods: Iterable[Object] | None, leases: Iterable[Object] | None = None
+) -> tuple[NodeFacts, ...]:
+    """Return the facts of all nodes. `pods` and `leases` None: they may not be listed."""
     used = None if pods is None else used_by_node(pods)
-    return tuple(_read(node, used) for node in nodes)
+    renewed = {lease["metadata"]["name"]: lease_ahead_s(lease) for lease in leases or ()}
+    return tuple(_read(node, used, renewed) for node in nodes)
 
 
-def _read(node: Object, used: Mapping[str, Mapping[str, float]] | None) -> NodeFacts:
+def _read(
+    node: Object,
+    used: Mapping[str, Mapping[str, float]] | None,
+    renewed: Mapping[str, int | None],
+) -> NodeFacts:
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
     conditions = node["status"].get("conditions") or ()
     of_node = None if used is None else used.get(name, {})
@@ -46,7 +55,7 @@ def _read(node: Object, used: Mapping[str, Mapping[str, float]] | None) -> NodeF
             for each in conditions
             if each["type"] in PRESSURES and each["status"] == "True"
         ),
-        clock_ahead_s=clock_ahead_s(node),
+        clock_ahead_s=renewed.get(name) if (ahead := clock_ahead_s(node)) is None else ahead,
         gpus=_gpus(node["status"], product, of_node),
         is_labelled_gpu=bool(product) or any(labels.get(key) == "true" for key in PRESENT_LABELS),
     )
@@ -82,7 +91,24 @@ def clock_ahead_s(node: Object) -> int | None:
     ]
     if len(reports) != 1 or len(taken) != 1:
         return None
-    ahead = datetime.fromisoformat(reports[0]) - datetime.fromisoformat(taken[0])
+    return _ahead_s(reports[0], taken[0])
+
+
+def lease_ahead_s(lease: Object) -> int | None:
+    """Return the same as the lease of a node says it. None if it does not."""
+    taken = [
+        each["time"]
+        for each in lease["metadata"].get("managedFields") or ()
+        if "f:renewTime" in (each.get("fieldsV1") or {}).get("f:spec", {}) and each.get("time")
+    ]
+    renewed = (lease.get("spec") or {}).get("renewTime")
+    return _ahead_s(renewed, taken[0]) if renewed and len(taken) == 1 else None
+
+
+def _ahead_s(there: str, here: str) -> int:
+    """Seconds from the API server's time, which is whole, to the other one without its
+    fraction."""
+    ahead = datetime.fromisoformat(there).replace(microsecond=0) - datetime.fromisoformat(here)
     return round(ahead.total_seconds())
 
 
