@@ -1,6 +1,8 @@
 """Checks a cluster before anybody plans a stack for it: nodes, clocks, GPUs, exporters, network."""
 
+import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from aiperf_svc.adapters.cluster.preflight.network_probe import probe_network
 from aiperf_svc.adapters.cluster.preflight.node_facts import read_nodes
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.core.cluster.facts import NodeFacts
 from aiperf_svc.core.cluster.gpu_checks import (
     GpuType,
     gpu_types,
@@ -22,6 +25,12 @@ from aiperf_svc.core.cluster.gpu_checks import (
 from aiperf_svc.core.cluster.network_check import judge_policies
 from aiperf_svc.core.cluster.node_checks import judge_clocks, judge_nodes, judge_pressure
 
+FIRST_LEASE_S = 15.0
+"""Longest time until a new node has said its time: a kubelet makes its lease after ten seconds."""
+LOOK_S = 1.0
+"""Between two looks."""
+NEW_NODE_S = 60.0
+"""Age up to which a node is new."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -39,14 +48,12 @@ async def check_cluster(
 ) -> ClusterReport:
     """Run all checks. `image` is that of the pods that try the network. Raises
     EnvironmentProblem."""
-    objects = await _list(cluster, "/api/v1/nodes")
-    pods = await _list(cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
-    leases = await _list(cluster, LEASES)
-    nodes = read_nodes(objects or (), pods, leases)
     exporters = await find_exporters(cluster)
     probed = await probe_network(cluster, exporters or (), image=image, version=version, say=say)
+    found = await nodes_of(cluster)
+    nodes = found or ()
     checks = [judge_cluster(cluster)]
-    if objects is None:
+    if found is None:
         checks.append(Check("nodes", "not checked", "not allowed to list nodes"))
     else:
         checks += [judge_nodes(nodes), judge_pressure(nodes), judge_clocks(nodes)]
@@ -57,6 +64,30 @@ async def check_cluster(
         checks.append(xids)
     checks.append(judge_policies(probed.result))
     return ClusterReport(checks=tuple(checks), gpus=gpu_types(nodes), left=probed.left)
+
+
+async def nodes_of(cluster: Cluster) -> tuple[NodeFacts, ...] | None:
+    """Return the facts of all nodes; None if they may not be listed. If a ready node is so new that
+    it has not said its time yet, wait for that."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + FIRST_LEASE_S
+    while True:
+        objects = await _list(cluster, "/api/v1/nodes")
+        if objects is None:
+            return None
+        pods = await _list(cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
+        leases = await _list(cluster, LEASES)
+        nodes = read_nodes(objects, pods, leases)
+        silent = {each.name for each in nodes if each.is_ready and each.clock_ahead_s is None}
+        new_s = (await cluster.now()).timestamp() - NEW_NODE_S
+        is_new = any(
+            each["metadata"]["name"] in silent
+            and datetime.fromisoformat(each["metadata"]["creationTimestamp"]).timestamp() > new_s
+            for each in objects
+        )
+        if leases is None or not is_new or loop.time() > deadline:
+            return nodes
+        await asyncio.sleep(LOOK_S)
 
 
 async def _list(cluster: Cluster, path: str, **params: str) -> list[dict[str, Any]] | None:
