@@ -15,7 +15,6 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.secret_names import secret_paths
-from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems
@@ -28,7 +27,7 @@ VISIBLE = re.compile(r"[!-~]*")
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the problems of a config that do not depend on where it is run."""
-    lines = _slo_problems(config.slo, is_streaming=config.endpoint.streaming)
+    lines = _slo_problems(config)
     if config.endpoint.type in CUSTOM:
         lines += custom_problems(config.endpoint)
     else:
@@ -51,14 +50,17 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
     return found
 
 
-def _slo_problems(slo: Slo, *, is_streaming: bool) -> list[str]:
+def _slo_problems(config: BenchmarkConfig) -> list[str]:
     """Return one line for each problem of the SLO. The catalog of metrics imports numpy, which
     takes a tenth of a second, so it is only imported if there are objectives."""
-    if not slo.objectives and not slo.goodput:
+    slo = config.slo
+    if not slo.objectives and not slo.goodput and not slo.goodput_tiers:
         return []
     from aiperf_svc.core.results.slo import check_slo
 
-    return check_slo(slo, is_streaming=is_streaming)
+    return check_slo(
+        slo, is_streaming=config.endpoint.streaming, is_open_loop=config.load.is_open_loop
+    )
 
 
 def local_problems(

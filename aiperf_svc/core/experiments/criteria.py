@@ -44,7 +44,7 @@ def searched_slo(search: Search, slo: Slo) -> Slo:
         expected = "expected avg, min, max, p50, p75, p90, p95 or p99"
         raise ValueError(f"{search.holds!r}: {holds.stat!r} is no statistic; {expected}") from None
     found = slo.model_copy(update={"objectives": (wanted,)})
-    problems = check_slo(Slo(objectives=found.objectives))
+    problems = check_slo(Slo(objectives=found.objectives, goodput=found.goodput))
     if problems:
         raise ValueError(f"{search.holds!r}: {problems[0].split(': ', 1)[1]}")
     return found

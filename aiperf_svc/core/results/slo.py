@@ -55,9 +55,16 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     """Reason why the objective is missed; empty if it holds."""
 
 
-def check_slo(slo: Slo, *, is_streaming: bool = True) -> list[str]:
+OF_GOODPUT = ("goodput", "good_request_count")
+"""Metrics that have data only with limits of a good request."""
+OF_A_RATE = ("requested_rate", "achieved_rate", "rate_achievement")
+"""Metrics that have data only in an open loop."""
+
+
+def check_slo(slo: Slo, *, is_streaming: bool = True, is_open_loop: bool = True) -> list[str]:
     """Return every problem of an SLO as one line: what is wrong, and what was expected.
-    `is_streaming` says whether responses stream; without that, some metrics have no data."""
+    `is_streaming` says whether responses stream, `is_open_loop` whether requests have a rate;
+    without that, some metrics have no data."""
     problems: list[str] = []
     for number, objective in enumerate(slo.objectives):
         where = f"slo.objectives.{number}"
@@ -67,6 +74,10 @@ def check_slo(slo: Slo, *, is_streaming: bool = True) -> list[str]:
             continue
         if not is_streaming:
             problems += _absent(f"{where}.metric", metric)
+        if metric.tag in OF_GOODPUT and not slo.goodput:
+            problems.append(f"{where}.metric: {metric.tag!r} has no data without slo.goodput")
+        if metric.tag in OF_A_RATE and not is_open_loop:
+            problems.append(f"{where}.metric: {metric.tag!r} has no data without load.request_rate")
         if metric.kind is Kind.SCALAR and objective.stat != "avg":
             problems.append(
                 f"{where}.stat: {objective.stat!r}: {metric.tag} is one number; leave stat out"

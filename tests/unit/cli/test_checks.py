@@ -59,6 +59,16 @@ def test_a_right_config_has_no_problems() -> None:
         ({"extra_inputs": {"stream": True}}, "endpoint.extra_inputs.stream", "remove it"),
         ({"slo": {"goodput": {"ttft": 1}}}, "slo.goodput.ttft", "is not a metric"),
         (
+            {"slo": {"goodput_tiers": {"gold": {"ttft": 1}}}},
+            "slo.goodput_tiers.gold.ttft",
+            "is not a metric",
+        ),
+        (
+            {"slo": {"objectives": [{"metric": "achieved_rate", "min": 1}]}},
+            "slo.objectives.0.metric",
+            "no data without load.request_rate",
+        ),
+        (
             {"slo": {"objectives": [{"metric": "request_latency", "max": "1 apple"}]}},
             "slo.objectives.0.max",
             "expected a duration",

@@ -98,6 +98,17 @@ def test_a_metric_that_needs_a_stream_is_refused_without_one() -> None:
     ]
 
 
+def test_a_metric_that_this_load_does_not_have_is_refused() -> None:
+    limits = {
+        "objectives": [{"metric": "goodput", "min": 1}, {"metric": "achieved_rate", "min": 1}]
+    }
+    assert check_slo(slo(**limits), is_open_loop=False) == [
+        "slo.objectives.0.metric: 'goodput' has no data without slo.goodput",
+        "slo.objectives.1.metric: 'achieved_rate' has no data without load.request_rate",
+    ]
+    assert check_slo(slo(**limits, goodput={"request_latency": 1})) == []
+
+
 def test_objectives_hold_up_to_their_limit() -> None:
     limits = slo(
         objectives=[
