@@ -69,7 +69,7 @@ def plan_any_stack(
     if not isinstance(own, BenchmarkConfig):
         needs = needs_of(own, version=version, image=workload_image)
         needs = msgspec.structs.replace(needs, steps_ns=_all_steps_ns(config, found[shape - 1]))
-    return plan_stack(
+    made = plan_stack(
         own,
         stack=stack,
         version=version,
@@ -90,6 +90,10 @@ def plan_any_stack(
             if number != shape and is_shared
         ],
     )
+    if len(found) == 1 and is_side_by_side(config):
+        note = "experiment.parallel: all trials run in the same pods, one after the other"
+        made = msgspec.structs.replace(made, notes=(*made.notes, note))
+    return made
 
 
 def check_shape(number: int, shapes: Sequence[Shape]) -> None:

@@ -292,3 +292,10 @@ def test_a_stack_of_one_shape_lives_for_that_shape_alone() -> None:
     config = config_of({"product": product, "parallel": 2}, deployment=deployment)
     plans = [stack_of(config, shape=number) for number in (1, 2, 3)]
     assert len({plan.identity.labels()["aiperf.dev/run"] for plan in plans}) == 3
+
+
+def test_a_reviewer_reads_that_trials_of_one_shape_do_not_run_at_the_same_time() -> None:
+    product = {"load.concurrency": [1, 9]}
+    (note,) = stack_of(config_of({"product": product, "parallel": 2})).notes
+    assert note.startswith("experiment.parallel: all trials run in the same pods")
+    assert stack_of(config_of({"product": product})).notes == ()
