@@ -161,8 +161,9 @@ class _ShapeStacks:
             if is_failed:
                 self._trials.fail(shape, outcome.reason)
                 self._trials.write_progress()
-        except AiperfError as error:
-            self._error = self._error or str(error)
+        except Exception as error:
+            # The other stacks must go on to their ends.
+            self._error = self._error or f"shape {shape}: {error}"
         is_last = is_failed and self._experiment.on_failure == "stop"
         if is_last or outcome.more.get("kept"):
             self._turns.end()
