@@ -18,6 +18,7 @@ from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProble
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
+from aiperf_svc.runner.shape_trials import SHAPES
 from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
@@ -176,8 +177,13 @@ def _folder_to_resume(home: StateHome, stack: str) -> str:
     """Return the folder of the experiment that a killed runner has left running; empty if it is
     none."""
     record = home.load(stack)
-    folder = record.artifacts if record is not None else ""
-    return folder if folder and is_experiment(Path(folder)) else ""
+    if record is None or not record.artifacts:
+        return ""
+    folder = Path(record.artifacts)
+    if folder.parent.name == SHAPES:
+        # The stack is that of one shape, beside others.
+        folder = folder.parent.parent
+    return str(folder) if is_experiment(folder) else ""
 
 
 def _leftovers(

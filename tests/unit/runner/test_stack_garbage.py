@@ -143,7 +143,12 @@ async def test_who_removes_the_stack_of_an_experiment_is_told_that_it_can_go_on(
     played: Played, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "experiment.json").touch()
-    for artifacts, is_said in (("", False), (str(tmp_path), True), (str(tmp_path / "x"), False)):
+    for artifacts, is_said in (
+        ("", False),
+        (str(tmp_path), True),
+        (str(tmp_path / "shapes" / "2"), True),
+        (str(tmp_path / "x"), False),
+    ):
         played.home.save(msgspec.structs.replace(RECORD, artifacts=artifacts))
         await played.collected("s")
         told = f"instead, --resume {tmp_path} goes on with its experiment"
