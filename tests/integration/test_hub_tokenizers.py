@@ -17,11 +17,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
 from aiperf_svc.adapters.datasets import hub_files
+from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.tokenizer import Tokenizer as Options
+from aiperf_svc.domain.errors import ConfigError
 
 BOUND_S = 60.0
 """Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""
@@ -120,13 +124,10 @@ def resolve(folder: Path, address: str, **environ: str) -> subprocess.CompletedP
     [
         (closed_hub, "cannot be reached: "),
         (silent_hub, "cannot be reached: "),
-        (lambda: hub(None, status=503, error=""), "cannot be reached: status 503"),
         (lambda: hub(None), "does not give it: "),
-        (lambda: hub(None, status=401, error=""), "does not give it: "),
-        (lambda: hub(None, error="EntryNotFound"), "does not give it: "),
         (lambda: hub(b"no tokenizer"), "is no tokenizer"),
     ],
-    ids=["closed", "silent", "unavailable", "no such model", "private", "no file", "no tokenizer"],
+    ids=["closed", "silent", "no such model", "no tokenizer"],
 )
 def test_a_tokenizer_that_is_not_there_ends_the_command_before_anything_starts(
     tmp_path: Path, where, reason: str
@@ -143,6 +144,30 @@ def test_a_tokenizer_that_is_not_there_ends_the_command_before_anything_starts(
     assert reason in lines[0]
     assert "give the path of a tokenizer.json file, or of a folder that holds one" in lines[0]
     assert not (tmp_path / "artifacts").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "reason"),
+    [
+        (503, "", "cannot be reached: status 503"),
+        (401, "", "does not give it: "),
+        (404, "EntryNotFound", "does not give it: "),
+    ],
+    ids=["unavailable", "private", "no file"],
+)
+def test_what_the_hub_responds_is_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: str, reason: str
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with hub(None, status=status, error=error) as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        with pytest.raises(ConfigError, match=reason) as caught:
+            resolve_tokenizer(Options(name="some/model"))
+    assert str(caught.value).startswith("tokenizer.name: ")
+    assert "give the path of a tokenizer.json file" in str(caught.value)
 
 
 def test_a_tokenizer_of_the_hub_is_fetched_and_then_taken_from_the_cache(tmp_path: Path) -> None:
