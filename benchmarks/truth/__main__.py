@@ -9,13 +9,10 @@ and the clock before each send. Every run is bounded; all of it shares the machi
 server. docs/truth.md says how to read the table.
 """
 
-import argparse
-import json
 import sys
 from typing import Any
 
-from benchmarks.machine import describe
-from benchmarks.truth.cases import Case, Target, judge, run_case
+from benchmarks.truth.cases import Case, Target, run_cases
 
 CASES = (
     Case("rate-100", rate=100, duration_s=10),
@@ -39,24 +36,7 @@ TARGETS = (
 
 def main() -> int:
     """Run the cases, print; 0 when every target is met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    names = [case.name for case in CASES]
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CASE")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    results = []
-    for case in CASES:
-        if case.name in options.only:
-            results.append(run_case(case))
-            print(f"{case.name}: {results[-1]['verdict']}", file=sys.stderr)
-    targets = judge(results, TARGETS)
-    if options.json:
-        print(json.dumps({"machine": describe(), "cases": results, "targets": targets}, indent=1))
-    else:
-        _show(results, targets)
-    return 0 if all(target["is_met"] for target in targets) else 1
+    return run_cases(CASES, TARGETS, _show, description=__doc__, word="CASE")
 
 
 def _show(results: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:

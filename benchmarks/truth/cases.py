@@ -1,13 +1,17 @@
 """A case of the truth: one load against one pace of the mock server, and its figures."""
 
+import argparse
+import json
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from benchmarks.machine import describe
 from benchmarks.truth.client_runs import run_client
 from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
 
@@ -97,3 +101,33 @@ def judge(results: list[dict[str, Any]], targets: Iterable[Target]) -> list[dict
         for target in targets
         if target.case in by_name
     ]
+
+
+def run_cases(
+    cases: Sequence[Case],
+    targets: Sequence[Target],
+    show: Callable[[list[dict[str, Any]], list[dict[str, Any]]], None],
+    *,
+    description: str | None,
+    word: str,
+) -> int:
+    """Run the cases that the command line names, each called a `word` in its help, and print them;
+    0 when every target is met."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [case.name for case in cases]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar=word)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    results = []
+    for case in cases:
+        if case.name in options.only:
+            results.append(run_case(case))
+            print(f"{case.name}: {results[-1]['verdict']}", file=sys.stderr)
+    judged = judge(results, targets)
+    if options.json:
+        print(json.dumps({"machine": describe(), "cases": results, "targets": judged}, indent=1))
+    else:
+        show(results, judged)
+    return 0 if all(target["is_met"] for target in judged) else 1

@@ -43,7 +43,7 @@ class _Response(msgspec.Struct, gc=False):
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = msgspec.json.Decoder(_Response).decode
+_decode_body = base.body_decoder(_Response)
 
 
 def parse_event(data: bytes) -> Delta:
@@ -69,10 +69,7 @@ def parse_event(data: bytes) -> Delta:
 
 def parse_body(body: bytes) -> Delta:
     """Parse a whole response."""
-    try:
-        response = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    response = _decode_body(body)
     if response.error or response.text is None:
         return Delta(error=base.error_instead_of("text", body))
     delta = Delta(content=response.text)

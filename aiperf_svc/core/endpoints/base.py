@@ -10,13 +10,15 @@ response, so responses are decoded into minimal structs (unknown fields are skip
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.domain.finish_reasons import finish_reason_of
+
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 DONE = b"[DONE]"
 """Data of the event that ends a stream; it is not JSON and never reaches `parse_event`."""
@@ -245,6 +247,20 @@ def malformed(error: Exception, data: bytes) -> MalformedResponse:
     """Return the exception for bytes that could not be decoded, with their beginning."""
     shown = data[:80].decode("utf-8", "backslashreplace")
     return MalformedResponse(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
+
+
+def body_decoder(shape: type[Shape]) -> Callable[[bytes], Shape]:
+    """Return a function that decodes a whole response of this shape. It raises MalformedResponse.
+    Events of a stream have no such function: its call would be paid for each token."""
+    decode = msgspec.json.Decoder(shape).decode
+
+    def decoded(body: bytes) -> Shape:
+        try:
+            return decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise malformed(error, body) from None
+
+    return decoded
 
 
 def error_text(error: object) -> str:

@@ -21,16 +21,13 @@ class _Response(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Response).decode
+_decode = base.body_decoder(_Response)
 _NO_VECTOR = (b"null", b"[]", b'""')
 
 
 def parse_body(body: bytes) -> Delta:
     """Count the embeddings in a body; an empty vector does not count."""
-    try:
-        response = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    response = _decode(body)
     delta = Delta()
     if response.data is not None:
         delta.items = sum(bytes(item.embedding) not in _NO_VECTOR for item in response.data)

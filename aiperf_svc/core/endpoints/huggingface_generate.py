@@ -39,7 +39,7 @@ class _Response(msgspec.Struct, gc=False):
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = msgspec.json.Decoder(_Response).decode
+_decode_body = base.body_decoder(_Response)
 
 
 def parse_event(data: bytes) -> Delta:
@@ -59,10 +59,7 @@ def parse_event(data: bytes) -> Delta:
 
 def parse_body(body: bytes) -> Delta:
     """Parse a whole response."""
-    try:
-        response = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    response = _decode_body(body)
     delta = Delta()
     if response.error or response.generated_text is None:
         delta.error = base.error_instead_of("generated_text", body)

@@ -42,7 +42,7 @@ class _Response(msgspec.Struct, gc=False):
 _NO_PICTURE = (b"", b"null", b'""')
 _PARTIAL, _COMPLETED = "image_generation.partial_image", "image_generation.completed"
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = msgspec.json.Decoder(_Response).decode
+_decode_body = base.body_decoder(_Response)
 
 
 def parse_event(data: bytes) -> Delta:
@@ -66,10 +66,7 @@ def parse_event(data: bytes) -> Delta:
 
 def parse_body(body: bytes) -> Delta:
     """Count the pictures in a body."""
-    try:
-        response = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    response = _decode_body(body)
     delta = Delta()
     if response.error or response.data is None:
         delta.error = base.error_instead_of("data", body)

@@ -66,7 +66,7 @@ _ABOUT: Final = {
 _NO_ARGUMENTS: Final = (b"", b"{}")
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = msgspec.json.Decoder(_Message).decode
+_decode_body = base.body_decoder(_Message)
 
 
 def parse_event(data: bytes) -> Delta:
@@ -96,10 +96,7 @@ def parse_event(data: bytes) -> Delta:
 
 def parse_body(body: bytes) -> Delta:
     """Parse a whole message."""
-    try:
-        message = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    message = _decode_body(body)
     delta = Delta()
     if message.error or message.content is None:
         delta.error = base.error_instead_of("content", body)

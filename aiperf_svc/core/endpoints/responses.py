@@ -89,7 +89,7 @@ class _Event(msgspec.Struct, gc=False):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_ending = msgspec.json.Decoder(_Ending).decode
-_decode_body = msgspec.json.Decoder(_Response).decode
+_decode_body = base.body_decoder(_Response)
 
 
 def parse_event(data: bytes) -> Delta:
@@ -126,10 +126,7 @@ def _text(value: object, member: str, data: bytes) -> str:
 
 def parse_body(body: bytes) -> Delta:
     """Parse a whole response."""
-    try:
-        response = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
+    response = _decode_body(body)
     if response.output is None and not response.error:
         return Delta(error=base.error_instead_of("output", body))
     delta = _ended(response, "")

@@ -4,13 +4,13 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from typing import Any
 
 import fake_run
 import numpy as np
 import pytest
 from fake_run import MS, START_NS
+from html_balance import assert_is_balanced
 
 from aiperf_svc.adapters.report import page, scales, zoom
 from aiperf_svc.adapters.report.layout import number
@@ -21,34 +21,12 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import ErrorSample
 from aiperf_svc.protocol.records import Rows
 
-VOID = {"meta", "link", "br"}
-
-
-class Balance(HTMLParser):
-    """Checks that every element that opens also closes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
 
 def report(rows: Rows, **fields: Any) -> str:
     text = page.render(
         summarise(fake_run.columns_of(rows), None, fake_run.context(rows, **fields))
     ).decode()
-    parser = Balance()
-    parser.feed(text)
-    assert parser.open == []
+    assert_is_balanced(text)
     for svg in re.findall(r"<svg.*?</svg>", text, re.S):
         ET.fromstring(svg)
         assert "nan" not in svg

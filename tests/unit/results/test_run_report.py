@@ -3,11 +3,11 @@ shows."""
 
 import re
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from typing import Any
 
 import fake_steps as fake
 import pytest
+from html_balance import assert_is_balanced
 
 from aiperf_svc.adapters.report import run_page, scales
 from aiperf_svc.core.results.measured import Column, Series, Table
@@ -15,7 +15,6 @@ from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.workloads.base import Plot
 
-VOID = {"meta", "link", "br"}
 SERIES = Plot(title="Over time", kind="series", name="bandwidth")
 BY_SIZE = Plot(
     title="Latency by size", kind="table", name="latency", x="size", y=("p50",), x_is_log=True,
@@ -24,29 +23,9 @@ BY_SIZE = Plot(
 MATRIX = Plot(title="Between nodes", kind="matrix", name="bandwidth")
 
 
-class Balance(HTMLParser):
-    """Checks that every element that opens also closes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def report(result: RunResult, *plots: Plot) -> str:
     text = run_page.render(result, plots).decode()
-    parser = Balance()
-    parser.feed(text)
-    assert parser.open == []
+    assert_is_balanced(text)
     for svg in re.findall(r"<svg.*?</svg>", text, re.S):
         ET.fromstring(svg)
         assert "nan" not in svg
