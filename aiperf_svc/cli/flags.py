@@ -174,6 +174,10 @@ LOAD = (
         "how long requests in flight may go on after that time (default: 30s)", DURATION),
     Flag(("--ramp-duration", "--concurrency-ramp-duration", "--request-rate-ramp-duration"),
         "load.ramp", "grow concurrency or rate from zero over this time", DURATION),
+    Flag(("--prefill-concurrency",), "load.prefill_concurrency",
+        "most requests that wait for their first token at a time (default: no limit)"),
+    Flag(("--prefill-concurrency-ramp-duration",), "load.prefill_ramp",
+        "grow --prefill-concurrency from one over this time", DURATION),
     Flag(("--request-cancellation-rate",), "load.cancellation.rate",
         "per cent of the requests whose clients leave: they close the connection after the delay, "
         "if the response has not ended by then", PERCENT, read=values.percent),

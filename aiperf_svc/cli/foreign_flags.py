@@ -102,9 +102,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
      "--random-range-ratio --random-corpus-style"),
     ("other", "--rate-series FILE", "--request-rate-series"),
-    ("none", "the load is --concurrency, --request-rate, --stages, --rate-series or "
-     "--fixed-schedule",
-     "--prefill-concurrency --prefill-concurrency-ramp-duration"),
     ("other", "--otlp URL", "--otel-url"),
     ("none", "a finished run is filed in MLflow; nothing is streamed to it",
      "--stream --otel-resource-attributes --gen-ai-provider"),

@@ -136,6 +136,11 @@ class BenchmarkConfig(Model):
                 )
 
     def _check_schedule(self) -> None:
+        if self.load.prefill_concurrency is not None and not self.endpoint.streaming:
+            raise ValueError(
+                "{load.prefill_concurrency} needs {endpoint.streaming}: without a stream there is "
+                "no first token"
+            )
         if not self.load.fixed_schedule:
             return
         if self.dataset.kind not in TRACES:

@@ -56,6 +56,10 @@ class Load(Model):
     cancelled."""
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
+    prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    """Most requests that wait for their first token at a time, in closed and open loop."""
+    prefill_ramp: DurationNs = 0
+    """Time over which `prefill_concurrency` grows linearly from one."""
     samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Requests that are sent together. The next ones are sent when all of them have ended, which
     needs as many users, and one worker."""
@@ -103,6 +107,19 @@ class Load(Model):
         return self
 
     @model_validator(mode="after")
+    def _prefill_fits(self) -> Self:
+        slots = self.prefill_concurrency
+        if slots is None:
+            if self.prefill_ramp:
+                raise ValueError("{prefill_ramp} needs {prefill_concurrency}")
+        elif self.concurrency is not None and slots > self.concurrency:
+            raise ValueError(
+                f"{{prefill_concurrency}} {slots} is above {{concurrency}} {self.concurrency}: it "
+                "would limit nothing"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if not self.fixed_schedule:
             given = [name for name in _OF_A_SCHEDULE if self._is_set(name)]
@@ -141,11 +158,12 @@ class Load(Model):
                 f"{{samples_per_query}} {size} needs {{concurrency}} {size}, and neither a "
                 "schedule nor {ramp}: one query is on its way at a time"
             )
-        if self.cancellation is not None:
-            raise ValueError(
-                f"{{samples_per_query}} {size} waits for whole queries; leave out "
-                "{cancellation.rate}"
-            )
+        for name in ("cancellation", "prefill_concurrency"):
+            if self._is_set(name):
+                raise ValueError(
+                    f"{{samples_per_query}} {size} sends and waits for whole queries; leave out "
+                    f"{{{_NAMES.get(name, name)}}}"
+                )
         for limits in (self, self.warmup):
             if limits is not None and limits.requests is not None and limits.requests % size:
                 raise ValueError(
@@ -197,6 +215,7 @@ _SCHEDULES = ("stages", "rate_series", "fixed_schedule", "user_centric", "bursts
 """Keys that say when requests are sent; those of one rate and of a closed loop are not here."""
 _NAMES = {
     "arrival": "arrival.pattern",
+    "cancellation": "cancellation.rate",
     "user_centric": "user_centric.rate",
 }
 """What to call a part in a message, if not by its own name."""

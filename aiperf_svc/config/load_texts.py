@@ -23,6 +23,8 @@ def load_words(load: Load, *, with_pattern: bool = False) -> list[str]:
         words.append(_schedule(load))
     if load.concurrency is not None:
         words.append(f"{load.concurrency:,} concurrent")
+    if load.prefill_concurrency is not None:
+        words.append(f"{load.prefill_concurrency:,} in prefill")
     if load.cancellation is not None and load.cancellation.rate:
         after = format_duration(load.cancellation.delay)
         words.append(f"{format_share(load.cancellation.rate)} of the clients leave after {after}")

@@ -318,7 +318,8 @@ _SCALARS = (
         "credits and records that went with a lost process", source="accounts", better=LOWER,
         is_ours=True),
     _scalar("capped_request_count", "Capped Requests", "requests",
-        "waited for the concurrency cap or the connection limit", better=LOWER, is_ours=True),
+        "waited for the concurrency cap, a prefill slot or the connection limit", better=LOWER,
+        is_ours=True),
     _scalar("blocked_request_count", "Blocked Requests", "requests",
         "turns of load.user_centric that were due before the response to the turn before had "
         "ended, and waited for it; absent if there is none",

@@ -24,8 +24,8 @@ SINGLETONS = (
 )
 
 CAPPED_SLOTS_PER_WORKER = 250
-"""Fewest users of a worker under an open-loop cap. With fewer, a request waits in one worker while
-another has a free slot (pooling loss of many small queues)."""
+"""Fewest slots of a worker under an open-loop cap or a limit on prefill. With fewer, a request
+waits in one worker while another has a free slot (pooling loss of many small queues)."""
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Connections of one worker in a local run, where the fd limit and the cores set the number of
 workers, not `connections_per_worker`."""
@@ -157,6 +157,14 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
         # One worker a core, one core left for the target or the control services.
         spare = max(1, int(facts.cores) - 1)
         wanted = max(wanted, min(spare, math.ceil((load.concurrency or 1) / 50)))
+    slots = load.prefill_concurrency
+    if slots is not None:
+        wanted = min(wanted, max(1, slots // CAPPED_SLOTS_PER_WORKER))
+        if limits.min > slots:
+            raise ConfigError(
+                f"workers.min {limits.min} is above load.prefill_concurrency {slots}: a worker "
+                "without a slot could send nothing"
+            )
     count = max(limits.min, min(wanted, load.concurrency or wanted))
     if limits.max is not None:
         count = min(count, limits.max)

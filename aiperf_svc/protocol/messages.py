@@ -454,6 +454,9 @@ class PhaseOpened(Message, frozen=True):
     ramp_ns: int
     worker_rank: int
     worker_count: int
+    prefill_concurrency: int = 0
+    """Total of all workers: most requests that wait for their first token; 0: no limit."""
+    prefill_ramp_ns: int = 0
 
 
 class CreditsGranted(Message, frozen=True):

@@ -39,7 +39,7 @@ class Flag(IntFlag):
     STREAMED = 64
     """The request asked for a stream."""
     CAPPED = 128
-    """The request had to wait for the concurrency cap or the connection limit."""
+    """The request had to wait for the concurrency cap, a prefill slot or the connection limit."""
     ABANDONS = 256
     """The client leaves a set time after the request was sent, if the response has not ended by
     then."""

@@ -46,7 +46,7 @@ _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Fl
 _BLOCKED = int(Flag.BLOCKED)
 
 
-class _Session:
+class Session:
     """State of a conversation in progress."""
 
     __slots__ = ("due", "entry", "flags", "history", "index", "turn", "turns")
@@ -130,7 +130,7 @@ class LoadGenerator:
         """Times at which further users begin."""
         self._to_connect: deque[int] = deque()
         """Those of these times for which no connection has been made yet."""
-        self._later: list[tuple[int, int, _Session | None]] = []
+        self._later: list[tuple[int, int, Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
         self._waiting = PackedPairs()
         """Requests that wait for the cap in open loop: (index, due)."""
@@ -270,7 +270,7 @@ class LoadGenerator:
         """Take in the end of a request: continue its conversation, or end its credit and free its
         user."""
         if outcome == _COMPLETED:
-            session: _Session | None = request.session
+            session: Session | None = request.session
             if session is not None and session.turn + 1 < session.turns:
                 self._continue(session, request)
                 return
@@ -378,13 +378,13 @@ class LoadGenerator:
             self.max_in_flight = active
         if entry.turns > 1:
             turns = min(self._turns.get(index, entry.turns), entry.turns)
-            self._send_turn(_Session(index, entry, turns, flags, due), due)
+            self._send_turn(Session(index, entry, turns, flags, due), due)
             return
         flags |= self._base_flags | _LAST_TURN
         prefix = self._first_id_prefix
         self._send(Request(entry.first, prefix, self.phase, index, due, flags))
 
-    def _send_turn(self, session: _Session, due: int) -> None:
+    def _send_turn(self, session: Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns
         prepared = session.entry.prepare(session.turn, session.history)
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
@@ -392,7 +392,7 @@ class LoadGenerator:
         kept = None if is_last else bytearray()
         self._send(Request(prepared, prefix, self.phase, session.index, due, flags, session, kept))
 
-    def _continue(self, session: _Session, request: Request) -> None:
+    def _continue(self, session: Session, request: Request) -> None:
         entry, end = session.entry, request.end_wall_ns
         messages = entry.turn(session.turn).messages
         try:

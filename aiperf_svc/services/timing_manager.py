@@ -222,6 +222,8 @@ class TimingManager(BaseService):
                 ramp_ns=plan.ramp_ns,
                 worker_rank=rank,
                 worker_count=len(announced.workers),
+                prefill_concurrency=plan.prefill_concurrency,
+                prefill_ramp_ns=plan.prefill_ramp_ns,
             )
             await self._send(worker, opened)
 

@@ -35,7 +35,6 @@ from aiperf_svc.core.control.control_intervals import (
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
-from aiperf_svc.core.load.abandonment import abandonment_of
 from aiperf_svc.core.load.target_choice import shift_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
@@ -67,8 +66,9 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.generators import generator_of
 from aiperf_svc.services.load_generator import LoadGenerator
-from aiperf_svc.services.query_generator import QueryGenerator
+from aiperf_svc.services.prefill_generator import PrefillGenerator
 
 STARVED_RETURN_S = 0.002
 """Shortest time between returns when users wait for credits."""
@@ -159,17 +159,14 @@ class Worker(BaseService):
         targets = [await self._find_target(each, until_mono_ns) for each in self._configs]
         target = targets[0]
         self._entries = entries = EntryCache(target, self._wanted.put_nowait)
-        is_of_queries = config.load.samples_per_query > 1
-        make_generator = QueryGenerator if is_of_queries else LoadGenerator
-        self._generator = generator = make_generator(
+        self._generator = generator = generator_of(
+            config,
             run_id=self.context.run_id,
             entries=entries,
             is_streaming=config.endpoint.streaming,
             connection_limit=max(1, fd_limit() - RESERVED_FDS),
             extend_history=self._extend_history,
             on_starved=self._return_now.set,
-            abandonment=abandonment_of(config),
-            turn_gap_ns=config.load.user_centric.turn_gap_ns if config.load.user_centric else 0,
         )
         self._client = client = self._make_client(targets, generator)
         generator.attach(client)
@@ -216,6 +213,7 @@ class Worker(BaseService):
             "on_timer": generator.on_timer,
             "on_batch": self._on_batch,
             "poll_every_ns": poll_interval_ns(self.context.topology.workers_a_core),
+            "on_part": generator.on_part if isinstance(generator, PrefillGenerator) else None,
         }
         if len(targets) == 1:
             return InferenceClient(targets[0], **given)

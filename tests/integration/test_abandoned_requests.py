@@ -61,6 +61,21 @@ async def test_a_response_that_ends_before_the_delay_is_complete(tmp_path: Path)
     assert "request_latency" not in summary
 
 
+async def test_of_several_targets_each_sees_the_clients_that_left_it(tmp_path: Path) -> None:
+    with server(ttft="100ms", tokens=1) as one, server(ttft="100ms", tokens=1) as other:
+        load: dict[str, Any] = {"concurrency": 10, "requests": 100}
+        load["cancellation"] = {"rate": "40%", "delay": "20ms"}
+        settings = config(one.url, **load)
+        settings["endpoint"] |= {"urls": [other.url], "url_strategy": "least_in_flight"}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+        left = [one.truth()["disconnected"], other.truth()["disconnected"]]
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert sum(left) == accounts["abandoned"] == len(chosen(100, 0.4))
+    assert min(left) > 5
+    assert accounts["violations"] == []
+
+
 async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=30)
     with server(ttft="100ms", tokens=1) as mock:

@@ -132,6 +132,7 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
         "requests": load.requests,
         "duration": load.duration / 1e9 if load.duration else None,
         "concurrency": load.concurrency,
+        "prefill_concurrency": load.prefill_concurrency,
         "rate": load.user_centric.rate if load.user_centric else load.request_rate,
     }
     phase |= {name: value for name, value in optional.items() if value is not None}

@@ -45,6 +45,8 @@ class InferenceClient:
     `on_end(request, outcome)` is called when a request has ended; it may send the next one at once.
     `on_timer(now_wall_ns)` is called when the time given to `wake_at` has come.
     `on_batch(fragments, reads, bodies, last_seq)` takes a finished batch.
+    `on_part(request)` is called for each read after which the response to a request whose response
+    is kept (`Request.kept`) goes on; it may send.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class InferenceClient:
         on_timer: Callable[[int], None],
         on_batch: Callable[[bytes, bytes, bytes, int], None],
         poll_every_ns: int,
+        on_part: Callable[[Request], None] | None = None,
         records: RawRecords | None = None,
         first_id: int = 0,
     ) -> None:
@@ -76,7 +79,7 @@ class InferenceClient:
         )
         self._writer = writer = RequestWriter(target, pool, in_flight, first_id=first_id)
         self._reader = ResponseReader(
-            epoll, pool, records, in_flight, writer, self._take_timer_event
+            epoll, pool, records, in_flight, writer, self._take_timer_event, on_part
         )
         self._wake_at_wall_ns: int | None = None
         """Time at which the timer fires; None when it is not set."""
@@ -159,6 +162,10 @@ class InferenceClient:
     def carrier_of(self, request: Request) -> Connection | None:
         """Return the connection that carries a request now. Visits every connection."""
         return next((c for c in self._connections.values() if c.request is request), None)
+
+    def has(self, conn: Connection) -> bool:
+        """Return whether a connection is one of this client's, and open."""
+        return self._connections.get(conn.fd) is conn
 
     def abandon(self, carrier: Connection, request: Request) -> None:
         """End a request because its client leaves, and close its connection, once all that has

@@ -77,11 +77,12 @@ class ResponseReader:
         in_flight: RequestsInFlight,
         writer: RequestWriter,
         on_other: Callable[[int], None],
+        on_part: Callable[[Request], None] | None = None,
     ) -> None:
         self._epoll = first_set
         self._connections = pool.by_fd
         self._records, self._in_flight, self._writer = records, in_flight, writer
-        self._on_other = on_other
+        self._on_other, self._on_part = on_other, on_part
         self._bodies = select.epoll()
         """The second set: connections in the middle of a response."""
         self._bodies_fd = self._bodies.fileno()
@@ -308,6 +309,8 @@ class ResponseReader:
         if request.bytes_in > most:
             text = f"over {most // 2**20} MiB: cut off"
             self._in_flight.fail(conn, ErrorKind.TOO_LARGE, text)
+        elif request.kept is not None and self._on_part is not None:
+            self._on_part(request)
 
     def _learn_layout(self, request: Request, data: bytes) -> None:
         self._layouts_left -= 1

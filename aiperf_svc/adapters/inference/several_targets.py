@@ -37,6 +37,7 @@ class SeveralTargets:
         on_timer: Callable[[int], None],
         on_batch: Callable[[bytes, bytes, bytes, int], None],
         poll_every_ns: int,
+        on_part: Callable[[Request], None] | None = None,
     ) -> None:
         """`shift` is added to the index of a request to find its target, or with
         `is_least_in_flight` the one that is preferred among equals."""
@@ -53,6 +54,7 @@ class SeveralTargets:
                 on_timer=on_timer,
                 on_batch=on_batch,
                 poll_every_ns=poll_every_ns,
+                on_part=on_part,
                 records=records,
                 first_id=number << TARGET_SHIFT,
             )
@@ -122,14 +124,14 @@ class SeveralTargets:
 
     def carrier_of(self, request: Request) -> Connection | None:
         """Return the connection that carries a request now. Visits every connection."""
-        return self._part_of(request).carrier_of(request)
+        found = (part.carrier_of(request) for part in self.parts)
+        return next((carrier for carrier in found if carrier is not None), None)
 
     def abandon(self, carrier: Connection, request: Request) -> None:
         """End a request because its client leaves."""
-        self._part_of(request).abandon(carrier, request)
-
-    def _part_of(self, request: Request) -> InferenceClient:
-        return self.parts[(request.index + self._shift) % self._count]
+        for part in self.parts:
+            if part.has(carrier):
+                part.abandon(carrier, request)
 
     def _least_in_flight(self, request: Request, in_turn: int) -> int:
         """Return the target with the fewest requests in flight; of equal ones, the next after the

@@ -50,6 +50,9 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     grace_ns: int = 0
     """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0
+    prefill_concurrency: int = 0
+    """Most requests that wait for their first token; 0: no limit."""
+    prefill_ramp_ns: int = 0
     is_target_near: bool = False
     """Whether connections to the target cross no network."""
 
@@ -105,6 +108,8 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         duration_ns=(limits.duration if is_warmup else load.end) or 0,
         grace_ns=limits.grace_period,
         ramp_ns=0 if is_warmup else load.ramp,
+        prefill_concurrency=load.prefill_concurrency or 0,
+        prefill_ramp_ns=0 if is_warmup else load.prefill_ramp,
         is_target_near=all(is_loopback(address_of(u).host) for u in config.endpoint.first_hops),
     )
 

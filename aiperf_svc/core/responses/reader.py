@@ -101,6 +101,11 @@ class ResponseFormat:
             known = self._known[raw] = head, self._mode(head)
         return known
 
+    def is_stream(self, raw: bytes) -> bool:
+        """Return whether the body after these heads is a stream of events. Raises
+        ProtocolViolation."""
+        return self.take_heads(raw)[1] == _STREAM
+
     def _mode(self, head: Head) -> int:
         is_other_type = head.content_type and head.content_type not in self.content_types
         if head.status >= 300 or is_other_type or head.content_coding:

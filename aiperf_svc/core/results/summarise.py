@@ -233,6 +233,9 @@ def _slot_use(
     latency = metrics.get("request_latency")
     if load.is_open_loop or load.concurrency is None or latency is None:
         return None
+    if load.prefill_concurrency is not None:
+        # Its users wait for a slot, as they are meant to.
+        return None
     use = slot_use(
         rows,
         totals,

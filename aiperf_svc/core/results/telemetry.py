@@ -36,7 +36,7 @@ def _load_facts(summary: Summary) -> LoadFacts:
         end_ns=summary.last_end_wall_ns,
         steady_ns=begin_ns + profiling.ramp_ns,
         stop_ns=_last_start_ns(summary, begin_ns),
-        concurrency=None if load.is_open_loop else load.concurrency,
+        concurrency=None if load.is_open_loop or load.prefill_concurrency else load.concurrency,
         ttft_mean_ms=summary.measured("time_to_first_token", "avg"),
         latency_ms=summary.measured("request_latency", "p50") or 0.0,
         requests=int(summary.scalars["request_count"]),

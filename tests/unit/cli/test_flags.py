@@ -140,6 +140,7 @@ REPLAY = (
     "--custom-dataset-type",
     "mooncake_trace",
 )
+PREFILL = ("--streaming", "--prefill-concurrency", "2")
 USERS = ("--user-centric-rate", "7.5", "--num-users", "30", "--conversation-turn-mean", "4")
 USERS += ("--duration", "5m")
 VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -198,6 +199,11 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--replay-speedup": ((*REPLAY, "--replay-speedup", "2.5"), 2.5),
     "--request-count": (("--request-count", "9"), 9),
     "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
+    "--prefill-concurrency": (PREFILL, 2),
+    "--prefill-concurrency-ramp-duration": (
+        (*PREFILL, "--prefill-concurrency-ramp-duration", "30"),
+        30 * 10**9,
+    ),
     "--bursts": (
         ("--bursts", "200:5s/1m", "--duration", "5m"),
         Bursts(rate=200, length="5s", every="1m"),  # type: ignore[arg-type]

@@ -1,0 +1,58 @@
+"""Finds the first token of responses while they come.
+
+Only a load with a limit on requests in prefill needs to know it at once; all others learn it from
+the records. It is the same first token: a content, reasoning or tool-call delta.
+"""
+
+from typing import Any
+
+from aiperf_svc.core.responses.events import ResponseEvents
+from aiperf_svc.core.responses.http1 import ProtocolViolation
+from aiperf_svc.core.responses.reader import ResponseFormat
+from aiperf_svc.core.responses.sse import EventTooLarge
+
+
+class FirstTokens:
+    """The responses that have begun and have had no token yet."""
+
+    def __init__(self, format: ResponseFormat) -> None:
+        self._format = format
+        self._begun: dict[Any, tuple[ResponseEvents | None, int]] = {}
+        """Parser of the events, None for a response without any, and how many bytes it has had."""
+
+    def has_come(self, request: Any, raw: bytearray, *, body_offset: int, framing: int) -> bool:
+        """Return whether the response to `request` has had its first token; `raw` is all that has
+        come of it, and its headers end at `body_offset`. Must not be asked again after that."""
+        events, taken = self._begun.get(request) or (self._begin(raw, body_offset, framing))
+        if events is not None:
+            data = bytes(memoryview(raw)[taken:])
+            try:
+                if _has_token(events, data):
+                    self.forget(request)
+                    return True
+            except (ProtocolViolation, EventTooLarge):
+                events = None  # An error, which its record will say.
+        self._begun[request] = events, len(raw)
+        return False
+
+    def forget(self, request: Any) -> None:
+        """Forget a response that has ended."""
+        self._begun.pop(request, None)
+
+    def _begin(
+        self, raw: bytearray, body_offset: int, framing: int
+    ) -> tuple[ResponseEvents | None, int]:
+        try:
+            is_stream = self._format.is_stream(bytes(raw[:body_offset]))
+        except ProtocolViolation:
+            is_stream = False
+        return ResponseEvents(self._format.memo, framing) if is_stream else None, body_offset
+
+
+def _has_token(events: ResponseEvents, data: bytes) -> bool:
+    at = 0
+    while at < len(data) and events.failure is None:
+        found, at = events.feed(data, at, len(data))
+        if any(delta.content or delta.reasoning or delta.tool_calls for delta, _ in found):
+            return True
+    return False

@@ -1,0 +1,227 @@
+"""A limit on requests that wait for their first token, against a server that says how many did."""
+
+from pathlib import Path
+from time import time_ns
+from typing import Any
+
+import msgspec
+import pytest
+from in_one_loop import config, lines, server, stack, talks
+
+from aiperf_svc.adapters.inference.entry_cache import EntryCache
+from aiperf_svc.adapters.inference.request import Request
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import (
+    Conversation,
+    CreditsGranted,
+    DatasetBlock,
+    PhaseOpened,
+    Turn,
+)
+from aiperf_svc.protocol.records import Flag
+from aiperf_svc.services.prefill_generator import PrefillGenerator
+
+
+def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
+    """The most requests that had arrived at the server and whose first token had not arrived here,
+    both by the kernel's stamps."""
+    edges = [(row["arrival_wall_ns"], 1) for row in rows]
+    for line in lines(folder / "artifacts"):
+        ttft_ns = line["metrics"]["time_to_first_token"]["value"] * 1e6
+        edges.append((line["metadata"]["request_start_ns"] + ttft_ns, -1))
+    most = now = 0
+    for _, step in sorted(edges):
+        now += step
+        most = max(most, now)
+    return most
+
+
+async def test_no_more_requests_wait_for_a_first_token_than_allowed(tmp_path: Path) -> None:
+    # The role comes at once and is no token.
+    with server(ttft="20ms", itl="3ms", tokens=30, role_chunk=True) as mock:
+        load = {"concurrency": 24, "requests": 120, "prefill_concurrency": 3}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["completed"] == truth["completed"] == 120
+    assert accounts["violations"] == []
+    assert most_in_prefill(truth["rows"], tmp_path) == 3
+    # Decoding, 87 ms, is not limited, so more are in flight than in prefill; but 3 at a time for 20
+    # ms are fewer than 24 users for 107 ms want, so users wait for a slot.
+    assert 6 < truth["max_in_flight"] <= 24
+    assert summary["capped_request_count"]["avg"] > 30
+
+
+async def test_an_open_loop_and_its_conversations_have_the_limit_too(tmp_path: Path) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=30)
+    with server(ttft="20ms", itl="5ms", tokens=10) as mock:
+        load = {"request_rate": 200, "requests": 90, "prefill_concurrency": 4}
+        settings = config(mock.url, dataset=dataset, **load)
+        settings["workers"] = {"min": 2}
+        async with stack(settings, tmp_path, workers=2) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert truth["completed"] == accounts["requests_sent"] == 90
+    assert (accounts["completed"], accounts["violations"]) == (30, [])
+    assert 2 < most_in_prefill(truth["rows"], tmp_path) <= 4
+    # What was due waits, and the intended latency says so.
+    assert summary["intended_time_to_first_token"]["max"] > summary["time_to_first_token"]["max"]
+
+
+async def test_requests_without_a_first_token_give_their_slot_back(tmp_path: Path) -> None:
+    with server(ttft="10ms", itl="2ms", tokens=20, error_rate=0.3, cut_rate=0.2) as mock:
+        load = {"concurrency": 10, "requests": 100, "prefill_concurrency": 2}
+        load |= {"cancellation": {"rate": "20%", "delay": "5ms"}, "duration": "20s"}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (
+        accounts["issued"]
+        == 100
+        == sum(accounts[name] for name in ("completed", "errored", "abandoned"))
+    )
+    assert accounts["violations"] == []
+
+
+async def test_a_stop_ends_what_waits_for_a_slot(tmp_path: Path) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, count=30)
+    with server(ttft="60ms", tokens=1) as mock:
+        load = {"request_rate": 100, "duration": "600ms", "prefill_concurrency": 2}
+        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["violations"] == []
+    assert accounts["unsent"] > 10
+    assert accounts["requests_sent"] == truth["requests"] <= 24
+
+
+# --- the generator alone -------------------------------------------------------------------------
+
+HEAD = ("run", "timing-manager", 1)
+PAST = 1_000
+
+
+class NotingClient:
+    """Keeps the requests that it is to send."""
+
+    requests_sent = retries = in_flight = held_back_ns = clock_steps_ns = ended_near_steps = 0
+
+    def __init__(self) -> None:
+        self.sent: list[Request] = []
+
+    def send(self, request: Request) -> None:
+        self.sent.append(request)
+
+    def revoke_unwritten(self) -> int:
+        return 0
+
+    def preconnect(self, _: int) -> bool:
+        return True
+
+    def poll_often(self, _: bool) -> None:
+        pass
+
+    def wake_at(self, _: int | None) -> None:
+        pass
+
+
+class TokensOnRequest:
+    """Says that a first token has come of the responses in `come`."""
+
+    def __init__(self) -> None:
+        self.come: list[Request] = []
+
+    def has_come(self, request: Request, _: bytearray, **__: int) -> bool:
+        return request in self.come
+
+    def forget(self, _: Request) -> None:
+        pass
+
+
+def generator(*, turns: int = 1, **opened: Any) -> tuple[PrefillGenerator, NotingClient, Any]:
+    checked = BenchmarkConfig.model_validate(
+        config("http://127.0.0.1:1", concurrency=9, requests=1)
+    )
+    entries = EntryCache(resolve_target(checked), lambda block: None)
+    talk = Conversation("c", (Turn(b"{}"),) * turns)
+    entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (talk,), bytes(4)))
+    tokens: Any = TokensOnRequest()
+    made = PrefillGenerator(
+        first_tokens=tokens,
+        run_id="run",
+        entries=entries,
+        is_streaming=True,
+        connection_limit=100,
+        extend_history=lambda history, messages, request: b"",
+        on_starved=lambda: None,
+    )
+    client = NotingClient()
+    made.attach(client)  # type: ignore[arg-type]
+    phase = PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 9, 0, 0, 1)
+    made.open_phase(msgspec.structs.replace(phase, prefill_concurrency=2, **opened), 0)
+    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 50), 0)
+    return made, client, tokens
+
+
+def read(made: PrefillGenerator, request: Request) -> None:
+    """A read after which the response goes on."""
+    request.body_offset = 10
+    made.on_part(request)
+
+
+def end(made: PrefillGenerator, request: Request, outcome: Outcome = Outcome.COMPLETED) -> None:
+    request.start_wall_ns = request.end_wall_ns = PAST
+    made.on_end(request, outcome)
+
+
+def test_a_first_token_lets_the_next_user_send_and_the_rest_is_read_the_fast_way() -> None:
+    made, client, tokens = generator()
+    assert len(client.sent) == 2
+    first = client.sent[0]
+    read(made, first)
+    assert len(client.sent) == 2
+    assert first.kept is not None
+    tokens.come.append(first)
+    read(made, first)
+    assert len(client.sent) == 3
+    assert first.kept is None
+    end(made, first)  # its slot is another's by now
+    assert len(client.sent) == 3
+    assert client.sent[2].flags & Flag.CAPPED
+    assert not first.flags & Flag.CAPPED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.ERRORED, Outcome.ABANDONED])
+def test_an_end_without_a_first_token_gives_the_slot_back(outcome: Outcome) -> None:
+    made, client, _ = generator()
+    end(made, client.sent[0], outcome)
+    made.on_timer(time_ns())
+    assert len(client.sent) == 3
+
+
+def test_the_bytes_of_a_turn_stay_for_the_history_and_its_next_turn_needs_a_slot_too() -> None:
+    made, client, tokens = generator(turns=2)
+    first, second = client.sent
+    tokens.come.append(first)
+    read(made, first)
+    assert first.kept is not None
+    end(made, first)  # its next turn waits for a slot: two others have them
+    assert len(client.sent) == 3
+    tokens.come.append(second)
+    read(made, second)
+    assert [(request.index, request.turn) for request in client.sent[3:]] == [(0, 1)]
+    assert client.sent[3].flags & Flag.CAPPED
+
+
+def test_slots_of_a_ramp_are_used_when_they_open() -> None:
+    start = time_ns()
+    made, client, _ = generator(start_wall_ns=start, prefill_ramp_ns=10**12)
+    made.on_timer(start)
+    assert len(client.sent) == 1
+    made.connect_ahead(start + 5 * 10**11)
+    assert len(client.sent) == 2

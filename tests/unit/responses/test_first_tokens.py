@@ -1,0 +1,77 @@
+"""The first token is found in the read that ends its event, however the bytes are cut."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.core.endpoints.chat import CHAT
+from aiperf_svc.core.responses.first_tokens import FirstTokens
+from aiperf_svc.core.responses.reader import ResponseFormat
+from aiperf_svc.protocol.records import Framing
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def tokens() -> FirstTokens:
+    return FirstTokens(ResponseFormat(CHAT, is_streaming=True, keeps_text=False))
+
+
+def event(**delta: Any) -> bytes:
+    body = {"id": "1", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+def found_at(*, body: bytes, step: int, head: bytes = HEAD % b"text/event-stream") -> int | None:
+    """How many bytes of the body had come when the first token was found, in reads of `step`."""
+    made = tokens()
+    raw = bytearray(head)
+    for at in range(0, len(body), step):
+        raw += body[at : at + step]
+        if made.has_come("r", raw, body_offset=len(head), framing=Framing.CHUNKED):
+            return min(at + step, len(body))
+    return None
+
+
+ROLE = event(role="assistant", content="")
+COMMENT = b": still waiting\n\n"
+
+
+@pytest.mark.parametrize(
+    "first", [{"content": "a"}, {"reasoning_content": "b"}, {"role": "assistant", "content": "c"}]
+)
+def test_what_comes_before_the_first_token_is_none(first: dict[str, str]) -> None:
+    before = chunked(COMMENT, ROLE, COMMENT)
+    body = before + chunked(event(**first), event(content="d"))
+    end = len(before) + len(chunked(event(**first)))
+    for step in (1, 7, 50):
+        found = found_at(body=body, step=step)
+        assert found is not None
+        assert end - 4 <= found < end + step
+
+
+def test_a_stream_without_a_token_and_a_response_that_is_no_stream_have_none() -> None:
+    end = b"data: [DONE]\n\n"
+    assert found_at(body=chunked(ROLE, end), step=9) is None
+    error = chunked(b'{"error": {"message": "no"}}')
+    assert found_at(body=error, step=9, head=HEAD % b"application/json") is None
+    assert found_at(body=chunked(b"data: {no JSON\n\n", event(content="a")), step=9) is None
+    assert found_at(body=b"zz\r\nbroken" + chunked(event(content="a")), step=9) is None
+
+
+def test_requests_are_apart_and_forgotten_ones_begin_anew() -> None:
+    made = tokens()
+    head = HEAD % b"text/event-stream"
+    part, rest = chunked(event(content="a"))[:20], chunked(event(content="a"))[20:]
+    for request in ("one", "other"):
+        raw = bytearray(head + part)
+        assert not made.has_come(request, raw, body_offset=len(head), framing=Framing.CHUNKED)
+    made.forget("other")
+    whole = bytearray(head + part + rest)
+    assert made.has_come("one", whole, body_offset=len(head), framing=Framing.CHUNKED)
+    assert made.has_come("other", whole, body_offset=len(head), framing=Framing.CHUNKED)
+    assert not made._begun
