@@ -207,6 +207,8 @@ DATASET = (
         "tokens of a system prompt that all requests share (default: none)"),
     Flag(("--system-prompt",), "dataset.prefix.system_prompt",
         "text of that system prompt", "TEXT"),
+    Flag(("--user-context-prompt-length",), "dataset.prefix.context_tokens",
+        "tokens after these with which each conversation begins, shared by its own turns only"),
     Flag(("--cache-bust",), "dataset.cache_bust",
         "put a marker that no other prompt has into each: system_prefix, system_suffix, "
         "first_turn_prefix or first_turn_suffix (default: none)", "WHERE", read=values.word),

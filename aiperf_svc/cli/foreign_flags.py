@@ -97,8 +97,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "--replay-speedup", "--synthesis-speedup-ratio"),
     ("none", "synthetic prompts are made of common words", "--prompt-corpus"),
     ("other", "--system-prompt \"$(cat FILE)\"", "--system-prompt-file"),
-    ("other", "--isl: the tokens that only one conversation has are its own",
-     "--user-context-prompt-length"),
     ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
      "--random-range-ratio --random-corpus-style"),
     ("other", "--rate-series FILE", "--request-rate-series"),

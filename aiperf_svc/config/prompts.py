@@ -77,6 +77,9 @@ class Prefix(Model):
     """Number of different prefixes. Each is shared by as many requests as any other."""
     tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of each of these prefixes."""
+    context_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens after these with which each conversation begins its first turn. No other has them, but
+    its later turns do."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -102,6 +102,7 @@ class Purpose(IntEnum):
     SOUND_LENGTHS = 16
     MEDIA = 17
     POOLS = 18
+    CONTEXT_WORDS = 19
 
 
 _DATASET_KEY = 0xDA7A

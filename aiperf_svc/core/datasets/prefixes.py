@@ -43,16 +43,17 @@ def with_prefixes(
     system = prefix.system_prompt or (texts[-1] if prefix.system_tokens else "")
     system_tokens = counter.count(system) if counter is not None and system else 0
     groups = _groups(prefix.groups, len(entries), seed)
+    contexts = _contexts(prefix, len(entries), seed, counter)
     completed = []
-    for entry, group in zip(entries, groups, strict=True):
+    for entry, group, context in zip(entries, groups, contexts, strict=True):
         turn = entry.turns[0]
         before = [texts[group]] if prefix.groups else []
         if system and not takes_messages:
             before.insert(0, system)
-        text = " ".join([*before, *turn.prompt.texts])
+        text = " ".join([*before, *context, *turn.prompt.texts])
         tokens = turn.input_tokens
         if counter is not None:
-            tokens += prefix.tokens + system_tokens
+            tokens += prefix.tokens + prefix.context_tokens + system_tokens
             own = tokens - (system_tokens if takes_messages else 0)
             text = repaired(text, own, counter)
         prompt = msgspec.structs.replace(
@@ -61,6 +62,17 @@ def with_prefixes(
         turn = msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
         completed.append(msgspec.structs.replace(entry, turns=(turn, *entry.turns[1:])))
     return completed
+
+
+def _contexts(
+    prefix: Prefix, count: int, seed: int, counter: TokenCounter | None
+) -> list[list[str]]:
+    """Return the text that only one entry begins with, of each entry."""
+    if not prefix.context_tokens:
+        return [[]] * count
+    lengths = np.full(count, prefix.context_tokens, dtype=np.int64)
+    rng = generator(seed, Purpose.CONTEXT_WORDS)
+    return [[text] for text in exact_texts(lengths, "dataset.prefix", rng, counter)]
 
 
 def _groups(number: int, count: int, seed: int) -> list[int]:

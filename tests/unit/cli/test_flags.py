@@ -239,6 +239,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--batch-size": (("--endpoint-type", "embeddings", "-b", "4"), 4),
     "--shared-system-prompt-length": (("--shared-system-prompt-length", "100"), 100),
     "--system-prompt": (("--system-prompt", "Be brief."), "Be brief."),
+    "--user-context-prompt-length": (("--user-context-prompt-length", "40"), 40),
     "--cache-bust": (("--cache-bust", "system_prefix"), "system_prefix"),
     "--num-prefix-prompts": (
         ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),

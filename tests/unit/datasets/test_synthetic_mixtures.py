@@ -179,6 +179,21 @@ def test_a_system_prompt_can_be_given_as_text(config: Config, counter: LibraryTo
     assert {counter.count(text) for _, text in found} == {29}
 
 
+def test_the_context_of_a_conversation_is_its_own_and_comes_after_what_is_shared(
+    config: Config, any_counter: LibraryTokenCounter
+) -> None:
+    found = made(config, any_counter, "chat", system_tokens=10, context_tokens=30)
+    tokens = [any_counter.encode(text) for _, text in found]
+    assert {len(each) for each in tokens} == {50}
+    assert max(shared(a, b) for a, b in combinations(tokens, 2)) < 3
+    grouped = made(config, any_counter, "chat", groups=1, tokens=25, context_tokens=30)
+    tokens = [any_counter.encode(text) for (text,) in grouped]
+    assert {len(each) for each in tokens} == {75}
+    alike = [shared(a, b) for a, b in combinations(tokens, 2)]
+    assert min(alike) >= 25
+    assert max(alike) < 28
+
+
 def test_each_prefix_is_used_as_often_as_any_other_in_no_fixed_order(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
