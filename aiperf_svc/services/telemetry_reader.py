@@ -77,8 +77,12 @@ class TelemetryReader:
         try:
             if self._sources:
                 await self._read_all()
-        except Exception:
+        except Exception as error:
             log.exception("telemetry has ended; the run goes on without it")
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            for source in self._sources:
+                source.fail(f"reading has ended: {error}")
         finally:
             self._started.set()
             self._ended.set()

@@ -1,4 +1,5 @@
-"""A real Prometheus reads a local run, and has a response to every query of the dashboard."""
+"""A real Prometheus reads a local run and has a response to every query of the dashboard; what the
+page has of other runs."""
 
 import json
 import shutil
@@ -25,10 +26,6 @@ USERS = 4
 NOT_HERE = ("aiperf_steps_", "aiperf_trials_", "aiperf_server_kv_cache_ratio")
 """Of other kinds of runs and servers."""
 Json = dict[str, Any]
-
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed"
-)
 
 
 class Prometheus:
@@ -104,6 +101,7 @@ def queries() -> list[str]:
     return found
 
 
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 def test_a_prometheus_reads_a_local_run_and_can_draw_the_dashboard(tmp_path: Path) -> None:
     port, page_port, *_ = free_ports().values()
     began_s = time.time()
@@ -129,3 +127,36 @@ def test_a_prometheus_reads_a_local_run_and_can_draw_the_dashboard(tmp_path: Pat
         rules = [rule for group in found.get("rules")["groups"] for rule in group["rules"]]
         assert {rule["health"] for rule in rules} == {"ok"}
         assert found.values('ALERTS{alertname=~"AiperfRunFailed|AiperfWorkersLost"}', began_s) == []
+
+
+def test_the_page_of_a_tool_on_ranks_has_its_steps_and_what_its_couriers_do(
+    tmp_path: Path,
+) -> None:
+    page_port, *_ = free_ports().values()
+    go = tmp_path / "go.jsonl"
+    script = f"until [ -e {go} ]; do sleep 0.05; done; echo speed: 1"
+    metrics = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
+    workload = {"kind": "command", "command": ["sh", "-c", script], "metrics": metrics}
+    config = tmp_path / "input.jsonl"
+    config.write_text(json.dumps({"workload": workload}))
+    command = Command(tmp_path, None, "--config", str(config), "--serve-metrics", str(page_port))
+
+    def is_whole() -> bool:
+        assert command.process.poll() is None, command.process.communicate()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{page_port}/metrics") as response:
+                page = response.read().decode()
+        except urllib.error.URLError:
+            return False
+        wanted = (
+            'aiperf_run_state{state="profiling"} 1',
+            'aiperf_steps_planned{workload="command"} 1',
+            'aiperf_service_cpu_ratio{service="worker"}',
+            'aiperf_node_cpu_lost_ratio{cause="pressure"}',
+        )
+        return all(each in page for each in wanted)
+
+    wait_until(is_whole)
+    go.touch()
+    command.finish()
+    assert command.code in FINISHED, command.errors

@@ -16,7 +16,7 @@ from aiohttp import web
 from arro3.io import read_parquet
 from in_one_loop import config, server, stack
 
-from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES
+from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES, PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.series import server_load
@@ -84,6 +84,22 @@ async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
         (log,) = await read_once(with_telemetry(base, target=False, server_metrics=[url]))
     assert not log.has_pages
     assert failure in log.failure
+
+
+async def test_telemetry_that_breaks_is_named_and_fails_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetch(*_given: Any, **_more: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(PageClient, "fetch", fetch)
+    with server(tokens=3) as mock:
+        base = config(mock.url, concurrency=2, requests=20)
+        async with stack(with_telemetry(base, server_metrics=[mock.url]), tmp_path) as run:
+            summary = await run.results()
+    assert summary["request_count"]["avg"] == 20
+    (source,) = summary["aiperf_svc"]["system"]["sources"]
+    assert "reading has ended: a bug" in source["problem"]
 
 
 async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_for_is() -> None:

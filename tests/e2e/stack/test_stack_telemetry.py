@@ -1,6 +1,7 @@
 """What a stack sees of its server and GPUs through its own network policies, and what it makes for
 a Prometheus operator."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,11 @@ GROUP = "monitoring.coreos.com"
 KINDS = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
 USERS = 8
 GPU = "nvidia.com/gpu"
+READ = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": f"Bearer {sys.argv[2]}"})
+print(urllib.request.urlopen(request, timeout=10).read().decode())
+"""
 RELEASE = {"release": "test"}
 
 
@@ -72,6 +78,29 @@ def watched(benchmark: Config) -> None:
     benchmark["deployment"].update(monitoring="prometheus-operator", monitoring_labels=RELEASE)
 
 
+def read_as_the_operator_says(
+    cluster: Cluster, monitor: dict[str, Any], reader: node_pods.NodePod
+) -> str:
+    """What a pod reads that does as a PodMonitor says."""
+    namespace, spec = monitor["metadata"]["namespace"], monitor["spec"]
+    labels = ",".join(f"{key}={value}" for key, value in spec["selector"]["matchLabels"].items())
+    (pod,) = cluster.objects("pods", "-n", namespace, "-l", labels)
+    (endpoint,) = spec["podMetricsEndpoints"]
+    (port,) = (
+        each["containerPort"]
+        for container in pod["spec"]["containers"]
+        for each in container["ports"]
+        if each["name"] == endpoint["port"]
+    )
+    credentials = endpoint["authorization"]["credentials"]
+    (secret,) = cluster.objects(
+        "secrets", "-n", namespace, "--field-selector", f"metadata.name={credentials['name']}"
+    )
+    token = base64.b64decode(secret["data"][credentials["key"]]).decode()
+    url = f"http://{pod['status']['podIP']}:{port}{endpoint['path']}"
+    return reader.kubectl("exec", "--", "python3", "-c", READ, url, token)
+
+
 def test_a_stack_for_an_operator_that_is_not_there_is_refused_before_anything_is_made(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
@@ -97,7 +126,7 @@ def test_a_run_reads_its_server_and_its_gpu_and_the_operators_objects_go_with_th
     mine = f'namespace="{owners_namespace}",pod="target-{runner.name}-x"'
     others = f'namespace="{owners_namespace}",pod="other-x"'
     pod = exporter_pod(image=base_image, used_by=(mine, others))
-    node_pods.start(cluster, owners_namespace, [pod])
+    prometheus = node_pods.start(cluster, owners_namespace, [pod])["exporter"]
 
     def with_gpu(benchmark: Config) -> None:
         watched(benchmark)
@@ -119,12 +148,14 @@ def test_a_run_reads_its_server_and_its_gpu_and_the_operators_objects_go_with_th
         made = {
             kind: cluster.objects(plural, "-n", owners_namespace) for kind, plural in KINDS.items()
         }
+        page = read_as_the_operator_says(cluster, made["PodMonitor"][0], prometheus)
         ended = command.end()
     assert ended.code in FINE, ended.errors
     for kind, objects in made.items():
         (found,) = objects
         assert found["metadata"]["name"] == f"monitoring-{runner.name}", kind
         assert found["metadata"]["labels"].items() >= RELEASE.items()
+    assert 'aiperf_run_state{state="' in page
     assert cluster.of_stack(runner.name) == []
     for plural in KINDS.values():
         assert cluster.objects(plural, "-n", owners_namespace) == []

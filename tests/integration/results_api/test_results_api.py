@@ -4,15 +4,18 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from played_run import TOKEN, Api, Provider, make_status
 
-from aiperf_svc.adapters.results_api.server import serve
+from aiperf_svc.adapters.results_api.server import ResultsServer, serve
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.client_series import ClientLoad
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.services.serving import serve_results
 
 # --- who may ask -----------------------------------------------------------------------------
 
@@ -92,6 +95,37 @@ async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> Non
     async with served(tmp_path, is_metrics_open=True) as status:
         assert await status("/metrics", "") == 200
         assert await status("/v1/status", "") == 401
+
+
+@pytest.mark.parametrize(
+    ("monitoring", "token", "expected"),
+    [("none", "", 401), ("annotations", "", 200), ("prometheus-operator", "m", 200)],
+)
+async def test_who_may_read_the_page_of_metrics_is_as_the_config_says(
+    tmp_path: Path, monitoring: str, token: str, expected: int
+) -> None:
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://h", "model": "m"},
+            "load": {"concurrency": 1, "requests": 1},
+            "deployment": {"monitoring": monitoring},
+        }
+    )
+    context: Any = SimpleNamespace(
+        results_socket=None,
+        api_token=TOKEN,
+        metrics_token=token,
+        api_port=0,
+        config=config,
+        addresses=SimpleNamespace(is_tcp=False),
+    )
+    serving = await serve_results(Provider(tmp_path), context)
+    assert isinstance(serving, ResultsServer)
+    headers = {"Authorization": f"Bearer {token}"}
+    url = f"http://127.0.0.1:{serving.port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
+        assert response.status == expected
+    await serving.close()
 
 
 # --- what the run is doing -------------------------------------------------------------------
