@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     format_ = summary.as_markdown if args.markdown else summary.as_text
     print(format_(request.plan, compared).rstrip("\n"))
     if several := _several(request, args.config):
-        print(several)
+        print(f"\n#### Stacks\n\n```\n{several}\n```" if args.markdown else several)
     if request.config.experiment is not None:
         print("\n" + preview.trials_text(request.config, members, is_markdown=args.markdown))
     return int(ExitCode.OK)

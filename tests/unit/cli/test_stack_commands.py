@@ -60,6 +60,16 @@ def test_preview_compares_with_another_version_of_the_file(
     assert "- load.concurrency: 4\n+ load.concurrency: 8\n" in text
 
 
+def test_preview_names_the_stack_of_each_target_and_what_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["preview", "bench-fleet", "--markdown"]) == 0
+    out = capsys.readouterr().out
+    assert "#### Stacks\n\n```\nthe same for each of 3 targets" in out
+    assert "    bench-fleet-large (http://target-bench-fleet-large:8000); 5 pods" in out
+    assert "      endpoint.model: small → large" in out
+
+
 def test_preview_needs_neither_cluster_nor_state(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["preview", "bench-100k"]) == 0
     out = capsys.readouterr().out

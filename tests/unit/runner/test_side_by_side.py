@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -41,6 +42,8 @@ class Stacks:
     def __init__(self) -> None:
         self.errors: dict[str, Exception] = {}
         self.begun: list[str] = []
+        self.limits_s: list[float | None] = []
+        """The time limit that each has been given."""
         self.most = 0
         self._running = 0
         self.connects = asyncio.Event()
@@ -69,6 +72,7 @@ class Stacks:
         assert give_start is None
         assert options.yes
         self.begun.append(request.stack)
+        self.limits_s.append(options.timeout_s)
         self._has_news.set()
         self._running += 1
         self.most = max(self.most, self._running)
@@ -115,8 +119,8 @@ def members(*names: str) -> list[Member]:
     ]
 
 
-async def run(limit: int = 3) -> list[RunOutcome]:
-    options = StackOptions(run=RunOptions(ui="plain"))
+async def run(limit: int = 3, *, timeout_s: float | None = None) -> list[RunOutcome]:
+    options = StackOptions(run=RunOptions(ui="plain"), timeout_s=timeout_s)
     return await run_side_by_side(members(*NAMES), options, turns=Turns(limit))
 
 
@@ -180,6 +184,19 @@ async def test_an_interrupt_ends_a_stack_that_waits_for_its_cluster(stacks: Stac
     outcomes = await running
     assert [each.reason for each in outcomes] == ["nothing was created"] * 3
     assert [each.exit_code for each in outcomes] == [ExitCode.INTERRUPTED] * 3
+
+
+async def test_the_time_limit_is_for_all_stacks_together(
+    stacks: Stacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_mono_s = iter([100.0, 104.0, 111.0])
+    monkeypatch.setattr(side_by_side, "time", SimpleNamespace(monotonic=lambda: next(now_mono_s)))
+    outcomes = await run(limit=1, timeout_s=10.0)
+    assert (stacks.begun, stacks.limits_s) == (["eu", "us"], [10.0, 6.0])
+    assert (outcomes[2].state, outcomes[2].reason) == (
+        "cancelled",
+        "not begun: the experiment ended before its turn",
+    )
 
 
 def test_the_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
