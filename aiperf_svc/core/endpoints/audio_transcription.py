@@ -97,10 +97,16 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
         fields["stream"] = True
     fields |= options.extra_inputs
     fields = {name: value for name, value in fields.items() if value is not None}
-    shape = fields.get("response_format", _FORMATS[0])
-    if shape not in _FORMATS:
-        raise ValueError(f"response_format {shape!r} is not read; expected {', '.join(_FORMATS)}")
     return Rendered(body=multipart.form_body(fields, _file(prompt.media[0])))
+
+
+def extra_problems(options: config.Endpoint) -> list[str]:
+    """Return the error of a form of responses that is no JSON."""
+    shape = options.extra_inputs.get("response_format") or _FORMATS[0]
+    if shape in _FORMATS:
+        return []
+    expected = ", ".join(_FORMATS)
+    return [f"endpoint.extra_inputs.response_format: {shape!r}: not read; expected {expected}"]
 
 
 def _file(media: Media) -> multipart.FilePart:
@@ -117,4 +123,5 @@ AUDIO_TRANSCRIPTION = Endpoint(
     parse_event=parse_event,
     parse_body=parse_body,
     content_type=multipart.CONTENT_TYPE,
+    extra_problems=extra_problems,
 )

@@ -170,6 +170,8 @@ class Endpoint:
     api_key_header: str = "Authorization"
     """Header that carries the API key, unless the config sets another."""
 
+    extra_problems: Callable[[config.Endpoint], list[str]] = lambda options: []
+    """Returns the errors in `extra_inputs` that only this API knows."""
     has_end_mark: bool = True
     """Whether a stream ends with `[DONE]` or a finish reason, without which it was cut off."""
 
@@ -377,8 +379,9 @@ def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[s
     """Return the errors in `extra_inputs`: members that another setting decides."""
     prompts = dict.fromkeys((endpoint.prompt_key, endpoint.passages_key), "the dataset")
     owners = {"stream": "endpoint.streaming"} if endpoint.prompt_key else {}
-    return [
+    decided = [
         f"endpoint.extra_inputs.{key}: {owner} decides this member of the request; remove it"
         for key, owner in (owners | prompts).items()
         if key in options.extra_inputs
     ]
+    return decided + endpoint.extra_problems(options)

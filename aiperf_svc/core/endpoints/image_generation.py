@@ -41,6 +41,7 @@ class _Response(msgspec.Struct, gc=False):
 
 _NO_PICTURE = (b"", b"null", b'""')
 _PARTIAL, _COMPLETED = "image_generation.partial_image", "image_generation.completed"
+_ONE = "a stream is one picture; leave it out, or endpoint.streaming"
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_body = base.body_decoder(_Response)
 
@@ -93,8 +94,14 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     kept = {key: value for key, value in defaults.items() if key not in options.extra_inputs}
     body = {"prompt": text} | kept | body
     if options.streaming and body.get("n", 1) != 1:
-        raise ValueError("a stream is one picture; leave out `n` or endpoint.streaming")
+        raise ValueError(f"`n`: {_ONE}")
     return Rendered(body=msgspec.json.encode(body))
+
+
+def extra_problems(options: config.Endpoint) -> list[str]:
+    """Return the error of a stream of several pictures."""
+    is_one = options.extra_inputs.get("n") in (None, 1)
+    return [] if is_one or not options.streaming else [f"endpoint.extra_inputs.n: {_ONE}"]
 
 
 IMAGE_GENERATION = Endpoint(
@@ -104,4 +111,5 @@ IMAGE_GENERATION = Endpoint(
     render=render,
     parse_event=parse_event,
     parse_body=parse_body,
+    extra_problems=extra_problems,
 )

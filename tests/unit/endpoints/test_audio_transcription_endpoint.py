@@ -11,7 +11,12 @@ import pytest
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints import multipart
 from aiperf_svc.core.endpoints.audio_transcription import AUDIO_TRANSCRIPTION
-from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt
+from aiperf_svc.core.endpoints.base import (
+    MalformedResponse,
+    Media,
+    Prompt,
+    extra_input_problems,
+)
 
 SOUND = b"RIFF\0\0\0\0WAVE\r\n--\r\n\xff"
 MEDIA = Media("audio/wav", base64.b64encode(SOUND).decode())
@@ -98,8 +103,16 @@ def test_prompts_of_another_api_are_refused(prompt: Prompt, words: str) -> None:
 
 
 def test_responses_that_are_no_json_are_not_asked_for() -> None:
-    with pytest.raises(ValueError, match="response_format 'srt' is not read"):
-        body(extra_inputs={"response_format": "srt"})
+    def problems(shape: str) -> list[str]:
+        given = {"url": "http://h:1", "model": "m", "type": "audio_transcription"}
+        options = Options.model_validate(given | {"extra_inputs": {"response_format": shape}})
+        return extra_input_problems(AUDIO_TRANSCRIPTION, options)
+
+    assert problems("verbose_json") == []
+    assert problems("srt") == [
+        "endpoint.extra_inputs.response_format: 'srt': not read; expected json, verbose_json, "
+        "diarized_json"
+    ]
 
 
 @pytest.mark.parametrize(

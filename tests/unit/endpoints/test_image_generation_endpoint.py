@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt
+from aiperf_svc.core.endpoints.base import (
+    MalformedResponse,
+    Media,
+    Prompt,
+    extra_input_problems,
+)
 from aiperf_svc.core.endpoints.image_generation import IMAGE_GENERATION
 
 
@@ -55,12 +60,13 @@ def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
         body(prompt)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"extra_inputs": {"n": 2}}, {"prompt": Prompt(payload={"prompt": "x", "n": 2})}]
-)
-def test_a_stream_of_several_pictures_is_refused(changes: dict[str, Any]) -> None:
+def test_a_stream_of_several_pictures_is_refused() -> None:
     with pytest.raises(ValueError, match="a stream is one picture"):
-        body(**changes, streaming=True)
+        body(Prompt(payload={"prompt": "x", "n": 2}), streaming=True)
+    given = {"url": "http://h:1", "model": "m", "type": "image_generation", "streaming": True}
+    options = Options.model_validate(given | {"extra_inputs": {"n": 2}})
+    (problem,) = extra_input_problems(IMAGE_GENERATION, options)
+    assert problem.startswith("endpoint.extra_inputs.n: a stream is one picture")
 
 
 @pytest.mark.parametrize(
