@@ -5,7 +5,7 @@ from collections.abc import Callable
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.plan.network import LabelledPods, NamespacePods, Peer, Range, StackPods
+from aiperf_svc.plan.network import PROMETHEUS, LabelledPods, NamespacePods, Peer, Range, StackPods
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import gibibytes
@@ -26,6 +26,7 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
         ("writable root", ", ".join(_writable(plan))),
         ("disk", _disk(plan)),
         ("results by", _exposure(plan)),
+        ("monitoring", _monitoring(plan)),
         ("node drains", _drains(plan)),
     ]
     if target.downloads:
@@ -134,6 +135,19 @@ def _drains(plan: StackPlan) -> str:
         ttl = format_duration(plan.config.deployment.ttl)
         return f"wait until the stack is gone, at most {ttl}: load or warmup has no duration"
     return f"wait for the start and the load, at most {format_duration(plan.budget.hold)}"
+
+
+def _monitoring(plan: StackPlan) -> str:
+    """Return who may read the page of metrics besides those who have the token."""
+    deployment = plan.config.deployment
+    if deployment.monitoring == "none":
+        return ""
+    text = "a PodMonitor with a token for /metrics only, and a PrometheusRule"
+    if deployment.monitoring == "annotations":
+        text = f"everybody who reaches {plan.results_pod} may read its /metrics without a token"
+    labels = " ".join(f"{key}={value}" for key, value in PROMETHEUS.items())
+    is_limited = plan.policies and deployment.results.allow_cidrs
+    return text + (f"; pods {labels} may reach it too" if is_limited else "")
 
 
 def _exposure(plan: StackPlan) -> str:

@@ -43,6 +43,7 @@ def namespace_line(plan: StackPlan) -> str:
 def objects_line(plan: StackPlan) -> str:
     """Return the kinds of objects and their numbers."""
     exposed = plan.config.deployment.results.expose != "port-forward"
+    is_watched = plan.config.deployment.monitoring == "prometheus-operator"
     counts = [
         (int(plan.config.deployment.namespace.mode != "existing"), "Namespace"),
         (sum(not pod.sets for pod in plan.pods), "Deployment"),
@@ -56,6 +57,8 @@ def objects_line(plan: StackPlan) -> str:
         (1, "Role"),
         (1, "RoleBinding"),
         (int(plan.budget is not None), "PodDisruptionBudget"),
+        (int(is_watched), "PodMonitor"),
+        (int(is_watched), "PrometheusRule"),
     ]
     return ", ".join(
         count(number, kind).replace("Policys", "Policies") for number, kind in counts if number

@@ -178,6 +178,13 @@ def rows_of(**changes: Any) -> dict[str, str]:
         ({"deployment": {"hold_drains": False}}, "node drains", "evict pods, and the run fails"),
         ({"deployment": {"api_server_cidrs": ["10.1.0.1/32"]}}, "egress",
          "deadline: 10.1.0.1/32; worker, preflight, records-manager: 10.0.0.1/32 port 8000"),
+        ({"deployment": {"monitoring": "annotations"}}, "monitoring",
+         "everybody who reaches records-manager may read its /metrics without a token"),
+        ({"deployment": {"monitoring": "prometheus-operator",
+                         "results": {"allow_cidrs": ["10.0.0.0/8"]}}},
+         "monitoring",
+         "a PodMonitor with a token for /metrics only, and a PrometheusRule; pods "
+         "app.kubernetes.io/name=prometheus may reach it too"),
         ({"deployment": {"results": {"expose": "LoadBalancer", "allow_cidrs": ["10.0.0.0/8"]}}},
          "results by", "LoadBalancer without TLS from 10.0.0.0/8"),
     ],
