@@ -129,7 +129,8 @@ METRIC_DTYPE = np.dtype(
         ("error", "u1"),
         ("finish_reason", "u1"),  # FinishReason
         ("requested_tokens", "<i4"),  # output tokens that the request asks for
-        ("target", "u1"),  # number of the URL, among several
+        # Number of the URL, among several; as long as the others, which keeps rows aligned.
+        ("target", "<u8"),
     ]
 )
 """One finished request: times and counts only. Every other metric is derived from these columns."""

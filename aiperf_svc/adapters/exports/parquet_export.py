@@ -24,7 +24,7 @@ from aiperf_svc.protocol.messages import ClockEstimate
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18
-FORMAT = "3"
+FORMAT = "4"
 """Version of the file's format; raised when a column changes its meaning or a metadata key is
 added."""
 FORMAT_KEY = "aiperf_svc.format"
