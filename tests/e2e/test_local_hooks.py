@@ -30,6 +30,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.log: list[str] = []
         self.headers: dict[str, str] = {}
+        self.bodies: dict[str, tuple[str | None, bytes]] = {}
+        """Type and body of each hook."""
         self.statuses: dict[str, int] = {}
         """Status of the response to a path, in place of 200."""
         self.goes_on = threading.Event()
@@ -48,19 +50,20 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.log.append(self.path)
         if self.path != CHAT:
             self.server.headers = dict(self.headers)
+            self.server.bodies[self.path] = (self.headers["Content-Type"], body)
             self.server.was_called.set()
             assert self.server.goes_on.wait(WAIT_S)
-        body = MODEL_RESPONSE if self.path == CHAT else b""
+        response = MODEL_RESPONSE if self.path == CHAT else b""
         self.server.log.append(f"end {self.path}")
         self.send_response(self.server.statuses.get(self.path, 200))
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(response)))
         with suppress(BrokenPipeError):  # the client has not waited
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(response)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -113,6 +116,8 @@ def test_hooks_are_called_once_before_the_first_request_and_after_the_last_respo
     assert server.log[:first].count(f"end {CHAT}") == 8, "the warmup was over"
     assert server.log[:last].count(f"end {CHAT}") == 48, "profiling was over"
     assert server.headers["X-Tenant"] == "me"
+    assert server.bodies["/flush_cache?all=1"] == ("application/json", b'{"hard":true}')
+    assert server.bodies["/stop_profile"] == (None, b"")
     calls = summary["aiperf_svc"]["hooks"]
     assert [call["problem"] for call in calls] == [""] * 4
     assert summary["request_count"]["avg"] == 40

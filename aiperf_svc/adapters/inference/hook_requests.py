@@ -38,7 +38,11 @@ async def call(hook: Hook, origin: str, config: BenchmarkConfig, request_id: str
 
 
 def _request(hook: Hook, config: BenchmarkConfig, request_id: str) -> bytes:
-    _, _, headers = head_of(config).partition(b"\r\n")
+    _, *lines = head_of(config).splitlines(keepends=True)
+    # That of the load's requests, which may be forms.
+    headers = b"".join(each for each in lines if not each.lower().startswith(b"content-type:"))
+    if hook.body is not None:
+        headers += b"Content-Type: application/json\r\n"
     body = b"" if hook.body is None else msgspec.json.encode(hook.body)
     line = f"{hook.method} {way_to(config.endpoint).origin}{hook.path} HTTP/1.1\r\n".encode()
     own = f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
