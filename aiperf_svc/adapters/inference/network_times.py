@@ -16,10 +16,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from aiperf_svc.adapters.inference.connection import Connection
-from aiperf_svc.core.results.network import CONNECT, MIN_RTT, SMOOTHED_RTT
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import HistogramDelta
+
+MIN_RTT: Final = "network_rtt"
+SMOOTHED_RTT: Final = "network_smoothed_rtt"
+CONNECT: Final = "network_connect"
+"""Tags of the catalog."""
 
 _BYTES: Final = 152
 """`struct tcp_info` of <linux/tcp.h>, up to and with `tcpi_min_rtt`."""

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aiperf_svc.cli.checks import tracker_problems
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
 from aiperf_svc.cli.stacks import (
@@ -92,6 +91,8 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
     request = committed_request(draft, args, args.config)
+    from aiperf_svc.cli.checks import tracker_problems
+
     for problem in tracker_problems(request.config.artifacts, os.environ):
         raise ConfigError(f"{problem.key}: {problem.text}")
     options = life_options(args)

@@ -5,17 +5,12 @@ read them from the kernel, and reports them when the load has ended.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from aiperf_svc.core.results.distributions import pooled
 from aiperf_svc.core.results.summary import MetricSummary, NetworkTimes
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import HistogramDelta
-
-MIN_RTT: Final = "network_rtt"
-SMOOTHED_RTT: Final = "network_smoothed_rtt"
-CONNECT: Final = "network_connect"
 
 Reports = Iterable[tuple[tuple[HistogramDelta, ...], ...]]
 """One report of each worker: for each URL of the target, a histogram of each metric."""
