@@ -209,7 +209,7 @@ def _stack_of(folder: Path) -> str:
     is none."""
     from aiperf_svc.runner.stack.state_home import StateHome
 
-    wanted = str(folder.absolute())
+    wanted = str(folder.resolve())
     return next((each.stack for each in StateHome().records() if each.artifacts == wanted), "")
 
 

@@ -231,7 +231,7 @@ class Launch:
         record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
         is_running = self._running_shape is not None
         self._artifacts = folder = results_folder.prepare(request, is_running=is_running)
-        self._prepared = msgspec.structs.replace(record, artifacts=str(folder.absolute()))
+        self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
         self._trials = results_folder.collected_trials(request, folder)
         if self._trials is not None:
             for number, error in self._unmade.items():
