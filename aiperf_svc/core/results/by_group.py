@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.load.model_choice import model_numbers
+from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts
 from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.network import network_metrics
@@ -90,11 +91,10 @@ class Groups:
                 for tag, metric in metrics.items()
                 if CATALOG[tag].population is not Population.DUE
             }
-        return GroupResult(
-            name=name,
-            metrics=metrics,
-            scalars=_scalars(add_up(rows, self._clocks), self._window),
-        )
+        limits, window = self._context.config.slo.goodput, self._window
+        numbers = _scalars(add_up(rows, self._clocks), window)
+        numbers |= slo.goodput(rows, limits, window_ns=window.duration_ns)
+        return GroupResult(name=name, metrics=metrics, scalars=numbers)
 
 
 def _scalars(totals: Totals, window: LoadWindow) -> dict[str, float]:

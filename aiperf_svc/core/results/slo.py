@@ -184,6 +184,20 @@ def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
     return sum(int(np.count_nonzero(is_good(chunk, limits))) for chunk in chunks)
 
 
+def goodput(
+    rows: PhaseRows, limits: Mapping[str, float | str], *, window_ns: int
+) -> dict[str, float]:
+    """Return the number of good requests, and their number per second of the load if that took any
+    time; nothing without limits."""
+    if not limits:
+        return {}
+    good = count_good(rows, limits)
+    found = {"good_request_count": float(good)}
+    if window_ns:
+        found["goodput"] = good / (window_ns / 1e9)
+    return found
+
+
 def judge_tiers(
     limits: Slo, rows: PhaseRows, *, due: int, window_ns: int
 ) -> tuple[TierResult, ...]:

@@ -59,7 +59,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         requested_rate=context.requested_rate,
         window_ns=window.duration_ns,
     )
-    numbers |= _good(rows, window, context)
+    numbers |= slo.goodput(rows, context.config.slo.goodput, window_ns=window.duration_ns)
     steady = steady_state_throughput(
         rows,
         clocks,
@@ -127,17 +127,6 @@ def _accounts(context: FinishedRun) -> Accounts:
     )
     warmup = balance(Phase.WARMUP, context.warmup)
     return replace(accounts, violations=accounts.violations + warmup.violations)
-
-
-def _good(rows: PhaseRows, window: LoadWindow, context: FinishedRun) -> dict[str, float]:
-    limits = context.config.slo.goodput
-    if not limits:
-        return {}
-    good = slo.count_good(rows, limits)
-    found = {"good_request_count": float(good)}
-    if window.duration_ns:
-        found["goodput"] = good / (window.duration_ns / 1e9)
-    return found
 
 
 def _concurrency(

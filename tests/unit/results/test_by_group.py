@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.json_export import export
 from aiperf_svc.adapters.report import page
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.joint_result import of_groups, rows
 from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.summarise import summarise
@@ -138,3 +139,15 @@ def test_every_request_is_in_the_model_of_its_prompt_and_the_counts_add_up(recor
     shown = page.render(found).decode()
     assert "<h2>Models</h2>" in shown
     assert "<th>org/lora-a</th>" in shown
+
+
+def test_each_model_has_its_own_goodput(records: Rows) -> None:
+    limits = Slo(goodput={"time_to_first_token": 30})
+    context = fake_run.context(records)
+    endpoint = context.config.endpoint.model_copy(update={"models": ("lora",)})
+    config = context.config.model_copy(update={"endpoint": endpoint, "slo": limits})
+    found = summarise(fake_run.columns_of(records), None, replace(context, config=config))
+    for tag in ("good_request_count", "goodput"):
+        each = [model.scalars[tag] for model in found.models]
+        assert min(each) > 0
+        assert sum(each) == pytest.approx(found.scalars[tag])
