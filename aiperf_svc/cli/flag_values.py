@@ -194,14 +194,17 @@ def bursts(text: str) -> dict[str, str]:
 
 
 def rate_series(file: str) -> list[dict[str, str]]:
-    """The points of a rate that changes, of a CSV file. Its first line may name the columns."""
+    """The points of a rate that changes, of a CSV file, whose first line may name the columns, or
+    of AIPerf's JSON."""
     try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+        text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise ValueError(f"{file}: cannot be read: {reason}") from error
+    if text.lstrip().startswith(("[", "{")):
+        return _rate_points(file, text)
     found: list[dict[str, str]] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         fields = [field.strip() for field in line.split(",")]
         if fields == [""]:
             continue
@@ -217,6 +220,16 @@ def rate_series(file: str) -> list[dict[str, str]]:
             ) from None
         found.append({"at": f"{at:.9f}s", "rate": f"{rate:g}"})
     return found
+
+
+def _rate_points(file: str, text: str) -> list[dict[str, str]]:
+    expected = 'expected [{"time_s": 0, "qps": 10}, ...], or this as "points"'
+    try:
+        data = json.loads(text)
+        points = data["points"] if isinstance(data, dict) else data
+        return [{"at": f"{p['time_s']:.9f}s", "rate": f"{p['qps']:g}"} for p in points]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{file}: {expected}") from None
 
 
 def milliseconds(text: str) -> str:

@@ -60,11 +60,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--profile-export-prefix --profile-export-file"),
     ("none", "every run writes all of its files", "--export-level --profile-export-level"),
     ("none", "the texts of responses are not kept", "--export-outputs-json"),
-    ("none", "the warmup has the load of the run itself",
-     "--warmup-concurrency --warmup-prefill-concurrency --warmup-request-rate "
-     "--warmup-arrival-pattern --warmup-concurrency-ramp-duration "
-     "--warmup-prefill-concurrency-ramp-duration --warmup-request-rate-ramp-duration "
-     "--num-warmup-sessions --profile-run-disable-warmup-after-first"),
+    ("none", "each trial has the warmup of the load", "--profile-run-disable-warmup-after-first"),
     ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
     ("same", "each API has its own: JSON, or a form where files are uploaded",
      "--request-content-type"),
@@ -99,7 +95,8 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "--system-prompt \"$(cat FILE)\"", "--system-prompt-file"),
     ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
      "--random-range-ratio --random-corpus-style"),
-    ("other", "--rate-series FILE", "--request-rate-series"),
+    ("other", "--rate-series FILE takes the same JSON; the load ends with its last point",
+     "--request-rate-series"),
     ("other", "--otlp URL", "--otel-url"),
     ("none", "a finished run is filed in MLflow; nothing is streamed to it",
      "--stream --otel-resource-attributes --gen-ai-provider"),

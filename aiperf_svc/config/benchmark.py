@@ -136,7 +136,7 @@ class BenchmarkConfig(Model):
                 )
 
     def _check_schedule(self) -> None:
-        if self.load.prefill_concurrency is not None and not self.endpoint.streaming:
+        if self.load.limits_prefill and not self.endpoint.streaming:
             raise ValueError(
                 "{load.prefill_concurrency} needs {endpoint.streaming}: without a stream there is "
                 "no first token"

@@ -151,12 +151,45 @@ class Load(Model):
             raise ValueError(f"{{{name}}}: every rate is 0; nothing would be sent")
         return self
 
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Self:
+        warmup = self.warmup
+        if warmup is None:
+            return self
+        if warmup.arrival is not None and not self.is_open_loop and warmup.request_rate is None:
+            raise ValueError(
+                "{warmup.arrival.pattern} needs {warmup.request_rate}: a closed loop has no "
+                "arrivals"
+            )
+        slots = warmup.prefill_concurrency or self.prefill_concurrency
+        users = warmup.concurrency or self.concurrency
+        if warmup.prefill_ramp and slots is None:
+            raise ValueError("{warmup.prefill_ramp} needs {warmup.prefill_concurrency}")
+        if warmup.prefill_concurrency and users and warmup.prefill_concurrency > users:
+            raise ValueError(
+                f"{{warmup.prefill_concurrency}} {warmup.prefill_concurrency} is above "
+                f"{{warmup.concurrency}} {users}: it would limit nothing"
+            )
+        return self
+
+    @property
+    def limits_prefill(self) -> bool:
+        """Whether the measurement or its warmup limits the requests in prefill."""
+        in_warmup = self.warmup is not None and self.warmup.prefill_concurrency is not None
+        return self.prefill_concurrency is not None or in_warmup
+
     def _check_queries(self) -> None:
         size = self.samples_per_query
         if self.is_open_loop or self.concurrency != size or self.ramp:
             raise ValueError(
                 f"{{samples_per_query}} {size} needs {{concurrency}} {size}, and neither a "
                 "schedule nor {ramp}: one query is on its way at a time"
+            )
+        own = ("concurrency", "request_rate", "ramp", "prefill_concurrency")
+        if self.warmup is not None and any(getattr(self.warmup, name) for name in own):
+            raise ValueError(
+                f"{{samples_per_query}} {size}: the warmup sends queries too; leave out its own "
+                "load ({warmup.concurrency})"
             )
         for name in ("cancellation", "prefill_concurrency"):
             if self._is_set(name):

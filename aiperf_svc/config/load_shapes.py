@@ -25,16 +25,35 @@ class Arrival(Model):
 
 
 class Warmup(Model):
-    """Requests sent before the measurement and left out of the results."""
+    """Requests sent before the measurement and left out of the results. Its load is that of the
+    measurement, at the mean rate of one that changes and without a ramp, but for what is given
+    here."""
 
     requests: Annotated[int, Field(gt=0)] | None = None
+    conversations: Annotated[int, Field(gt=0)] | None = None
+    """Number of conversations, in place of `requests`."""
     duration: PositiveDurationNs | None = None
     grace_period: DurationNs = 30 * SECOND_NS
+    concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    request_rate: Annotated[float, Field(gt=0)] | None = None
+    """Makes the warmup an open loop of one rate, whatever the measurement is."""
+    arrival: Arrival | None = None
+    ramp: DurationNs = 0
+    prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    prefill_ramp: DurationNs = 0
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
-        if self.requests is None and not self.duration:
+        if self.requests is not None and self.conversations is not None:
+            raise ValueError(
+                "{requests} and {conversations} both say how much the warmup sends; give one of "
+                "them"
+            )
+        if self.requests is None and self.conversations is None and not self.duration:
             raise ValueError("a warmup needs {requests} or {duration}")
+        if self.duration and self.ramp > self.duration:
+            ramp, duration = format_duration(self.ramp), format_duration(self.duration)
+            raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
         return self
 
 

@@ -20,7 +20,7 @@ def generator_of(config: BenchmarkConfig, **given: Any) -> LoadGenerator:
         return QueryGenerator(**given)
     given["abandonment"] = abandonment_of(config)
     given["turn_gap_ns"] = load.user_centric.turn_gap_ns if load.user_centric else 0
-    if load.prefill_concurrency is None:
+    if not load.limits_prefill:
         return LoadGenerator(**given)
     format = ResponseFormat(
         endpoint_of(config.endpoint),

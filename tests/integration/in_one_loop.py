@@ -74,10 +74,8 @@ async def stack(
     is_apart: bool = False,
 ) -> AsyncIterator[Stack]:
     """A run of `config` against whatever its URL names; `is_apart`: over TCP, as between pods."""
-    checked = BenchmarkConfig.model_validate(
-        config
-        | {"workers": {"max": workers, "record_processors": processors}, "name": "in-one-loop"}
-    )
+    processes = {"max": workers, "record_processors": processors} | config.get("workers", {})
+    checked = BenchmarkConfig.model_validate(config | {"workers": processes, "name": "in-one-loop"})
     facts = Facts(where="local", cores=workers + 1, fd_limit=20_000, worker_requests_per_s=1.0)
     topology = plan(checked, facts)
     addresses, keys = Addresses(f"inproc://{folder.name}"), CurveKeys.make()

@@ -25,7 +25,9 @@ async def test_the_server_sees_exactly_the_clients_that_were_to_leave(tmp_path: 
     # A response takes 20 ms + 49 x 10 ms: the chosen clients leave in its middle.
     with server(ttft="20ms", itl="10ms", tokens=50) as mock:
         load = {"concurrency": 20, "requests": 200, "cancellation": cancellation}
-        async with stack(config(mock.url, **load), tmp_path, workers=2) as run:
+        settings = config(mock.url, **load) | {"workers": {"min": 2}}
+        async with stack(settings, tmp_path, workers=2) as run:
+            assert run.topology.workers == 2
             summary = await run.results()
         truth = mock.truth(rows=True)
     leaving = chosen(200, 0.2)

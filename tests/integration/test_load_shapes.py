@@ -1,5 +1,6 @@
 """When a run's requests are sent: on schedule, under a cap, over a ramp, until its time is up."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,20 @@ async def test_a_replayed_session_sends_its_next_turn_when_the_trace_says(tmp_pa
     assert after_ms["c"] == pytest.approx(50, abs=0.01)
     since = found["b", 1]["credit_issued_ns"] - found["b", 0]["credit_issued_ns"]
     assert since == 400 * 10**6
+
+
+async def test_a_warmup_with_fewer_places_than_workers_ends(tmp_path: Path) -> None:
+    with server(ttft="20ms", tokens=1) as mock:
+        warmup = {"requests": 6, "concurrency": 1, "request_rate": 100}
+        settings = config(mock.url, concurrency=4, requests=20, warmup=warmup)
+        settings["workers"] = {"min": 2}
+        async with stack(settings, tmp_path, workers=2) as run:
+            assert run.topology.workers == 2
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    assert truth["requests"] == 26
+    assert summary["aiperf_svc"]["accounts"]["completed"] == 20
+    rows = sorted(truth["rows"], key=lambda row: row["arrival_wall_ns"])
+    # One at a time in the warmup, whatever is due.
+    for before, after in itertools.pairwise(rows[:6]):
+        assert after["arrival_wall_ns"] > before["chunk_wall_ns"][0]

@@ -62,6 +62,7 @@ async def test_an_open_loop_and_its_conversations_have_the_limit_too(tmp_path: P
         settings = config(mock.url, dataset=dataset, **load)
         settings["workers"] = {"min": 2}
         async with stack(settings, tmp_path, workers=2) as run:
+            assert run.topology.workers == 2
             summary = await run.results()
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]

@@ -156,7 +156,9 @@ def finish(
 
 def own_warmup(warmup: Warmup | None, entries: int) -> int:
     """Return how many entries a warmup has in addition to so many of profiling."""
-    return min(warmup.requests or DEFAULT_WARMUP_ENTRIES, entries) if warmup else 0
+    if warmup is None:
+        return 0
+    return min(warmup.requests or warmup.conversations or DEFAULT_WARMUP_ENTRIES, entries)
 
 
 def warmup_share(config: BenchmarkConfig, source: Source, total: int) -> int:

@@ -63,6 +63,13 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
         return has_rate or self.user_centric is not None or bool(self.schedule_ns)
 
     @property
+    def most_workers(self) -> int | None:
+        """Most workers that can take part: one that has no place under a limit could not send what
+        it is granted. None: all of them."""
+        limits = [limit for limit in (self.concurrency, self.prefill_concurrency) if limit]
+        return min(limits, default=None)
+
+    @property
     def curve(self) -> Curve | None:
         """The rate over time, if it changes."""
         if self.rate_points:
@@ -80,36 +87,74 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
     """Plan a phase; None for a warmup that the config does not have."""
     load = config.load
-    limits = load.warmup if phase is Phase.WARMUP else load
-    if limits is None:
+    if phase is Phase.PROFILING:
+        return _plan(phase, load, config, shape, load.requests, load.end)
+    warmup = load.warmup
+    if warmup is None:
         return None
+    made = _plan(phase, _load_of_warmup(load), config, shape, warmup.requests, warmup.duration)
+    if warmup.conversations is not None:
+        return msgspec.structs.replace(made, credits=warmup.conversations, last_turns=0)
+    return made
+
+
+def _load_of_warmup(load: Load) -> Load:
+    """Return the load of a warmup: the measurement's, but for what the warmup has of its own."""
+    warmup = load.warmup
+    assert warmup is not None
+    has_rate = warmup.request_rate is not None
+    return load.model_copy(
+        update={
+            "concurrency": warmup.concurrency or load.concurrency,
+            "request_rate": warmup.request_rate or _mean_rate(load),
+            "stages": None,
+            "rate_series": None,
+            "bursts": None,
+            "user_centric": None if has_rate else load.user_centric,
+            "fixed_schedule": load.fixed_schedule and not has_rate,
+            "arrival": warmup.arrival or load.arrival,
+            "grace_period": warmup.grace_period,
+            "ramp": warmup.ramp,
+            "prefill_concurrency": warmup.prefill_concurrency or load.prefill_concurrency,
+            "prefill_ramp": warmup.prefill_ramp,
+        }
+    )
+
+
+def _plan(
+    phase: Phase,
+    load: Load,
+    config: BenchmarkConfig,
+    shape: DatasetShape,
+    requests: int | None,
+    duration: int | None,
+) -> PhasePlan:
     turns = turns_of(phase, shape)
     users = load.user_centric
     first = UserSchedule(users=users.users, rate=users.rate, turns=turns).first if users else []
-    credits, last_turns = credits_for(limits.requests, turns, first)
+    credits, last_turns = credits_for(requests, turns, first)
     scheduled = len(shape.due_ns) // 8
     if load.fixed_schedule and (credits is None or credits > scheduled):
         # A trace is replayed once.
         credits, last_turns = scheduled, 0
-    is_warmup = phase is Phase.WARMUP
     return PhasePlan(
         phase=phase,
         credits=credits,
         last_turns=last_turns,
         concurrency=load.concurrency or 0,
-        request_rate=_mean_rate(load) if is_warmup else load.request_rate,
-        rate_points=() if is_warmup else load.rate_points,
-        bursts=None if is_warmup else load.bursts,
+        request_rate=load.request_rate,
+        rate_points=load.rate_points,
+        bursts=load.bursts,
         user_centric=users,
         turns=turns.astype("<u2").tobytes() if users else b"",
-        schedule_ns=shape.due_ns,
+        schedule_ns=shape.due_ns if load.fixed_schedule else b"",
         arrival=load.arrival,
         random_seed=config.random_seed,
-        duration_ns=(limits.duration if is_warmup else load.end) or 0,
-        grace_ns=limits.grace_period,
-        ramp_ns=0 if is_warmup else load.ramp,
+        duration_ns=duration or 0,
+        grace_ns=load.grace_period,
+        ramp_ns=load.ramp,
         prefill_concurrency=load.prefill_concurrency or 0,
-        prefill_ramp_ns=0 if is_warmup else load.prefill_ramp,
+        prefill_ramp_ns=load.prefill_ramp,
         is_target_near=all(is_loopback(address_of(u).host) for u in config.endpoint.first_hops),
     )
 

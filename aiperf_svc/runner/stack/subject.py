@@ -65,6 +65,7 @@ def load_line(plan: StackPlan) -> str:
     if load.warmup:
         warm = load.warmup
         parts = [f"{warm.requests:,} requests"] if warm.requests is not None else []
+        parts += [f"{warm.conversations:,} conversations"] if warm.conversations else []
         parts += [format_duration(warm.duration)] if warm.duration is not None else []
         words.append(f"after a warmup of {' or '.join(parts)}")
     return ", ".join(words)

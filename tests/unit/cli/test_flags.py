@@ -104,10 +104,12 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "load.bursts.rate",
         "load.bursts.length",
         "load.bursts.every",
+        "load.warmup.arrival.burstiness",
     }
     only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
         "load.arrival", "load.cancellation", "load.user_centric", "load.warmup",
+        "load.warmup.arrival",
         "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
         "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
@@ -140,6 +142,7 @@ REPLAY = (
     "--custom-dataset-type",
     "mooncake_trace",
 )
+WARM = ("--warmup-request-count", "5")
 PREFILL = ("--streaming", "--prefill-concurrency", "2")
 USERS = ("--user-centric-rate", "7.5", "--num-users", "30", "--conversation-turn-mean", "4")
 USERS += ("--duration", "5m")
@@ -218,6 +221,22 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--grace-period": (("--grace-period", "250ms"), 250_000_000),
     "--ramp-duration": (("--ramp-duration", "3s"), 3 * 10**9),
     "--warmup-request-count": (("--warmup-request-count", "5"), 5),
+    "--num-warmup-sessions": (("--num-warmup-sessions", "6"), 6),
+    "--warmup-concurrency": ((*WARM, "--warmup-concurrency", "2"), 2),
+    "--warmup-request-rate": ((*WARM, "--warmup-request-rate", "4.5"), 4.5),
+    "--warmup-arrival-pattern": (
+        (*WARM, "--warmup-request-rate", "4", "--warmup-arrival-pattern", "constant"),
+        "constant",
+    ),
+    "--warmup-ramp-duration": ((*WARM, "--warmup-concurrency-ramp-duration", "2"), 2 * 10**9),
+    "--warmup-prefill-concurrency": (
+        (*WARM, "--streaming", "--warmup-prefill-concurrency", "1"),
+        1,
+    ),
+    "--warmup-prefill-concurrency-ramp-duration": (
+        (*WARM, *PREFILL, "--warmup-prefill-concurrency-ramp-duration", "3"),
+        3 * 10**9,
+    ),
     "--warmup-duration": (("--warmup-duration", "5"), 5 * 10**9),
     "--warmup-grace-period": (
         ("--warmup-duration", "5", "--warmup-grace-period", "1s"),
@@ -759,3 +778,15 @@ def test_the_documented_flags_are_the_tables(
     path = Path(__file__).parents[3] / "docs" / "flags.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/flags.py. -->\n"
     assert_printed(path, mark, flag_docs.tables())
+
+
+@pytest.mark.parametrize("wrap", ['{{"points": {}}}', "{}"])
+def test_a_rate_series_may_be_aiperfs_json(tmp_path: Path, wrap: str) -> None:
+    file = tmp_path / "rates.json"
+    file.write_text(wrap.format('[{"time_s": 0, "qps": 5}, {"time_s": 2.5, "qps": 20.5}]'))
+    made = config(*TARGET, "--rate-series", str(file)).load.rate_series
+    assert made == (RatePoint(at=0, rate=5), RatePoint(at="2.5s", rate=20.5))  # type: ignore[arg-type]
+    file.write_text('[{"seconds": 1}]')
+    assert 'expected [{"time_s": 0, "qps": 10}, ...]' in refusal(
+        *TARGET, "--rate-series", str(file)
+    )

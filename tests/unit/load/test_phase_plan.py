@@ -123,3 +123,76 @@ def test_the_last_entries_are_the_warmups_own() -> None:
 
 def test_without_entries_of_its_own_warmup_runs_those_of_profiling() -> None:
     assert turns_of(Phase.WARMUP, shape(1, 2)).tolist() == [1, 2]
+
+
+def test_a_warmup_has_the_load_of_the_measurement_but_for_its_own() -> None:
+    load = {
+        "request_rate": 50,
+        "concurrency": 40,
+        "duration": "9s",
+        "arrival": {"pattern": "gamma"},
+    }
+    own = {
+        "conversations": 7,
+        "concurrency": 4,
+        "request_rate": 10,
+        "arrival": {"pattern": "constant"},
+        "ramp": "1s",
+    }
+    like = plan_phase(Phase.WARMUP, config(**load, warmup={"requests": 5}), shape(2, 3))
+    other = plan_phase(Phase.WARMUP, config(**load, warmup=own), shape(2, 3))
+    assert like is not None
+    assert other is not None
+    assert (like.concurrency, like.request_rate, like.arrival.pattern) == (40, 50, "gamma")
+    assert (like.credits, like.last_turns) == (2, 0)
+    assert (other.concurrency, other.request_rate, other.arrival.pattern) == (4, 10, "constant")
+    assert (other.credits, other.last_turns, other.ramp_ns) == (7, 0, S)
+    measured = plan_phase(Phase.PROFILING, config(**load, warmup=own), shape(2, 3))
+    assert measured is not None
+    assert (measured.concurrency, measured.request_rate, measured.ramp_ns) == (40, 50, 0)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"stages": [{"rate": 3, "duration": "10s"}, {"rate": 9, "duration": "10s"}]},
+        {
+            "bursts": {"rate": 46, "length": "1s", "every": "10s"},
+            "request_rate": 1.6,
+            "requests": 9,
+        },
+    ],
+)
+def test_a_warmup_of_a_rate_that_changes_has_its_mean_or_its_own(load: dict[str, object]) -> None:
+    for own, rate in (({}, 6.04 if "bursts" in load else 6.0), ({"request_rate": 2.0}, 2.0)):
+        warm = plan_phase(Phase.WARMUP, config(**load, warmup={"requests": 5} | own), shape())
+        assert warm is not None
+        assert warm.request_rate == pytest.approx(rate)
+        assert warm.curve is None
+
+
+def test_a_warmup_with_a_rate_of_its_own_follows_no_schedule() -> None:
+    users = {"rate": 10, "users": 4}
+    data = {"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}}
+    data["dataset"] = {"turns": {"number": {"mean": 3}}}  # type: ignore[dict-item]
+    for own, is_by_clock in (({}, True), ({"request_rate": 5}, False)):
+        load = {"user_centric": users, "requests": 50, "warmup": {"requests": 5} | own}
+        made = BenchmarkConfig.model_validate(data | {"load": load})
+        warm = plan_phase(Phase.WARMUP, made, shape(3, 3, 3))
+        assert warm is not None
+        assert (warm.user_centric is not None) is is_by_clock
+        assert warm.is_open_loop
+
+
+def test_a_phase_has_no_more_workers_than_places() -> None:
+    for limits, most in (
+        ({"concurrency": 5}, 5),
+        ({"concurrency": 5, "request_rate": 9}, 5),
+        ({"request_rate": 9}, None),
+        ({"concurrency": 5, "prefill_concurrency": 2}, 2),
+    ):
+        data = {"endpoint": {"url": "http://127.0.0.1:1", "model": "m", "streaming": True}}
+        made = BenchmarkConfig.model_validate(data | {"load": {**limits, "requests": 9}})
+        plan = plan_phase(Phase.PROFILING, made, shape())
+        assert plan is not None
+        assert plan.most_workers == most
