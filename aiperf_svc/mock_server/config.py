@@ -37,6 +37,7 @@ class MockServerConfig:
     )
     processes: int = _option(1, "serving processes; they share every port")
     model: str = _option("mock-model", "model name that /v1/models lists")
+    strict_model: bool = _option(False, "refuse requests for any other model with 404")
     ttft: str = _option("0", "time to first token: 20ms, or a distribution such as normal:20ms,2ms")
     itl: str = _option("0", "time between tokens: 5ms, exp:5ms, uniform:2ms,8ms, lognormal:5ms,0.5")
     tokens: int = _option(32, "tokens of a response; a request's max_tokens can make it shorter")

@@ -82,6 +82,7 @@ class ReplyCache:
             reasoning_tokens=config.reasoning_tokens,
             usage=config.usage,
             refused=config.refused,
+            is_strict=config.strict_model,
         )
         self._drafts = Drafts(
             created_s=int(time.time()),

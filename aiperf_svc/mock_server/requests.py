@@ -159,6 +159,8 @@ class ParamDefaults:
     reasoning_tokens: int
     usage: str
     refused: frozenset[str] = frozenset()
+    is_strict: bool = False
+    """Requests for another model are refused."""
 
 
 def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestParams:
@@ -176,6 +178,8 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
     model = data.get("model", defaults.model)
     if not isinstance(model, str):
         raise BadRequest(400, f"model is {model!r}; expected a string")
+    if defaults.is_strict and model != defaults.model:
+        raise BadRequest(404, f"The model `{model}` does not exist.")
     if path == EMBEDDINGS:
         return _embeddings_params(model, data)
     if path in RANKINGS:

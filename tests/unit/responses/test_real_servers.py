@@ -318,9 +318,41 @@ def test_a_refused_member_of_the_body_comes_with_what_to_do(
     assert len(sample.message) <= 500
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (
+            b"404 Not Found",
+            b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError",'
+            b'"param":"model","code":404}}',
+        ),
+        (
+            b"404 Not Found",
+            b'{"error":{"message":"model \\"x\\" not found, try pulling it first",'
+            b'"type":"not_found_error","param":null,"code":null}}',
+        ),
+        (
+            b"404 Not Found",
+            b'{"type":"error","error":{"type":"not_found_error","message":"model: x"}}',
+        ),
+        (
+            b"400 Bad Request",
+            b'{"error":{"message":"/chat/completions: Invalid model name passed in model=x"}}',
+        ),
+    ],
+    ids=["vLLM", "Ollama", "Anthropic", "LiteLLM"],
+)
+def test_a_model_that_the_server_lacks_comes_with_where_to_look(status: bytes, body: bytes) -> None:
+    raw = plain(body, status=status)
+    request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=ErrorKind.STATUS)
+    (sample,) = record_of(request).errors
+    assert sample.message.endswith("lists at /v1/models: --model (endpoint.model)]")
+
+
 def test_other_refusals_have_no_hint() -> None:
     for status, body in (
         (b"400 Bad Request", b'{"error":"no such model"}'),
+        (b"404 Not Found", b'{"error":"no such page"}'),
         (b"500 Oops", b'{"error":"ignore_eos broke"}'),
     ):
         request = Request(
