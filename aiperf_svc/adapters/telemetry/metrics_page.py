@@ -6,6 +6,7 @@ cannot reach the pods, and for local runs, which have no HTTP API.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
@@ -32,7 +33,11 @@ class MetricsPage:
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port)
         except OSError as error:
-            self._note(f"no page of metrics: cannot listen on {self._host}:{self._port}: {error}")
+            # The event loop's own text repeats the address; numbers of name look-ups are negative.
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+            where = f"{self._host}:{self._port}"
+            self._note(f"no page of metrics: cannot listen on {where}: {reason}")
         return self
 
     async def __aexit__(self, *_error: object) -> None:

@@ -70,4 +70,6 @@ async def test_a_port_in_use_is_said_and_the_run_goes_on() -> None:
             served.show(make_status())
     assert served.port == 0
     (note,) = notes
-    assert note.startswith(f"no page of metrics: cannot listen on 127.0.0.1:{port}: ")
+    assert note == (
+        f"no page of metrics: cannot listen on 127.0.0.1:{port}: Address already in use"
+    )

@@ -4,6 +4,8 @@ import pytest
 
 from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outlets import check_single
 
 ALL, METRICS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
 
@@ -68,3 +70,9 @@ def test_a_page_of_metrics_is_for_this_machine_unless_a_host_is_given(
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match="is no address; expected a port such as 9464"):
         metrics_address(text)
+
+
+def test_one_page_cannot_show_several_runs() -> None:
+    check_single(RunOptions())
+    with pytest.raises(ConfigError, match="a page shows one run, and these are several"):
+        check_single(RunOptions(metrics_address=("127.0.0.1", 9464)))
