@@ -48,8 +48,8 @@ class TelemetryReader:
         self._sources = _sources(config)
         self._exporters = {url: each for each in config.telemetry.exporters for url in each.pages}
         self._stopping = asyncio.Event()
-        self._replicas: list[SourceLog] = []
-        """The target's pages, if its name has several addresses."""
+        self._replicas: list[list[SourceLog]] = []
+        """The pages of each name of the target that has several addresses."""
         self._unread = 0
         """Sources of which no read has ended."""
         self._started = asyncio.Event()
@@ -61,11 +61,16 @@ class TelemetryReader:
     def logs(self) -> list[SourceLog]:
         """What was read of each source. The target's page is not among them if it has none; that of
         one of its addresses is if another one has a page."""
-        known = [each for each in self._replicas if each.has_pages] and self._replicas
+        known = {
+            each.url
+            for replicas in self._replicas
+            if any(one.has_pages for one in replicas)
+            for each in replicas
+        }
         return [
             source
             for source in self._sources
-            if not source.is_guess or source.has_pages or source in known
+            if not source.is_guess or source.has_pages or source.url in known
         ]
 
     def server_load(self) -> ServerLoad:
@@ -124,8 +129,8 @@ class TelemetryReader:
             return [source]
         port = address_of(source.url).port
         urls = [f"http://{f'[{h}]' if ':' in h else h}:{port}/metrics" for h in hosts[:MAX_SOURCES]]
-        self._replicas += (logs := [SourceLog(url, is_guess=True) for url in urls])
-        return logs
+        self._replicas.append([SourceLog(url, is_guess=True) for url in urls])
+        return self._replicas[-1]
 
     async def _follow(self, source: SourceLog, client: "pages.PageClient") -> None:
         reader = PageReader()
