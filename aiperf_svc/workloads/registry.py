@@ -12,6 +12,7 @@ from typing import Any
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.workloads.base import Workload
 
 GROUP = "aiperf_svc.workloads"
@@ -46,7 +47,7 @@ def workload(kind: str) -> Workload[Any]:
     else:
         point = _entry_points().get(kind)
         if point is None:
-            raise ConfigError(f"workload.kind: {kind!r}: no such kind")
+            raise ConfigError(f"workload.kind: {one_line(kind, limit=80)!r}: no such kind")
         try:
             found = point.load()
         except Exception as error:

@@ -11,6 +11,7 @@ from aiperf_svc.config.parameters import with_parameters
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial, describe, plan_trials
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
 
 SHOWN = 10
 """Most refused trials that a message lists."""
@@ -92,7 +93,7 @@ def refuse_trials(errors: Sequence[str], number: int) -> None:
 
 def trial_name(parameters: Mapping[str, Any]) -> str:
     """Return what messages call a trial."""
-    return f"trial {describe(parameters)}".rstrip()
+    return one_line(f"trial {describe(parameters)}").rstrip()
 
 
 def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
