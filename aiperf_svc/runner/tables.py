@@ -83,6 +83,7 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
     _print_accounts(own_part(summary).get("accounts", {}), console)
     _print_addresses(own_part(summary).get("target_addresses", ()), console)
     _print_hooks(own_part(summary).get("hooks", ()), console)
+    _print_proxy(own_part(summary).get("config", {}).get("endpoint", {}), console)
     _print_tls(own_part(summary).get("config", {}).get("endpoint", {}), console)
     _print_prompts(summary, console)
     _print_forced_length(own_part(summary), console)
@@ -282,6 +283,12 @@ def _print_hooks(calls: Sequence[dict[str, Any]], console: Console) -> None:
         if call["problem"]:
             text.append(f"; it failed: {one_line(call['problem'])}", style="bold yellow")
         console.print(text, soft_wrap=True)
+
+
+def _print_proxy(endpoint: dict[str, Any], console: Console) -> None:
+    if endpoint.get("proxy"):
+        text = f"Proxy: requests went through {endpoint['proxy']}, which was measured too"
+        console.print(one_line(text), soft_wrap=True, markup=False)
 
 
 def _print_tls(endpoint: dict[str, Any], console: Console) -> None:

@@ -249,3 +249,11 @@ def test_who_stops_an_experiment_is_told_how_it_goes_on(tmp_path: Path) -> None:
         f"the trials that are left: the same command with --resume {tmp_path}"
     )
     assert "--resume" not in printed(content, **given)
+
+
+def test_a_proxy_that_was_measured_too_is_named(summary: dict[str, Any]) -> None:
+    config = summary["aiperf_svc"]["config"]
+    endpoint = {**config["endpoint"], "proxy": "http://proxy:3128"}
+    shown = printed(changed(summary, config={**config, "endpoint": endpoint}))
+    assert "Proxy: requests went through http://proxy:3128, which was measured too" in shown
+    assert "Proxy:" not in printed(summary)
