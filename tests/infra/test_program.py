@@ -6,6 +6,7 @@ from typing import Any
 
 import pulumi
 import pytest
+import yaml
 from recording import INFRA, SUFFIX, Manifest, Recording, record, stack_config
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, RUN_LABEL, STACK_LABEL
@@ -619,3 +620,30 @@ def test_another_target_is_another_deployment_whose_readiness_is_awaited() -> No
     made = record("bench-smoke", stack_config("bench-smoke"))
     assert made.registration("Deployment", "target").is_deleted_before_replaced
     assert not made.registration("Deployment", "worker").is_deleted_before_replaced
+
+
+def test_the_pods_of_a_resumed_shape_run_what_is_left_and_upload_into_the_shared_folder() -> None:
+    args = [["--ttft", each] for each in ("5ms", "9ms")]
+    product = {"deployment.target.args": args, "load.concurrency": [1, 2]}
+    given = {
+        "aiperf:benchmark": _benchmark(ttl="2h") | {"experiment": {"product": product}},
+        "aiperf:shape": "2",
+        "aiperf:finished": [1, 2, 3],
+        "aiperf:uploadInto": "knee-20261123T012343Z-0123",
+    }
+    made = record(STACK, given)
+    (config,) = (
+        yaml.safe_load(m["data"]["config.yaml"])
+        for m in made.manifests
+        if m["kind"] == "ConfigMap" and "config.yaml" in (m.get("data") or {})
+    )
+    assert config["experiment"]["part"]["trials"] == [4]
+    assert config["deployment"]["target"]["args"] == args[1]
+    told = {
+        each["value"]
+        for template in _pod_templates(made)
+        for container in template["spec"]["containers"]
+        for each in container.get("env", ())
+        if each["name"] == "AIPERF_UPLOAD_INTO"
+    }
+    assert told == {"knee-20261123T012343Z-0123"}
