@@ -5,10 +5,14 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+HERE = Path(__file__).parent
+WHOLE_RUNS = HERE / "e2e"
+SLOW = (HERE / "integration", HERE / "infra")
 ENDING_S = 2.0
 """Longest time for a thread that was told to end; over only where one was left behind."""
 
@@ -32,6 +36,37 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several processes begin with as many equal parts of the list, and one that has nothing left
+    takes over tests from the end of another's part. So each part begins with its share of the whole
+    runs and ends with tests that take milliseconds: then all processes end at about the same time.
+    """
+    parts = getattr(config, "workerinput", {}).get("workercount", 1)
+    if parts > 1:
+        items[:] = _in_parts(items, parts)
+
+
+def _in_parts(items: list[pytest.Item], parts: int) -> list[pytest.Item]:
+    runs = [item for item in items if item.path.is_relative_to(WHOLE_RUNS)]
+    files: dict[Path, list[pytest.Item]] = {}
+    short = []
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in SLOW):
+            # The tests of a file may share what takes long to make.
+            files.setdefault(item.path, []).append(item)
+        elif not item.path.is_relative_to(WHOLE_RUNS):
+            short.append(item)
+    found = []
+    for number in range(parts):
+        share = list(files.values())[number::parts]
+        part = [*runs[number::parts], *(item for each in share for item in each)]
+        left = len(items) // parts - len(part) if number < parts - 1 else len(short)
+        found += [*part, *short[: max(0, left)]]
+        del short[: max(0, left)]
+    return found
 
 
 @pytest.hookimpl(hookwrapper=True)

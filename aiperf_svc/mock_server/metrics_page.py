@@ -44,7 +44,7 @@ class ServedMetrics:
 
 
 def render(counters: Mapping[str, int], waiting: int, values: list[int] | None, model: str) -> str:
-    """The page: `counters` of all processes together; without `values` (a server that answers at
+    """The page: `counters` of all processes together; without `values` (a server that responds at
     once counts nothing of the kind) it has neither tokens nor times."""
     quoted = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     labels = f'engine="0",model_name="{quoted}"'
