@@ -137,6 +137,8 @@ async def test_a_record_is_waited_for_while_its_processor_goes_on_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiperf_svc.services.records_manager.MISSING_S", 1.2)
+    # What has been read is told by heartbeats.
+    monkeypatch.setattr("aiperf_svc.services.base.HEARTBEAT_S", 0.1)
     process = RecordProcessor._process
 
     async def slow(self: RecordProcessor, *args: Any) -> None:
@@ -144,7 +146,7 @@ async def test_a_record_is_waited_for_while_its_processor_goes_on_reading(
         await process(self, *args)
 
     monkeypatch.setattr(RecordProcessor, "_process", slow)
-    with server(ttft="1ms", itl="5ms", tokens=400) as mock:
+    with server(ttft="1ms", itl="5ms", tokens=200) as mock:
         async with stack(config(mock.url, concurrency=1, requests=1), tmp_path) as run:
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
