@@ -141,9 +141,9 @@ LOAD = (
     Flag(("--stages",), "load.stages",
         "open loop: one rate after the other, `RATE:TIME` each: 10:30s 50:2m", "STAGE", "list",
         values.stages),
-    Flag(("--rate-series",), "load.rate_series",
+    Flag(("--rate-series", "--request-rate-series"), "load.rate_series",
         "open loop: a rate that changes linearly between the points of this CSV file with a line "
-        "`SECONDS,RATE` for each", "FILE", read=values.rate_series),
+        "`SECONDS,RATE` for each, or of AIPerf's JSON", "FILE", read=values.rate_series),
     Flag(("--bursts",), "load.bursts",
         "open loop: a higher rate again and again, `RATE:LENGTH/EVERY`: 200:5s/1m; each period "
         "ends with its burst, and has --request-rate before it, or nothing", "BURSTS",

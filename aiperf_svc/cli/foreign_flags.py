@@ -95,8 +95,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "--system-prompt \"$(cat FILE)\"", "--system-prompt-file"),
     ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
      "--random-range-ratio --random-corpus-style"),
-    ("other", "--rate-series FILE takes the same JSON; the load ends with its last point",
-     "--request-rate-series"),
     ("other", "--otlp URL", "--otel-url"),
     ("none", "a finished run is filed in MLflow; nothing is streamed to it",
      "--stream --otel-resource-attributes --gen-ai-provider"),

@@ -137,9 +137,10 @@ class BenchmarkConfig(Model):
 
     def _check_schedule(self) -> None:
         if self.load.limits_prefill and not self.endpoint.streaming:
+            key = "load" if self.load.prefill_concurrency is not None else "load.warmup"
             raise ValueError(
-                "{load.prefill_concurrency} needs {endpoint.streaming}: without a stream there is "
-                "no first token"
+                f"{{{key}.prefill_concurrency}} needs {{endpoint.streaming}}: without a stream "
+                "there is no first token"
             )
         if not self.load.fixed_schedule:
             return

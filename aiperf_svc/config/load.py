@@ -166,9 +166,10 @@ class Load(Model):
         if warmup.prefill_ramp and slots is None:
             raise ValueError("{warmup.prefill_ramp} needs {warmup.prefill_concurrency}")
         if warmup.prefill_concurrency and users and warmup.prefill_concurrency > users:
+            whose = "warmup.concurrency" if warmup.concurrency else "concurrency"
             raise ValueError(
-                f"{{warmup.prefill_concurrency}} {warmup.prefill_concurrency} is above "
-                f"{{warmup.concurrency}} {users}: it would limit nothing"
+                f"{{warmup.prefill_concurrency}} {warmup.prefill_concurrency} is above {{{whose}}} "
+                f"{users}: it would limit nothing"
             )
         return self
 

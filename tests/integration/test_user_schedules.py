@@ -19,7 +19,8 @@ async def test_each_user_takes_its_turns_by_its_own_clock(tmp_path: Path) -> Non
     users = {"rate": 40, "users": 8}
     with server(ttft="5ms", tokens=2) as mock:
         settings = config(mock.url, dataset=dataset, user_centric=users, requests=120)
-        async with stack(settings, tmp_path, workers=2) as run:
+        # As between the pods of a cluster.
+        async with stack(settings, tmp_path, workers=2, is_apart=True) as run:
             assert run.topology.workers == 2
             summary = await run.results()
         truth = mock.truth(rows=True)

@@ -15,6 +15,8 @@ what differs. Quote the command, or put it behind the other flags.
 
   aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
 DEFAULT_URL = "http://localhost:8000"
+_LOADS = {"--concurrency", "--request-rate", "--request-rate-series", "--user-centric-rate"}
+"""Flags that say how requests are sent."""
 
 
 @dataclass
@@ -139,7 +141,11 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
         migration.arguments += ["--url", DEFAULT_URL]
         migration.notes.append(f"--url {DEFAULT_URL}: AIPerf's default")
     is_replay = "--fixed-schedule" in given
-    if not ({"--concurrency", "--request-rate"} & given.keys() or is_replay):
+    if "--request-rate-series" in given:
+        migration.notes.append(
+            "--request-rate-series: the load ends with the last point; AIPerf goes on at its rate"
+        )
+    if not (_LOADS & given.keys() or is_replay):
         migration.arguments += ["--concurrency", "1"]
         migration.notes.append("--concurrency 1: AIPerf's default")
     if not {"--tokenizer", "--use-server-token-count"} & given.keys() and "/" in "".join(model):

@@ -172,3 +172,18 @@ def test_several_addresses_are_said_one_by_one() -> None:
     )
     assert found.arguments[2:6] == ["--url", "a:1", "--url", "b:2"]
     assert found.missing == []
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "--user-centric-rate 5 --num-users 20 --session-turns-mean 5",
+        "--request-rate-series rates.json",
+        "--request-rate 5",
+    ],
+)
+def test_a_load_by_the_clock_gets_no_default_concurrency(load: str) -> None:
+    migration = moved(f"aiperf profile --model m --url h:1 {load} --benchmark-duration 60")
+    assert "--concurrency" not in migration.arguments
+    says = [note for note in migration.notes if note.startswith("--request-rate-series")]
+    assert len(says) == ("series" in load)
