@@ -126,7 +126,7 @@ def test_tcp_with_curve_gives_the_same_results(mock: RunningMockServer, tmp_path
 def test_a_killed_worker_is_seen_accounted_for_and_not_valid(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    flags = ("--concurrency", "100", "--duration", "9", "--workers-min", "2", "--grace-period", "1")
+    flags = ("--concurrency", "20", "--duration", "7", "--workers-min", "2", "--grace-period", "1")
     command = Command(tmp_path, mock.url, *flags)
     command.wait_for_requests(mock, 200)
     os.kill(command.service("worker-1"), signal.SIGKILL)
