@@ -17,7 +17,12 @@ from aiperf_svc.core.experiments.trials import Trial
 
 LONGER = 3
 """How many times as long as the others a trial is that confirms."""
-_UNITS = {"load.request_rate": "req/s", "load.concurrency": "users"}
+_UNITS = {
+    "load.request_rate": "req/s",
+    "load.user_centric.rate": "req/s",
+    "load.concurrency": "users",
+    "load.user_centric.users": "users",
+}
 
 
 class Machine(Protocol):
