@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.config.load_shapes import Arrival
+from aiperf_svc.config.load_shapes import Arrival, UserCentric
 from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
 from aiperf_svc.core.load.phase_machine import (
@@ -149,6 +149,23 @@ def test_stages_are_granted_at_their_rates_and_are_what_was_planned() -> None:
     assert first[0].count == 15
     assert machine.report().scheduled == 30
     assert machine.report().scheduled_rate == pytest.approx(15)
+
+
+def test_users_in_the_middle_of_a_conversation_are_granted_what_is_left_of_it() -> None:
+    users = UserCentric(rate=100, users=4)  # a turn each 40 ms
+    turns = np.array([5], dtype="<u2").tobytes()
+    machine = started("a", "b", concurrency=0, user_centric=users, turns=turns, credits=9)
+    start = machine.start_wall_ns
+    granted = [g for g in machine.handle(TimePassed(start)) if isinstance(g, GrantCredits)]
+    assert [(g.worker, g.first, g.count, g.last_turns) for g in granted] == [
+        *(("a", 0, 1, 0), ("b", 1, 1, 1), ("a", 2, 1, 2), ("b", 3, 1, 3)),
+        *(("a", 4, 2, 0), ("b", 5, 2, 0)),
+    ]
+    begins = [np.frombuffer(g.due_wall_ns, dtype="<i8") - start for g in granted]
+    assert [int(at[0]) // MS for at in begins[:4]] == [0, 10, 20, 30]
+    # The user with one turn left begins anew 40 ms after it, the one with two after 80 ms.
+    assert (begins[4] // MS).tolist() == [50, 150]
+    assert (begins[5] // MS).tolist() == [100, 200]
 
 
 def test_a_replay_that_is_stopped_was_planned_until_the_stop() -> None:

@@ -16,7 +16,7 @@ CLUSTER = Facts(where="cluster")
 def planned(facts: Facts, *, workers: dict[str, Any] | None = None, **load: Any) -> Topology:
     config = BenchmarkConfig.model_validate(
         {
-            "endpoint": {"url": "http://x", "model": "m"},
+            "endpoint": {"url": "http://x", "model": "m", "streaming": True},
             "load": {"requests": 10} | load,
             "workers": workers or {},
         }
@@ -61,6 +61,14 @@ def test_a_user_may_ask_for_more_and_for_fewer() -> None:
 def test_users_beyond_the_file_descriptors_are_refused_with_the_number_that_would_do() -> None:
     with pytest.raises(ConfigError, match=r"raise workers\.max to 6 "):
         planned(LOCAL, workers={"max": 2}, concurrency=100_000)
+
+
+def test_slots_of_a_limit_on_prefill_are_not_spread_over_many_workers() -> None:
+    assert planned(CLUSTER, concurrency=5_000, prefill_concurrency=1_000).workers == 4
+    assert planned(CLUSTER, concurrency=5_000, prefill_concurrency=20).workers == 1
+    assert planned(LOCAL, concurrency=9, prefill_concurrency=2, workers={"min": 2}).workers == 2
+    with pytest.raises(ConfigError, match=r"workers\.min 3 is above load\.prefill_concurrency 2"):
+        planned(LOCAL, concurrency=9, prefill_concurrency=2, workers={"min": 3})
 
 
 def test_a_process_without_descriptors_to_spare_is_refused() -> None:
