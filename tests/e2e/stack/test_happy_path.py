@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_cluster import Cluster
@@ -12,11 +13,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 WARMUP, CONCURRENCY = 16, 8
 
 
+def with_hooks(benchmark: dict[str, Any]) -> None:
+    """Requests before the first phase and after the last one, which the mock server knows."""
+    benchmark["endpoint"]["hooks"] = [
+        {"before": "load", "method": "GET", "path": "/health"},
+        {"after": "profiling", "method": "GET", "path": "/v1/models"},
+    ]
+
+
 def test_a_stack_comes_up_measures_and_leaves_nothing(
     cluster: Cluster, make_stack: Callable[[], Stack], tmp_path: Path
 ) -> None:
     stack = make_stack()
     stack.shortcuts = ()
+    stack.change(with_hooks)
     stack.init()
     preview = stack.pulumi("preview", "-s", stack.name)
     assert f"aiperf-{stack.name}" in preview
@@ -58,6 +68,9 @@ def test_a_stack_comes_up_measures_and_leaves_nothing(
     assert running == pytest.approx(CONCURRENCY, rel=0.25)
     files = {path.name for path in results.iterdir()}
     assert files >= {"server_metrics_export.jsonl", "telemetry.parquet", "metrics.om"}
+    calls = [(call["text"].rpartition(" ")[2], call["problem"]) for call in ours["hooks"]]
+    assert calls == [("warmup", ""), ("profiling", "")], "policies let the requests pass"
+    assert 0 < summary["network_rtt"]["min"] <= summary["time_to_first_token"]["max"]
 
     pods = stack.pods(namespace)
     assert len(pods) == outputs["pods"]
