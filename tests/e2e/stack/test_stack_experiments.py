@@ -1,11 +1,11 @@
 """An experiment on a cluster: all its trials on pods that come up once."""
 
 import json
-import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from four_servers import four_servers
 from real_cluster import Cluster
 from real_runner import Runner
 
@@ -46,32 +46,11 @@ def test_all_trials_run_on_the_same_pods_and_each_has_its_results(
     assert (folder / "experiment.parquet").exists()
 
 
-SLOW = ["--ttft", "200ms", "--itl", "10ms", "--tokens", "16"]
-FAST = ["--ttft", "40ms", "--itl", "10ms", "--tokens", "16"]
-NO_NODE = {"aiperf.test/no-node": "has-it"}
-
-
-def targets(benchmark: dict[str, Any]) -> None:
-    """A server in four variants, of which one ends at once and one has no node to run on."""
-    benchmark["load"]["duration"] = "3s"
-    crashing = ["--no-such-flag"]
-    benchmark["experiment"] = {
-        "explicit": [
-            {"deployment.target.args": SLOW},
-            {"deployment.target.args": crashing},
-            {"deployment.target.args": SLOW, "deployment.target.placement.node_selector": NO_NODE},
-            {"deployment.target.args": FAST},
-        ],
-        "repetitions": 2,
-    }
-    benchmark["deployment"]["ttl"] = "2h"
-
-
 def test_each_shape_comes_up_in_turn_and_one_that_cannot_takes_only_its_own_trials(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(targets)
+    runner.change(four_servers)
     ended = runner.run("--json")
     assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
     found = json.loads(ended.out)
@@ -90,65 +69,3 @@ def test_each_shape_comes_up_in_turn_and_one_that_cannot_takes_only_its_own_tria
     assert {path.name for path in (folder / "shapes").iterdir()} == {"1", "2", "4"}
     assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
     assert (folder / "report.html").exists()
-
-
-def side_by_side(benchmark: dict[str, Any]) -> None:
-    """The same four servers, two of them at a time, and the fast one first."""
-    targets(benchmark)
-    benchmark["experiment"] |= {"parallel": 2, "priority": [{"deployment.target.args": FAST}]}
-    benchmark["deployment"]["ttl"] = "30m"
-
-
-def test_shapes_run_at_the_same_time_in_stacks_of_their_own(
-    cluster: Cluster, make_runner: Callable[[], Runner]
-) -> None:
-    runner = make_runner()
-    runner.change(side_by_side)
-    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
-        command.wait_for("shape 1  up: ")
-        command.wait_for("shape 2  up: ")
-        status = runner.call("status", runner.name)
-        assert {line.split("  ")[0] for line in (status.out + status.errors).splitlines()} <= {
-            "shape 1",
-            "shape 2",
-            "error: shape 1",
-            "error: shape 2",
-        }
-        ended = command.end()
-    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
-    found = json.loads(ended.out)
-    assert found["left"] == []
-    assert [each["stack"] for each in found["stacks"]] == [
-        f"{runner.name}-{n}" for n in (1, 2, 3, 4)
-    ]
-    for number in (1, 2, 3, 4):
-        assert cluster.left_of(f"{runner.name}-{number}") == []
-    trials = found["results"]["trials"]
-    states = [trial["state"] for trial in trials]
-    assert states == ["done", "failed", "failed", "done"] * 2, ended.errors
-    assert "has crashed" in trials[1]["reason"]
-    assert "none of 1 nodes has the labels" in trials[2]["reason"]
-    slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
-    assert fast < 150 < slow
-    (folder,) = runner.artifacts.glob("*/")
-    assert len(list((folder / "trials").iterdir())) == 4
-    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
-
-
-def test_ctrl_c_stops_all_stacks_and_keeps_what_was_measured(
-    cluster: Cluster, make_runner: Callable[[], Runner]
-) -> None:
-    runner = make_runner()
-    runner.change(side_by_side)
-    runner.change(lambda benchmark: benchmark["load"].update(duration="60s"))
-    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
-        command.wait_for("shape 1  profiling: ")
-        command.send(signal.SIGINT)
-        ended = command.end()
-    assert ended.code == ExitCode.INTERRUPTED, ended.errors
-    found = json.loads(ended.out)
-    assert [each["number"] for each in found["results"]["trials"]] == [4]
-    for number in (1, 2, 3, 4):
-        assert cluster.left_of(f"{runner.name}-{number}") == []
-    (folder,) = runner.artifacts.glob("*/")
-    assert found["artifacts"] == str(folder)

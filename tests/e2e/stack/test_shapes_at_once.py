@@ -1,0 +1,47 @@
+"""Shapes of an experiment at the same time: a stack for each on a real cluster."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from four_servers import FAST, four_servers
+from real_cluster import Cluster
+from real_runner import Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+
+def side_by_side(benchmark: dict[str, Any]) -> None:
+    """The same four servers, two of them at a time, and the fast one first."""
+    four_servers(benchmark)
+    benchmark["experiment"] |= {"parallel": 2, "priority": [{"deployment.target.args": FAST}]}
+    benchmark["deployment"]["ttl"] = "30m"
+
+
+def test_shapes_run_at_the_same_time_in_stacks_of_their_own(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(side_by_side)
+    ended = runner.run("--json")
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert [each["stack"] for each in found["stacks"]] == [
+        f"{runner.name}-{n}" for n in (1, 2, 3, 4)
+    ]
+    for number in (1, 2, 3, 4):
+        assert cluster.left_of(f"{runner.name}-{number}") == []
+    trials = found["results"]["trials"]
+    states = [trial["state"] for trial in trials]
+    assert states == ["done", "failed", "failed", "done"] * 2, ended.errors
+    assert "has crashed" in trials[1]["reason"]
+    assert "none of 1 nodes has the labels" in trials[2]["reason"]
+    slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
+    assert fast < 150 < slow
+    (folder,) = runner.artifacts.glob("*/")
+    assert len(list((folder / "trials").iterdir())) == 4
+    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
