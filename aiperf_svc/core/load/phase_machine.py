@@ -196,7 +196,11 @@ class PhaseMachine:
         until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
         curve = self.plan.curve
         if curve is not None:
-            until_s = (self.plan.duration_ns if until_ns is None else until_ns) / 1e9
+            until_s = self.plan.duration_ns / 1e9 if until_ns is None else until_ns / 1e9
+            if self.plan.credits is not None:
+                # Just below the number, or a pause after its last arrival would be counted in.
+                number = np.nextafter([float(self.plan.credits)], 0.0)
+                until_s = min(until_s or math.inf, float(curve.times(number)[0]))
             expected = curve.expected(until_s)
             return round(expected), expected / until_s if until_s > 0 else 0.0
         if self._schedule is None:

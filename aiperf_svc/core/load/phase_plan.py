@@ -94,7 +94,10 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         return None
     made = _plan(phase, _load_of_warmup(load), config, shape, warmup.requests, warmup.duration)
     if warmup.conversations is not None:
-        return msgspec.structs.replace(made, credits=warmup.conversations, last_turns=0)
+        # Of a trace there are no more than its rows.
+        most = warmup.conversations if made.credits is None else made.credits
+        credits = min(warmup.conversations, most)
+        return msgspec.structs.replace(made, credits=credits, last_turns=0)
     return made
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.config.load_shapes import Arrival, UserCentric
+from aiperf_svc.config.load_shapes import Arrival, Bursts, UserCentric
 from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
 from aiperf_svc.core.load.phase_machine import (
@@ -40,6 +40,8 @@ P = Phase.PROFILING
 NOW = 1_700_000_000 * 10**9
 MS = 10**6
 S = 10**9
+STEP = ((0, 10.0), (S, 10.0), (S, 1.0), (9 * S, 1.0))
+BURSTS = Bursts.model_validate({"rate": 100, "length": "100ms", "every": "1s"})
 
 
 def machine_of(*workers: str, **plan: Any) -> PhaseMachine:
@@ -149,6 +151,25 @@ def test_stages_are_granted_at_their_rates_and_are_what_was_planned() -> None:
     assert first[0].count == 15
     assert machine.report().scheduled == 30
     assert machine.report().scheduled_rate == pytest.approx(15)
+
+
+@pytest.mark.parametrize(
+    ("load", "scheduled", "rate"),
+    [
+        ({"rate_points": STEP, "duration_ns": 9 * S, "credits": 5}, 5, 10.0),
+        ({"rate_points": STEP, "duration_ns": 9 * S, "credits": 10}, 10, 10.0),
+        ({"rate_points": STEP, "duration_ns": 9 * S, "credits": 50}, 18, 2.0),
+        ({"bursts": BURSTS, "request_rate": 10.0, "credits": 38}, 38, 19.0),
+        ({"bursts": BURSTS, "credits": 20}, 20, 10.0),
+        ({"bursts": BURSTS, "credits": 20, "duration_ns": 3 * S}, 20, 10.0),
+        ({"bursts": BURSTS, "duration_ns": 2 * S}, 20, 10.0),
+    ],
+)
+def test_a_rate_that_changes_was_planned_until_its_number_of_requests(
+    load: dict[str, Any], scheduled: int, rate: float
+) -> None:
+    report = started("a", concurrency=0, **load).report()
+    assert (report.scheduled, report.scheduled_rate) == (scheduled, pytest.approx(rate))
 
 
 def test_users_in_the_middle_of_a_conversation_are_granted_what_is_left_of_it() -> None:

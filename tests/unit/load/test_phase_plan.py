@@ -83,6 +83,23 @@ def test_a_replay_runs_each_row_once_at_most(
     assert (plan.is_open_loop, plan.schedule_ns, warmup.schedule_ns) == (True, due, due)
 
 
+@pytest.mark.parametrize(("conversations", "credits"), [(2, 2), (99, 3)])
+def test_a_warmup_of_conversations_runs_no_more_than_the_rows_of_a_replay(
+    conversations: int, credits: int
+) -> None:
+    due = np.array([0, 5, 9], dtype="<i8").tobytes()
+    made = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
+            "load": {"fixed_schedule": True, "warmup": {"conversations": conversations}},
+            "dataset": {"kind": "mooncake_trace", "file": "f"},
+        }
+    )
+    warmup = plan_phase(Phase.WARMUP, made, DatasetShape("r", "d", 1, 3, 0, b"", due))
+    assert warmup is not None
+    assert warmup.credits == credits
+
+
 def test_a_load_of_stages_ends_with_the_last_and_its_warmup_has_their_mean_rate() -> None:
     stages = [{"rate": 10, "duration": "2s"}, {"rate": 40, "duration": "1s"}]
     load = config(stages=stages, warmup={"requests": 5}, concurrency=9)
