@@ -3,7 +3,7 @@
 A limit is a number in the metric's own unit, or for a duration a string with a unit (`250ms`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -33,8 +33,8 @@ class TierResult(msgspec.Struct, frozen=True):
     limits: dict[str, float | str]
     good_request_count: int
     attainment: float | None
-    """Share of the due requests that are good, failures and unsent ones included; None if none was
-    due."""
+    """Share of the due requests that are good, failures and unsent ones included, without those of
+    clients that leave early; None if none was due."""
     goodput: float | None
     """Good requests per second of the load; None if it took no time."""
 
@@ -180,8 +180,18 @@ def _coverage_problems(
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
     """Count the completed requests within every limit. A request for which a metric is undefined is
     bad. A limit is the highest good value, or the lowest if higher is better."""
-    chunks = rows.chunks(Population.COMPLETED)
-    return sum(int(np.count_nonzero(is_good(chunk, limits))) for chunk in chunks)
+    return sum(_count_good(rows.chunks(Population.COMPLETED), limits))
+
+
+def _count_good(chunks: Iterable[Chunk], limits: Mapping[str, float | str]) -> tuple[int, int]:
+    """Return the number of good requests of clients that wait, and of those that leave early."""
+    patient = hasty = 0
+    for chunk in chunks:
+        good = is_good(chunk, limits)
+        leaves = np.count_nonzero(good & chunk["is_abandoning"])
+        patient += np.count_nonzero(good) - leaves
+        hasty += leaves
+    return int(patient), int(hasty)
 
 
 def goodput(
@@ -201,11 +211,13 @@ def goodput(
 def judge_tiers(
     limits: Slo, rows: PhaseRows, *, due: int, window_ns: int
 ) -> tuple[TierResult, ...]:
-    """Return the goodput of each tier, in the order of the config."""
+    """Return the goodput of each tier, in the order of the config. `due` is the number of due
+    requests of clients that wait for the end."""
     found = []
     for name, tier in limits.goodput_tiers.items():
-        good = count_good(rows, tier)
-        share = good / due if due else None
+        patient, hasty = _count_good(rows.chunks(Population.COMPLETED), tier)
+        good = patient + hasty
+        share = patient / due if due else None
         rate = good / (window_ns / 1e9) if window_ns else None
         found.append(TierResult(name, tier, good, share, rate))
     return tuple(found)

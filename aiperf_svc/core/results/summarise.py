@@ -110,12 +110,13 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
     early = context.early_end
     batches = early.batches if early else objective_batches(rows, context.config.slo, window)
+    due = failures.due - (totals.to_abandon - totals.abandoned)
     return replace(
         summary,
         objectives=objectives,
         objective_batches=batches,
         goodput_tiers=slo.judge_tiers(
-            context.config.slo, rows, due=failures.due, window_ns=window.duration_ns
+            context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),
     )
 

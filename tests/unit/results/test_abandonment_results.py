@@ -14,8 +14,8 @@ from aiperf_svc.protocol.records import Flag, Rows
 DELAY_NS = 220 * MS
 
 
-def results(rows: Rows) -> Summary:
-    config = fake_run.config(concurrency=20, requests=2_000)
+def results(rows: Rows, **slo: object) -> Summary:
+    config = fake_run.config(concurrency=20, requests=2_000, slo=slo)
     return summarise(fake_run.columns_of(rows), None, fake_run.context(rows, config=config))
 
 
@@ -58,3 +58,19 @@ def test_latencies_are_those_of_all_clients_had_none_left() -> None:
     done = some[some["outcome"] == Outcome.COMPLETED]
     biased_ms = np.median(done["end_wall_ns"] - done["start_wall_ns"]) / MS
     assert biased_ms < 0.95 * (all_of_them.metrics["request_latency"].stat("p50") or 0)
+
+
+def test_the_share_of_good_requests_is_that_of_clients_that_wait() -> None:
+    whole = fake_run.closed_loop(requests=20_000)
+    some = leaving(whole, 0.5)
+    patient = (some["flags"] & Flag.ABANDONS) == 0
+    # Above the delay, so some who would have had a good response leave before it.
+    tiers = {"gold": {"request_latency": 1.1 * DELAY_NS / MS}}
+    (expected,) = results(whole, goodput_tiers=tiers).goodput_tiers
+    (of_patient,) = results(whole[patient], goodput_tiers=tiers).goodput_tiers
+    (found,) = results(some, goodput_tiers=tiers).goodput_tiers
+    assert expected.attainment is not None
+    assert found.attainment == of_patient.attainment == pytest.approx(expected.attainment, rel=0.03)
+    assert 0.1 < expected.attainment < 0.9
+    # Those of the others that completed in time are good too.
+    assert of_patient.good_request_count < found.good_request_count < expected.good_request_count
