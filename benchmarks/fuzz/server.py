@@ -26,8 +26,10 @@ class FuzzServer:
         """How many times each request arrived whole."""
         self.served: Counter[int] = Counter()
         """How many times each got a good response, whole."""
+        self.in_last_part: set[int] = set()
+        """Requests whose last part may have been written."""
         self.ended_wall_ns: dict[int, int] = {}
-        """When the last byte of each response was written."""
+        """When the last byte of each response had been written."""
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
@@ -79,9 +81,11 @@ class FuzzServer:
         index = int(number[1]) - INDEX_BASE
         self.given[index] += 1
         reply = self._reply_to(index)
-        for pause_s, part in reply.parts:
+        for number_of_part, (pause_s, part) in enumerate(reply.parts, start=1):
             if pause_s:
                 await asyncio.sleep(pause_s)
+            if number_of_part == len(reply.parts):
+                self.in_last_part.add(index)
             writer.write(part)
             await writer.drain()
         self.served[index] += reply.truth is Truth.GOOD

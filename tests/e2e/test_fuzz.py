@@ -1,11 +1,17 @@
 """A short fuzz: what `make fuzz` does for minutes, of other seeds than its own."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import METRIC_DTYPE
 from benchmarks.fuzz.configs import fuzz_configs
 from benchmarks.fuzz.in_process import run_in_process
 from benchmarks.fuzz.reply import Reply, Truth
-from benchmarks.fuzz.trials import Trial, run_trial
+from benchmarks.fuzz.trials import REQUEST_TIMEOUT_S, Finding, Trial, compare, run_trial
 
 SEED = 100
 EVENTS = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\ndata: [DONE]\n\n'
@@ -44,3 +50,45 @@ def test_a_record_that_differs_from_its_response_is_found(truth: Truth, tokens: 
 
     finding = run_in_process(Mistaken(2, SEED, 20, is_streaming=True, bad_share=0.0))
     assert len(finding.problems) == 20
+
+
+@pytest.mark.parametrize(
+    ("truth", "server", "outcome", "is_right"),
+    [
+        (Truth.GOOD, {"ended_s": 0.5}, Outcome.COMPLETED, True),
+        (Truth.GOOD, {"ended_s": 0.5}, Outcome.ERRORED, False),
+        (Truth.GOOD, {"ended_s": REQUEST_TIMEOUT_S}, Outcome.COMPLETED, True),
+        (Truth.GOOD, {"ended_s": REQUEST_TIMEOUT_S}, Outcome.ERRORED, True),
+        (Truth.GOOD, {"is_in_last_part": True}, Outcome.COMPLETED, True),
+        (Truth.GOOD, {}, Outcome.COMPLETED, False),
+        (Truth.EITHER, {}, Outcome.COMPLETED, True),
+        (Truth.BAD, {"ended_s": 0.5}, Outcome.COMPLETED, False),
+        (Truth.GOOD, {"ended_s": 0.5, "given": 0}, Outcome.COMPLETED, False),
+    ],
+)
+def test_a_response_of_a_server_that_had_to_wait_is_whole_or_late(
+    truth: Truth, server: dict[str, Any], outcome: Outcome, is_right: bool
+) -> None:
+    class Known(Trial):
+        def reply(self, index: int) -> Reply:
+            return Reply("known", truth, ((0.0, STREAM),), chunks=1)
+
+    trial = Known(3, SEED, 1, is_streaming=True, bad_share=0.0)
+    records = np.zeros(1, dtype=METRIC_DTYPE)
+    for name, value in {
+        "phase": 1,
+        "outcome": outcome,
+        "chunks": 1,
+        "start_wall_ns": 10**9,
+    }.items():
+        records[name] = value
+    records["error"] = ErrorKind.TIMEOUT if outcome is Outcome.ERRORED else ErrorKind.NONE
+    records["usage_completion_tokens"] = -1
+    ended_s = server.get("ended_s")
+    known = SimpleNamespace(
+        given={0: server.get("given", 1)},
+        in_last_part={0} if ended_s or server.get("is_in_last_part") else set(),
+        ended_wall_ns={0: 10**9 + round(ended_s * 1e9)} if ended_s else {},
+    )
+    rows = {name: records[name] for name in METRIC_DTYPE.names or ()}
+    assert compare(Finding(trial), known, rows) == is_right  # type: ignore[arg-type]
