@@ -188,10 +188,10 @@ def _count_good(chunks: Iterable[Chunk], limits: Mapping[str, float | str]) -> t
     patient = hasty = 0
     for chunk in chunks:
         good = is_good(chunk, limits)
-        leaves = np.count_nonzero(good & chunk["is_abandoning"])
-        patient += np.count_nonzero(good) - leaves
+        leaves = int(np.count_nonzero(good & chunk["is_abandoning"]))
+        patient += int(np.count_nonzero(good)) - leaves
         hasty += leaves
-    return int(patient), int(hasty)
+    return patient, hasty
 
 
 def goodput(
