@@ -102,6 +102,8 @@ TARGET = (
     Flag(("--proxy",), "endpoint.proxy",
         "HTTP proxy to go through, http://host:port; variables of the environment are not used",
         "URL", read=values.url),
+    Flag(("--http2",), "endpoint.http2",
+        "send requests over HTTP/2, one at a time on each connection", kind="switch"),
     Flag(("--reset-kv-cache",), "endpoint.reset_kv_cache",
         "before the load, empty the server's prefix cache", kind="switch", read=values.enabled),
     Flag(("--reset-kv-cache-path",), "endpoint.reset_kv_cache.path",

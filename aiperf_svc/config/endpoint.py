@@ -82,6 +82,9 @@ class Endpoint(Hooks):
     `HTTPS_PROXY` are not used."""
     proxy_auth_env: str | None = None
     """Name of the environment variable that holds `user:password` for the proxy."""
+    http2: bool = False
+    """Requests go over HTTP/2: chosen by ALPN for https URLs, without asking (prior knowledge) for
+    http URLs. One request at a time on each connection, as over HTTP/1.1."""
     url_strategy: Literal["round_robin", "least_in_flight"] = "round_robin"
     """With several URLs: each in turn, or the one to which a worker has the fewest requests in
     flight. All turns of a conversation go to one."""
@@ -161,6 +164,10 @@ class Endpoint(Hooks):
     def _describes_its_api(self) -> Self:
         if self.proxy_auth_env is not None and self.proxy is None:
             raise ValueError("{proxy_auth_env} needs {proxy}")
+        if self.http2 and self.proxy and any(url.startswith("http:") for url in self.all_urls):
+            raise ValueError(
+                "{http2} passes {proxy} to https URLs only, in a tunnel; leave out one of both"
+            )
         if len(set(self.all_urls)) < len(self.all_urls):
             raise ValueError("{urls}: one of the addresses is given twice; name each once")
         if self.type is EndpointType.TEMPLATE and self.template is None:

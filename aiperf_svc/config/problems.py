@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.names import keys_at, nearest, nearest_key, type_at
 
-_KEY_NAME = re.compile(r"\{([a-z_.]+)\}")
+_KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _SHOWN = 60
 """Most characters of a value that a message repeats."""
 

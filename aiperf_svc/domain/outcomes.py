@@ -42,7 +42,7 @@ class ErrorKind(IntEnum):
     TIMEOUT = 6
     """Connected and written; no whole response within the request's timeout."""
     PROTOCOL = 7
-    """The response is not HTTP/1.1, or the framing of its body is broken."""
+    """The response is not HTTP of the expected version, or its framing is broken."""
     STATUS = 8
     """A status of 400 or above; the status is kept."""
     DISCONNECTED = 9
@@ -63,3 +63,5 @@ class ErrorKind(IntEnum):
     """Written whole; the server closed the connection without a byte of a response."""
     ABORTED = 17
     """The server ended the response itself, with a finish reason such as `abort` or `error`."""
+    STREAM_RESET = 18
+    """The server reset the response's HTTP/2 stream before it was whole."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from client_bench import CHUNKED, LENGTH, bench, responses
+from http2_server import Peer, http2
 
 from aiperf_svc.adapters.inference.hook_requests import call
 from aiperf_svc.adapters.inference.plain_http import exchange
@@ -135,6 +136,23 @@ async def test_an_https_target_is_asked_through_a_tunnel(
     assert lines[0].startswith(b"CONNECT 127.0.0.1:")
     assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in lines
     assert b"secret" not in head, "neither is the target's request outside of the tunnel"
+
+
+async def test_http2_goes_through_a_tunnel(
+    server_side: ssl.SSLContext, trust: dict[str, object]
+) -> None:
+    async def respond(peer: Peer) -> None:
+        await peer.head()
+        await peer.data(b"hello", end=True)
+
+    server_side.set_alpn_protocols(["h2"])
+    async with (
+        proxy() as there,
+        bench(http2(respond), server_side=server_side, http2=True, proxy=there.url, **trust) as b,
+    ):
+        rows = [await b.one(index=1), await b.one(index=2)]
+        assert [row["outcome"] for row in rows] == [Outcome.COMPLETED] * 2
+        assert len(there.heads) == 1
 
 
 @pytest.mark.parametrize(

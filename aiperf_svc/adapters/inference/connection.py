@@ -5,7 +5,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from aiperf_svc.adapters.inference.request import Request
-from aiperf_svc.adapters.inference.tls_stream import TlsStream
+from aiperf_svc.adapters.inference.tls_stream import Stream
 from aiperf_svc.core.load.target_addresses import TargetAddress
 
 CONNECTING: Final = 0
@@ -57,7 +57,7 @@ class PlainConnectionFields:
     request: Request | None
     requests: int
     state: int
-    tls: TlsStream | None
+    tls: Stream | None
     tls_ns: int
     unsent: memoryview | None
 
@@ -125,7 +125,7 @@ class Connection(ConnectionFields):
     def may_reuse(self) -> bool:
         """Return whether another request may follow, as far as the connection itself knows. None
         may after a request whose response came before all of it was written."""
-        return self.unsent is None and (self.tls is None or not self.tls.is_closed)
+        return self.unsent is None and (self.tls is None or self.tls.may_reuse)
 
     def become_idle(self) -> None:
         """Reset the connection for the next request."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from aiperf_svc.adapters.inference.plain_http import whole_response
+from aiperf_svc.adapters.inference.plain_http import Exchange
 from aiperf_svc.adapters.inference.proxy import after_head, way_to
 from aiperf_svc.adapters.inference.resolved_target import at_url, head_of, tls_context
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -20,7 +20,6 @@ from aiperf_svc.core.responses.http1 import ProtocolViolation
 from aiperf_svc.domain.foreign_text import one_line
 
 _READ_BYTES: Final = 65_536
-_MAX_BYTES: Final = 1 << 20
 
 
 async def call(hook: Hook, origin: str, config: BenchmarkConfig, request_id: str) -> str:
@@ -69,18 +68,14 @@ async def _exchange(config: BenchmarkConfig, request: bytes) -> tuple[int, bytes
         if way.tunnel:
             await _open_tunnel(reader, writer, way.tunnel)
         if is_tls:
-            await writer.start_tls(tls_context(tls), server_hostname=tls.server_name or name)
-        writer.write(request)
-        await writer.drain()
-        received = b""
-        while (found := whole_response(received, is_closed=False)) is None:
-            part = await reader.read(_READ_BYTES)
-            received += part
-            if not part or len(received) > _MAX_BYTES:
-                found = whole_response(received, is_closed=True)
-                if found is None:
-                    raise ProtocolViolation("closed before the response was whole")
-                break
+            context = tls_context(tls, is_http2=config.endpoint.http2)
+            await writer.start_tls(context, server_hostname=tls.server_name or name)
+        session = writer.get_extra_info("ssl_object")
+        one, found = Exchange(request, session, is_http2=config.endpoint.http2), None
+        while found is None:
+            writer.write(one.to_send())
+            await writer.drain()
+            found = one.receive(await reader.read(_READ_BYTES))
         return found
     finally:
         writer.transport.abort()

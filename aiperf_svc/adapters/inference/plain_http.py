@@ -1,9 +1,11 @@
 """One request to the target beside the load, by a plain blocking socket."""
 
 import socket
+import ssl
 from time import monotonic
 from typing import Final
 
+from aiperf_svc.adapters.inference.http2_stream import check_alpn, new_connection
 from aiperf_svc.adapters.inference.proxy import after_head
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation, parse_head
@@ -25,21 +27,54 @@ def exchange(target: Target, request: bytes, *, timeout_s: float) -> tuple[int, 
         context = target.tls_context
         sock = context.wrap_socket(plain, server_hostname=target.server_name) if context else plain
         with sock:
-            sock.sendall(request)
-            received = bytearray()
-            while (found := whole_response(bytes(received), is_closed=False)) is None:
+            one = Exchange(request, sock, is_http2=target.is_http2)
+            found = None
+            while found is None:
+                sock.sendall(one.to_send())
                 left_s = deadline - monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"no complete response within {timeout_s:g} s")
                 sock.settimeout(left_s)
-                part = sock.recv(_READ_BYTES)
-                received += part
-                if not part or len(received) > _MAX_BYTES:
-                    found = whole_response(bytes(received), is_closed=True)
-                    if found is None:
-                        raise ProtocolViolation("closed before the response was whole")
-                    break
+                found = one.receive(sock.recv(_READ_BYTES))
     return found
+
+
+class Exchange:
+    """What is sent and received for one request, in the target's version of HTTP."""
+
+    def __init__(self, request: bytes, socket: object, *, is_http2: bool) -> None:
+        """`socket` is that of the connection, as far as it shows what TLS has chosen. Raises
+        NoHttp2."""
+        self._out, self._received, self._http2 = request, b"", None
+        if is_http2:
+            if isinstance(socket, ssl.SSLSocket | ssl.SSLObject):
+                check_alpn(socket.selected_alpn_protocol())
+                self._http2 = new_connection("https")
+            else:
+                self._http2 = new_connection("http")
+            self._http2.send(request)
+
+    def to_send(self) -> bytes:
+        """Return what is to be sent now."""
+        if self._http2 is not None:
+            return self._http2.to_send()
+        out, self._out = self._out, b""
+        return out
+
+    def receive(self, part: bytes) -> tuple[int, bytes] | None:
+        """Take what has come, nothing if the server has closed. Return status and body; None while
+        there is more to come. Raises ProtocolViolation."""
+        problem = None
+        if self._http2 is None:
+            self._received += part
+        else:
+            self._received += self._http2.receive(part)
+            problem = self._http2.problem
+        is_closed = not part or problem is not None or len(self._received) > _MAX_BYTES
+        found = whole_response(self._received, is_closed=is_closed and problem is None)
+        if found is None and is_closed:
+            raise ProtocolViolation(str(problem or "closed before the response was whole"))
+        return found
 
 
 def _open_tunnel(plain: socket.socket, tunnel: bytes) -> None:

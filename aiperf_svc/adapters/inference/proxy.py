@@ -8,11 +8,12 @@ import ssl
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from aiperf_svc.adapters.inference.tls_stream import TlsStream
+from aiperf_svc.adapters.inference.tls_stream import StreamProblem, TlsStream
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.outcomes import ErrorKind
 
 LONGEST_HEAD: Final = 65_536
 """Bytes of a proxy's response to the request for a tunnel."""
@@ -32,8 +33,10 @@ class Way(NamedTuple):
     """Headers of each request that are for the proxy."""
 
 
-class TunnelRefused(ssl.SSLError):
+class TunnelRefused(StreamProblem):
     """The proxy has made no tunnel, so there is no TLS with the server."""
+
+    kind = ErrorKind.CONNECT
 
 
 def way_to(endpoint: Endpoint) -> Way:

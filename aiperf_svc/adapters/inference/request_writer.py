@@ -10,14 +10,20 @@ import ssl
 from time import monotonic_ns, time_ns
 
 from aiperf_svc.adapters.inference.connection import HANDSHAKING, HEAD, IDLE, Connection
+from aiperf_svc.adapters.inference.http2_stream import Http2Stream
 from aiperf_svc.adapters.inference.in_flight import RequestsInFlight
 from aiperf_svc.adapters.inference.keep_alive_race import race_window_ns
 from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
-from aiperf_svc.adapters.inference.proxy import TunnelledStream, TunnelRefused
+from aiperf_svc.adapters.inference.proxy import TunnelledStream
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.stamped_reads import begin, stamp_start, write_request
-from aiperf_svc.adapters.inference.tls_stream import TlsStream, handshake_problem
+from aiperf_svc.adapters.inference.tls_stream import (
+    Stream,
+    StreamProblem,
+    TlsStream,
+    handshake_problem,
+)
 from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Flag
 
@@ -37,7 +43,7 @@ class RequestWriter:
         first_id: int = 0,
     ) -> None:
         self._tls_context, self._server_name = target.tls_context, target.server_name
-        self._tunnel = target.way.tunnel
+        self._tunnel, self._is_http2 = target.way.tunnel, target.is_http2
         self._pool, self._in_flight = pool, in_flight
         self._idle = pool.idle
         self._last_id = first_id
@@ -83,8 +89,8 @@ class RequestWriter:
         error = self._pool.connected(conn)
         if error:
             self._not_connected(conn, error)
-        elif self._tls_context is not None:
-            conn.tls = self._new_stream(self._tls_context)
+        elif self._tls_context is not None or self._is_http2:
+            conn.tls = self._new_stream()
             conn.state = HANDSHAKING
             self.handshake(conn, conn.tls)
         else:
@@ -112,22 +118,29 @@ class RequestWriter:
         else:
             made.request = request
 
-    def _new_stream(self, context: ssl.SSLContext) -> TlsStream:
-        if self._tunnel:
-            return TunnelledStream(context, self._server_name, self._tunnel)
-        return TlsStream(context, self._server_name)
+    def _new_stream(self) -> Stream:
+        context = self._tls_context
+        tls: TlsStream | None = None
+        if context is not None:
+            if self._tunnel:
+                tls = TunnelledStream(context, self._server_name, self._tunnel)
+            else:
+                tls = TlsStream(context, self._server_name)
+        if tls is None or self._is_http2:
+            return Http2Stream(tls)
+        return tls
 
-    def handshake(self, conn: Connection, tls: TlsStream) -> None:
-        """Go on with a TLS handshake."""
+    def handshake(self, conn: Connection, tls: Stream) -> None:
+        """Go on with the handshake of TLS, of HTTP/2, or of both."""
         try:
             is_done = tls.handshake()
         except ssl.SSLError as error:
             self._send_encrypted(conn, tls)
             if conn.is_open:
-                is_refused = isinstance(error, TunnelRefused)
-                kind = ErrorKind.CONNECT if is_refused else ErrorKind.TLS
-                text = error.args[0] if is_refused else handshake_problem(error)
-                self._in_flight.fail(conn, kind, text)
+                if isinstance(error, StreamProblem):
+                    self._in_flight.fail(conn, error.kind, error.args[0])
+                else:
+                    self._in_flight.fail(conn, ErrorKind.TLS, handshake_problem(error))
             return
         if is_done:
             conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns
@@ -178,7 +191,14 @@ class RequestWriter:
             conn.unsent = None
             conn.epoll.modify(conn.fd, select.EPOLLIN)
 
-    def _send_encrypted(self, conn: Connection, tls: TlsStream) -> None:
+    def send_pending(self, conn: Connection, tls: Stream) -> None:
+        """Send what a read has called for, such as a further part of the request."""
+        is_sending = tls.is_sending
+        self._send_encrypted(conn, tls)
+        if is_sending and conn.request is not None:
+            conn.request.sent_wall_ns = time_ns()
+
+    def _send_encrypted(self, conn: Connection, tls: Stream) -> None:
         data = tls.to_send()
         if not data:
             return
@@ -211,6 +231,20 @@ class RequestWriter:
             after_ms = (time_ns() - request.start_wall_ns) / 1e6
             text = f"closed by the server {after_ms:.3g} ms after the request, without a response"
             self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
+
+    def broken(self, conn: Connection, problem: StreamProblem) -> None:
+        """Handle a connection that carries no more. A request that the server, on its way out, has
+        not looked at is sent once more."""
+        request = conn.request
+        if (
+            request is not None
+            and problem.is_unprocessed
+            and not request.bytes_in
+            and not request.flags & _RETRIED
+        ):
+            self._retry(conn, request)
+        else:
+            self._in_flight.fail(conn, problem.kind, problem.args[0])
 
     def _may_have_crossed(self, conn: Connection, request: Request) -> bool:
         """Return whether the server may have closed the idle connection while the request, for the

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.host.machine import port_range
+from aiperf_svc.adapters.inference.http2_stream import ALPN
 from aiperf_svc.adapters.inference.proxy import Way, way_to
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Tls
@@ -47,6 +48,7 @@ class Target(NamedTuple):
     """Request line and headers but for `X-Request-Id` and `Content-Length`, which differ."""
     way: Way = Way("", 0)
     """First hop of connections."""
+    is_http2: bool = False
 
     def request(self, body: bytes) -> tuple[bytes, bytes]:
         """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`."""
@@ -63,7 +65,7 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
     endpoint = config.endpoint
     host, _, is_https = address_of(endpoint.url)
     addresses = look_up(config, getaddrinfo=getaddrinfo)
-    context = tls_context(endpoint.tls) if is_https else None
+    context = tls_context(endpoint.tls, is_http2=endpoint.http2) if is_https else None
     return Target(
         addresses=addresses,
         tls_context=context,
@@ -73,6 +75,7 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
         keep_alive=endpoint.connections == "keep-alive",
         head=head_of(config),
         way=way_to(endpoint),
+        is_http2=endpoint.http2,
     )
 
 
@@ -82,7 +85,7 @@ def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
     return config.model_copy(update={"endpoint": endpoint})
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
+def tls_context(tls: Tls, *, is_http2: bool = False) -> ssl.SSLContext:
     """Return what decides whether a server's certificate is accepted. Raises ConfigError when the
     authorities to trust cannot be read."""
     try:
@@ -100,6 +103,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    if is_http2:
+        context.set_alpn_protocols([ALPN])
     return context
 
 

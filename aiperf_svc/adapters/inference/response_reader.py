@@ -44,7 +44,7 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     part_bytes,
     take_ready,
 )
-from aiperf_svc.adapters.inference.tls_stream import TlsStream
+from aiperf_svc.adapters.inference.tls_stream import Stream
 from aiperf_svc.core.responses.http1 import ProtocolViolation
 from aiperf_svc.core.responses.layouts import MAX_LAYOUTS, Layout, layout_of
 from aiperf_svc.domain.outcomes import ErrorKind
@@ -219,9 +219,9 @@ class ResponseReader:
         else:
             self._take_encrypted(conn, conn.tls, read)
 
-    def _take_encrypted(self, conn: Connection, tls: TlsStream, read: Read) -> None:
-        """Decrypt a read and process it. A response that ends by `close_notify` ends there: the
-        server may leave its socket open for long."""
+    def _take_encrypted(self, conn: Connection, tls: Stream, read: Read) -> None:
+        """Decrypt a read and process it, and send what it calls for. A response that ends by
+        `close_notify` ends there: the server may leave its socket open for long."""
         data, stamp, now = read
         if data:
             tls.receive(data)
@@ -235,6 +235,10 @@ class ResponseReader:
                 return
             if plain:
                 self._take_plain(conn, (plain, stamp, now))
+            if conn.is_open and tls.problem is not None:
+                self._writer.broken(conn, tls.problem)
+            if conn.is_open:
+                self._writer.send_pending(conn, tls)
         if (tls.is_closed or not data) and conn.is_open:
             self._take_plain(conn, (b"", stamp, now))
 
@@ -244,7 +248,9 @@ class ResponseReader:
         request = conn.request
         if request is None or conn.state < HEAD:
             # Idle and closed by the server, or closed while TLS was being set up.
-            self._in_flight.fail(conn, ErrorKind.TLS, "closed during the TLS handshake")
+            kind = ErrorKind.DISCONNECTED if conn.tls is None else conn.tls.handshake_kind
+            text = "" if conn.tls is None else conn.tls.closed_text
+            self._in_flight.fail(conn, kind, text)
             return
         if not data:
             self._take_close(conn, request, now)

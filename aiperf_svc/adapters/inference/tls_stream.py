@@ -1,7 +1,9 @@
 """Encrypts and decrypts one connection; others read and write it, so stamps stay the kernel's."""
 
 import ssl
-from typing import Final
+from typing import Final, Protocol
+
+from aiperf_svc.domain.outcomes import ErrorKind
 
 READ_SIZE: Final = 65_536
 
@@ -14,17 +16,73 @@ _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE
 _UNCHECKED: Final = "endpoint.tls.verify: false (--no-tls-verify) accepts any certificate"
 
 
+class StreamProblem(ssl.SSLError):
+    """Something else than TLS, in the place of which it may be raised, has failed."""
+
+    kind = ErrorKind.TLS
+    """The error of a request that waits for the connection, or is on it."""
+    is_unprocessed = False
+    """Whether the server has said that it did nothing for the request."""
+
+
+class Stream(Protocol):
+    """What stands between a connection's bytes and those of HTTP/1.1: TLS, HTTP/2, or both. See
+    `TlsStream` for the methods."""
+
+    handshake_kind: ErrorKind
+    """The error of a request whose connection ends during the handshake."""
+    closed_text: str
+    """Its message."""
+
+    @property
+    def problem(self) -> StreamProblem | None:
+        """Return why nothing comes after what was decrypted, if there is a reason."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the server has said that no more comes."""
+
+    @property
+    def may_reuse(self) -> bool:
+        """Return whether another request may follow."""
+
+    @property
+    def is_sending(self) -> bool:
+        """Return whether a part of the request waits for the server's leave, not the kernel's."""
+
+    def receive(self, data: bytes) -> None: ...
+    def handshake(self) -> bool: ...
+    def encrypt(self, data: bytes) -> None: ...
+    def decrypted(self) -> bytes: ...
+    def to_send(self) -> bytes: ...
+
+
 class TlsStream:
     """Takes received bytes by `receive`, and gives bytes to send by `to_send`. All other methods
     raise ssl.SSLError."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "is_closed")
 
+    handshake_kind = ErrorKind.TLS
+    closed_text = "closed during the TLS handshake"
+    problem = None
+    is_sending = False
+
     def __init__(self, context: ssl.SSLContext, server_name: str) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self.is_closed = False
         """Whether the server has said that no more comes (`close_notify`)."""
+
+    @property
+    def may_reuse(self) -> bool:
+        """Return whether another request may follow."""
+        return not self.is_closed
+
+    @property
+    def alpn(self) -> str | None:
+        """Return the protocol that the server has chosen, once there is TLS."""
+        return self._tls.selected_alpn_protocol()
 
     def receive(self, data: bytes) -> None:
         """Take encrypted bytes."""

@@ -271,6 +271,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--model-weights": (("-m", "a,b", "--model-weights", "3,1"), (3, 1)),
     "--proxy": (("--proxy", "proxy:3128"), "http://proxy:3128"),
+    "--http2": (("--http2",), True),
     "--reset-kv-cache": (("--reset-kv-cache",), ResetKvCache()),
     "--reset-kv-cache-path": (
         ("--reset-kv-cache", "--reset-kv-cache-path", "/flush_cache"),

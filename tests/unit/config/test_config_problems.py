@@ -311,3 +311,23 @@ def test_pictures_and_sounds_need_an_api_that_takes_them(
 ) -> None:
     data = with_key("endpoint.type", kind) | {"dataset": {part: {"number": 1}}}
     assert refusal_of(data) == f"dataset.{part} {message} {kind}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"endpoint": {"url": "http://h", "model": "m", "proxy": "http://p:1", "http2": True}},
+            "endpoint: http2 passes proxy to https URLs only, in a tunnel; leave out one of both",
+        ),
+        (
+            {
+                "endpoint": {"url": "http://h", "model": "m", "http2": True},
+                "deployment": {"target": {"kind": "mock"}},
+            },
+            "endpoint.http2: deployment.target.kind mock speaks HTTP/1.1; leave it out",
+        ),
+    ],
+)
+def test_http2_is_refused_where_nobody_speaks_it(keys: dict[str, Any], message: str) -> None:
+    assert message in refusal_of({"load": {"concurrency": 1, "requests": 1}} | keys)
