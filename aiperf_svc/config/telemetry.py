@@ -1,11 +1,13 @@
 """Settings of telemetry: what the server and its GPUs report while a run goes."""
 
+import ipaddress
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.units import PositiveDurationNs
+from aiperf_svc.config.urls import address_of
 
 MAX_SOURCES = 64
 
@@ -25,16 +27,30 @@ class ClusterExporters(Model):
     """DCGM exporters of a cluster, with labels that say which pod uses which GPU."""
 
     namespace: Annotated[str, Field(min_length=1)]
-    labels: dict[str, str]
+    labels: Annotated[dict[str, str], Field(min_length=1)]
     port: Annotated[int, Field(gt=0, le=65_535)]
-    pages: Sources
+    pages: Annotated[Sources, Field(min_length=1)]
     """Those on the nodes that the target's pods may be on."""
     host_network: bool = False
     """Whether they have their nodes' addresses, which NetworkPolicies know by range only."""
     users_namespace: str = ""
     """Namespace of the target's pods; empty: the stack's own."""
-    users: tuple[str, ...]
-    """What the names of the target's pods start with. Only the GPUs that they use are read."""
+    users: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the target's pods, or, with a hyphen at the end, what their names start with. Only
+    the GPUs that they use are read."""
+
+    @model_validator(mode="after")
+    def _policies_can_name_them(self) -> Self:
+        for url in self.pages if self.host_network else ():
+            host = address_of(url).host
+            try:
+                ipaddress.ip_address(host)
+            except ValueError as error:
+                raise ValueError(
+                    f"{{host_network}} needs the address of a node in {{pages}}, not {host!r}: "
+                    "NetworkPolicies know no names"
+                ) from error
+        return self
 
 
 class Telemetry(Model):

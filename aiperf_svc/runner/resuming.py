@@ -28,6 +28,8 @@ _OF_PODS = (
     "endpoint.api_key_env",
 )
 """Keys that pods have with other values than those that a user writes."""
+_FOUND = ("deployment.target.pods", "telemetry.exporters")
+"""Keys that the runner sets by what it finds in the cluster."""
 
 
 class Resumed(NamedTuple):
@@ -52,7 +54,7 @@ def read_resumed(folder: Path, config: Config) -> Resumed:
     """Read what is left to do of an experiment on a cluster. What a killed runner had collected and
     had not put among the trials is put there. Raises ConfigError if it is not an experiment with
     this config, and EnvironmentProblem."""
-    found = _read(folder, config, (*_ELSEWHERE, *_OF_PODS))
+    found = _read(folder, config, (*_ELSEWHERE, *_OF_PODS, *_FOUND))
     assert config.experiment is not None
     mode = str(found.config.get("deployment", {}).get("namespace", {}).get("mode", "create"))
     if folders.is_collecting(folder):

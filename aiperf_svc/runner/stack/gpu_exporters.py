@@ -26,7 +26,7 @@ class _Users(NamedTuple):
     namespace: str
     """Empty: the stack's own."""
     names: tuple[str, ...]
-    """What their names start with."""
+    """Their names, or what these start with."""
     nodes: frozenset[str] | None
     """Where they are; None: not known yet."""
 

@@ -52,10 +52,7 @@ class Listing:
         return {"items": self._servers}
 
 
-async def find(
-    target: Json, cluster: Listing, **telemetry: Any
-) -> tuple[tuple[ClusterExporters, ...], Json, list[str]]:
-    """What was found, the stack file's config, and what was said."""
+def stack_request(target: Json, **telemetry: Any) -> StackRequest:
     url = "http://target" if target.get("kind") else "http://vllm.serving.svc"
     benchmark: Json = {
         "endpoint": {"url": url, "model": "m"},
@@ -64,7 +61,14 @@ async def find(
         "telemetry": telemetry,
     }
     config = BenchmarkConfig.model_validate(benchmark)
-    request = StackRequest(stack="bench", config=config, benchmark=benchmark, environ={})
+    return StackRequest(stack="bench", config=config, benchmark=benchmark, environ={})
+
+
+async def find(
+    target: Json, cluster: Listing, **telemetry: Any
+) -> tuple[tuple[ClusterExporters, ...], Json, list[str]]:
+    """What was found, the stack file's config, and what was said."""
+    request = stack_request(target, **telemetry)
     said: list[str] = []
     found = await with_gpu_exporters(request, cast(Cluster, cluster), say=said.append)
     # The stack's file says what the config does.
@@ -119,3 +123,13 @@ async def test_more_exporters_than_a_run_reads_are_said() -> None:
     found, _, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
     assert found == ()
     assert "65 exporters come into question, and a run reads at most 64" in said
+
+
+async def test_exporters_that_have_moved_make_no_other_run() -> None:
+    ids = set()
+    for exporters in ([], [exporter(1)], [exporter(2)]):
+        request = await with_gpu_exporters(
+            stack_request(OWN), cast(Cluster, Listing(exporters)), say=str
+        )
+        ids.add(request.plan.identity.run_id)
+    assert len(ids) == 1

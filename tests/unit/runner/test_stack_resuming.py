@@ -116,6 +116,17 @@ async def test_only_the_trials_that_are_left_run_if_some_were_collected(played: 
     assert names[4].endswith("-unfinished1")
 
 
+async def test_what_the_runner_found_in_the_cluster_is_no_other_config(played: Played) -> None:
+    in_one_shape(played)
+    folder = await killed(played, in_run=1)
+    content = msgspec.json.decode((folder / "experiment.json").read_bytes())
+    pods = {"namespace": "serving", "labels": {"app": "vllm"}, "port": 8000}
+    content["config"]["deployment"]["target"]["pods"] = pods
+    content["config"]["telemetry"]["exporters"] = [{"namespace": "gpus", "port": 9400}]
+    (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
+    assert resuming.read_resumed(folder, played.request.config).finished == frozenset()
+
+
 async def test_a_download_that_was_cut_off_goes_on_from_the_stack_or_counts_for_nothing(
     played: Played,
 ) -> None:

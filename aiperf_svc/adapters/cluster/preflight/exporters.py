@@ -61,7 +61,7 @@ def grouped(
     exporters: Iterable[Exporter], *, users_namespace: str, users: tuple[str, ...]
 ) -> tuple[ClusterExporters, ...]:
     """Return the exporters as a config has them: those that a NetworkPolicy knows by one label are
-    together. `users` are what the names of the pods start with whose GPUs count."""
+    together. `users` are those of `ClusterExporters`."""
     groups = defaultdict(list)
     for each in exporters:
         groups[each.namespace, each.label, each.port, each.is_on_host].append(each.url)

@@ -1,0 +1,38 @@
+"""What is wrong with the settings of telemetry."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.domain.errors import ConfigError
+
+EXPORTERS = {
+    "namespace": "gpus",
+    "labels": {"app": "dcgm-exporter"},
+    "port": 9400,
+    "pages": ["http://10.0.0.7:9400"],
+    "users": ["vllm-"],
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"pages": []}, "pages"),
+        ({"labels": {}}, "labels"),
+        ({"users": []}, "users"),
+        ({"host_network": True, "pages": ["http://node-1:9400"]}, "not 'node-1'"),
+    ],
+)
+def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], words: str) -> None:
+    benchmark: dict[str, Any] = {
+        "endpoint": {"url": "http://h", "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        "telemetry": {"exporters": [EXPORTERS]},
+    }
+    parse_config(benchmark, "")
+    benchmark["telemetry"] = {"exporters": [EXPORTERS | wrong]}
+    with pytest.raises(ConfigError, match="exporters") as found:
+        parse_config(benchmark, "")
+    assert words in str(found.value)
