@@ -14,7 +14,6 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM
 from aiperf_svc.config.problems import Problem
-from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems
@@ -37,10 +36,7 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         key, _, text = line.partition(": ")
         found.append(Problem(key, text))
     endpoint = config.endpoint
-    for key in (
-        *secret_paths(endpoint.headers, "endpoint.headers"),
-        *secret_paths(endpoint.extra_inputs, "endpoint.extra_inputs"),
-    ):
+    for key in endpoint.secrets_in_clear:
         text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
         text += "or endpoint.api_key_env, in the header that --api-key-header or "
         text += "endpoint.api_key_header names"

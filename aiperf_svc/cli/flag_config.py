@@ -121,6 +121,20 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
     return read_draft(args, flags=common, preset=preset)
 
 
+def read_draft_of_run(
+    args: argparse.Namespace, folder: Path, *, flags: Iterable[Flag] = FLAGS
+) -> Draft:
+    """Read the config of a finished run, or of an experiment, from its folder, with the values of
+    flags over it. Raises ConfigError when it cannot be read."""
+    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+
+    if is_experiment(folder):
+        args.config = None
+        return read_draft(args, flags=flags, preset=read_experiment_file(folder).config)
+    args.config = folder / "config.yaml"
+    return read_draft(args, flags=flags)
+
+
 def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str]) -> None:
     """Set the key of a flag, or vary it if the flag has a list. `earlier` are the keys that flags
     have set. Raises ValueError."""

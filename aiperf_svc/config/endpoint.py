@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.hooks import Hooks
+from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs
 
 
@@ -140,6 +141,19 @@ class Endpoint(Hooks):
     def first_hops(self) -> tuple[str, ...]:
         """URLs of what the workers connect to: the proxy, or all base URLs."""
         return self.all_urls if self.proxy is None else (self.proxy,)
+
+    @property
+    def secrets_in_clear(self) -> tuple[str, ...]:
+        """Keys whose text is likely to be a secret, and would be in every copy of the config."""
+        return (
+            *secret_paths(self.headers, "endpoint.headers"),
+            *secret_paths(self.extra_inputs, "endpoint.extra_inputs"),
+            *(
+                path
+                for number, hook in enumerate(self.hooks)
+                for path in secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body")
+            ),
+        )
 
     @property
     def all_models(self) -> tuple[str, ...]:

@@ -4,13 +4,30 @@ Keys are not set here: their own libraries take them from the environment (`MLFL
 or user name and password; `WANDB_API_KEY`).
 """
 
+import os
+from pathlib import Path, PurePath
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from aiperf_svc.config.base import Model
 
 Name = Annotated[str, Field(min_length=1, max_length=250)]
+
+
+def _below(pattern: str) -> str:
+    """The pattern, if it is one and leads to no other folder."""
+    if PurePath(pattern).is_absolute() or ".." in PurePath(pattern).parts:
+        raise ValueError(f"{pattern!r}: expected a pattern of files below the artifact folder")
+    try:
+        # A pattern is checked when it is used; this folder has no files.
+        list(Path(os.devnull).glob(pattern))
+    except ValueError as error:
+        raise ValueError(f"{pattern!r} is no pattern of files: {error}") from error
+    return pattern
+
+
+FilePattern = Annotated[Name, AfterValidator(_below)]
 
 RESULT_FILES = (
     "profile_export_aiperf.json",
@@ -30,7 +47,7 @@ class Tracker(Model):
 
     run_name: Name | None = None
     """Default: the name of the run's folder."""
-    files: tuple[Name, ...] = RESULT_FILES
+    files: tuple[FilePattern, ...] = RESULT_FILES
     """Patterns of files of the artifact folder, such as `*.parquet`, which are sent too."""
 
 

@@ -16,7 +16,7 @@ import yaml
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, is_mutable
-from aiperf_svc.config.secret_names import is_secret_name, secret_paths
+from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
@@ -278,15 +278,7 @@ def _check_secrets(config: Config) -> None:
             "endpoint.proxy_auth_env: a stack has no secret for a proxy; use one that lets the "
             "cluster's nodes pass, or measure from a machine of your own"
         )
-    for key in (
-        *secret_paths(endpoint.headers, "endpoint.headers"),
-        *secret_paths(endpoint.extra_inputs, "endpoint.extra_inputs"),
-        *(
-            path
-            for number, hook in enumerate(endpoint.hooks)
-            for path in secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body")
-        ),
-    ):
+    for key in endpoint.secrets_in_clear:
         raise ConfigError(
             f"{key} would be kept in clear in a ConfigMap; a key is named by "
             "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "

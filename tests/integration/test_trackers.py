@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from pydantic import ValidationError
 
-from aiperf_svc.adapters.trackers.finished_run import read_finished
+from aiperf_svc.adapters.trackers import mlflow_runs
+from aiperf_svc.adapters.trackers.finished_run import FinishedFolder, read_finished
 from aiperf_svc.cli.main import main
+from aiperf_svc.config.trackers import Mlflow
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
@@ -88,6 +93,52 @@ def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
         "profile_export_aiperf.json", "profile_export_aiperf.csv", "verdict.json", "config.yaml",
         "report.html",
     }  # fmt: skip
+
+
+def test_the_trials_of_an_experiment_are_filed_each_by_hand(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said, _ = measured(tmp_path, url, "--num-profile-runs", "2")
+    folder, store = tmp_path / said["artifacts"], f"file:{tmp_path}/mlruns"
+    assert main(["track", str(folder), "--mlflow-tracking-uri", store]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["track", str(tmp_path), "--mlflow-tracking-uri", store]) == ExitCode.BAD_CONFIG
+    assert "config.yaml: no such file" in capsys.readouterr().err
+
+
+def test_a_run_that_could_not_be_filed_whole_is_ended_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = FinishedFolder(folder=tmp_path, name="a", params={"load.requests": "1"},
+                              metrics={}, tags={}, was_cancelled=False, ended_ms=1)  # fmt: skip
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MlflowException("too large")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", refuse)
+    store = f"file:{tmp_path}/mlruns"
+    with pytest.raises(EnvironmentProblem, match="too large"):
+        mlflow_runs.send(finished, Mlflow(tracking_uri=store))
+    client = MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("aiperf")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FAILED"
+
+
+def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(EnvironmentProblem, match="cannot be read"):
+        read_finished(tmp_path)
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(EnvironmentProblem, match=r"config\.yaml"):
+        read_finished(tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["/etc/*", "../*", "**.csv"])
+def test_files_are_those_below_the_folder(pattern: str) -> None:
+    with pytest.raises(ValidationError, match="pattern of files"):
+        Mlflow(tracking_uri="http://h:1", files=(pattern,))
 
 
 def test_what_a_tracker_lacks_is_said_before_the_start(

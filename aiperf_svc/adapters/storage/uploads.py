@@ -101,9 +101,7 @@ def upload(
     environ: Mapping[str, str] = os.environ,
     limit_s: float = UPLOAD_S,
 ) -> Uploaded:
-    """Upload every file of the manifest, and the manifest, to `<s3.url>/<into>/`. Raises
-    EnvironmentProblem that says what could not be sent, never with a key in it. Files that were
-    sent before stay, and a second call continues.
+    """Upload every file of the manifest, and the manifest, to `<s3.url>/<into>/`.
 
     Raises EnvironmentProblem that says what could not be sent, never with a key in it; what was
     sent before stays, and a second call goes on from there.

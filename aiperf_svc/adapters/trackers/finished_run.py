@@ -13,6 +13,7 @@ import yaml
 
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 RESULTS: Final = ("profile_export_aiperf.json", "results.json")
 """Results of a benchmark of a server, and of a tool."""
@@ -50,12 +51,15 @@ class FinishedFolder:
 
 
 def read_finished(folder: Path) -> FinishedFolder:
-    """Read a folder. Raises EnvironmentProblem if it has no results."""
+    """Read a folder. Raises EnvironmentProblem if it has no results that can be read."""
     path = next((folder / name for name in RESULTS if (folder / name).is_file()), None)
     if path is None:
         raise EnvironmentProblem(f"{folder}: neither {RESULTS[0]} nor {RESULTS[1]} is there")
-    content = json.loads(path.read_bytes())
-    config = yaml.safe_load((folder / "config.yaml").read_text())
+    try:
+        content = json.loads(path.read_bytes())
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise EnvironmentProblem(f"{folder}: cannot be read: {one_line(str(error))}") from error
     ours = content.get("aiperf_svc", content)
     tags = {
         "run_id": content.get("benchmark_id", content.get("run_id", "")),
@@ -99,7 +103,7 @@ def _metrics(content: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from _statistics(metric["info"]["tag"], metric)
         return
     for tag, metric in content.items():
-        if isinstance(metric, dict) and "unit" in metric and "avg" in metric:
+        if isinstance(metric, dict) and "unit" in metric and metric.get("avg") is not None:
             if metric.keys() == {"unit", "avg"}:
                 yield tag, float(metric["avg"])
             else:

@@ -1,12 +1,16 @@
 """Files a finished run in MLflow, by its own client."""
 
 import os
-from typing import Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from aiperf_svc.adapters.trackers.finished_run import FinishedFolder
 from aiperf_svc.config.trackers import Mlflow
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 PARAMS_AT_ONCE: Final = 100
 METRICS_AT_ONCE: Final = 1_000
@@ -26,7 +30,6 @@ def send(finished: FinishedFolder, into: Mlflow) -> str:
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
 
     try:
@@ -42,18 +45,31 @@ def send(finished: FinishedFolder, into: Mlflow) -> str:
             tags["mlflow.parentRunId"] = into.parent_run_id
         made = client.create_run(experiment_id, run_name=into.run_name or finished.name, tags=tags)
         run_id = str(made.info.run_id)
-        params = [Param(key, value[:LONGEST_VALUE]) for key, value in finished.params.items()]
-        for first in range(0, len(params), PARAMS_AT_ONCE):
-            client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])
-        metrics = [
-            Metric(key, value, finished.ended_ms, 0) for key, value in finished.metrics.items()
-        ]
-        for first in range(0, len(metrics), METRICS_AT_ONCE):
-            client.log_batch(run_id, metrics=metrics[first : first + METRICS_AT_ONCE])
-        for path in finished.files(into.files):
-            client.log_artifact(run_id, str(path))
+        is_whole = False
+        try:
+            _fill(client, run_id, finished, into)
+            is_whole = True
+        finally:
+            if not is_whole:
+                # A run that nobody ends is shown as one that still runs.
+                with suppress(MlflowException, OSError):
+                    client.set_terminated(run_id, "FAILED")
         client.set_terminated(run_id, "KILLED" if finished.was_cancelled else "FINISHED")
     except (MlflowException, OSError) as error:
         text = one_line(str(error))
         raise EnvironmentProblem(f"MLflow at {into.tracking_uri}: {text}") from error
     return f"MLflow run {run_id} in {into.experiment!r} at {into.tracking_uri}"
+
+
+def _fill(client: "MlflowClient", run_id: str, finished: FinishedFolder, into: Mlflow) -> None:
+    """Send the settings, metrics and files of a run. Raises MlflowException, OSError."""
+    from mlflow.entities import Metric, Param
+
+    params = [Param(key, value[:LONGEST_VALUE]) for key, value in finished.params.items()]
+    for first in range(0, len(params), PARAMS_AT_ONCE):
+        client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])
+    metrics = [Metric(key, value, finished.ended_ms, 0) for key, value in finished.metrics.items()]
+    for first in range(0, len(metrics), METRICS_AT_ONCE):
+        client.log_batch(run_id, metrics=metrics[first : first + METRICS_AT_ONCE])
+    for path in finished.files(into.files):
+        client.log_artifact(run_id, str(path))

@@ -27,10 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send it, and say where it is."""
     from aiperf_svc.adapters.trackers.sending import problems, send
-    from aiperf_svc.cli.flag_config import read_draft
+    from aiperf_svc.cli.flag_config import read_draft_of_run
 
-    args.config = args.folder / "config.yaml"
-    artifacts = read_draft(args, flags=_FLAGS).parse().artifacts
+    artifacts = read_draft_of_run(args, args.folder, flags=_FLAGS).parse().artifacts
     if artifacts.mlflow is None and artifacts.wandb is None:
         raise ConfigError(
             "the run's config names no tracker: --mlflow-tracking-uri URI or --wandb-project NAME"

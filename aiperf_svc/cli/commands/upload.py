@@ -4,7 +4,6 @@ import argparse
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import add_flags
@@ -27,18 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send what is not there yet, and say where it is."""
-    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
     from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
     from aiperf_svc.adapters.storage import uploads
-    from aiperf_svc.cli.flag_config import read_draft
+    from aiperf_svc.cli.flag_config import read_draft_of_run
 
     folder: Path = args.folder
     manifest = read_manifest(folder)
-    preset: dict[str, Any] = {}
-    args.config = folder / "config.yaml"
-    if is_experiment(folder):
-        args.config, preset = None, read_experiment_file(folder).config
-    config = read_draft(args, flags=_FLAGS, preset=preset).parse()
+    config = read_draft_of_run(args, folder, flags=_FLAGS).parse()
     if config.artifacts.s3 is None:
         raise ConfigError("the run's config names no bucket: --s3-url s3://bucket/prefix")
     for entry in manifest.files:

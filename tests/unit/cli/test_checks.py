@@ -38,6 +38,11 @@ def test_a_right_config_has_no_problems() -> None:
     ("settings", "key", "text"),
     [
         ({"headers": {"Authorization": "x"}}, "endpoint.headers.Authorization", "--api-key"),
+        (
+            {"hooks": [{"before": "load", "path": "/login", "body": {"api_key": "x"}}]},
+            "endpoint.hooks.0.body.api_key",
+            "--api-key",
+        ),
         ({"headers": {"x-API-key": "x"}}, "endpoint.headers.x-API-key", "--api-key-header"),
         ({"headers": {"X-Auth-Token": "x"}}, "endpoint.headers.X-Auth-Token", "in clear"),
         (
