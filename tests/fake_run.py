@@ -152,7 +152,7 @@ def _served(durations: NDArray[Any], users: int) -> tuple[NDArray[Any], NDArray[
 
 def config(**load: Any) -> BenchmarkConfig:
     """A streaming chat benchmark with the given load."""
-    slo, endpoint = load.pop("slo", {}), load.pop("endpoint", {})
+    slo, endpoint, dataset = (load.pop(name, {}) for name in ("slo", "endpoint", "dataset"))
     return BenchmarkConfig.model_validate(
         {
             "endpoint": {
@@ -163,6 +163,7 @@ def config(**load: Any) -> BenchmarkConfig:
             },
             "load": load or {"concurrency": 20, "requests": 2_000},
             "slo": slo,
+            "dataset": dataset,
         }
     )
 

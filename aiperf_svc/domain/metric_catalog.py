@@ -298,7 +298,8 @@ _SCALARS = (
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
         "written / due x min(1, span of due times / span of starts); a request whose connection "
-        "failed was not written", better=HIGHER,
+        "failed was not written; with load.user_centric at most written / (rate x time until the "
+        "stop)", better=HIGHER,
         is_ours=True),
     _scalar("concurrency_achievement", "Held / Asked Concurrency", "ratio",
         "slot time in use / slot time asked for, each worker over [end of ramp, stop]",

@@ -72,7 +72,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     if concurrency:
         numbers["max_concurrency"] = concurrency["max"]
     use = _slot_use(rows, clocks, totals, metrics, context, window)
-    numbers |= _achieved(use, totals, accounts, context.requested_rate)
+    numbers |= _achieved(use, totals, accounts, context, window)
     found = _evidence(rows, clocks, totals, accounts, metrics, chunk_gaps, use, context, window)
     groups = Groups(columns, clocks, context, window, unsent_without_row=unsent_without_row)
     summary = Summary(
@@ -258,13 +258,24 @@ def _arrivals(
 
 
 def _achieved(
-    use: SlotUse | None, totals: Totals, accounts: Accounts, requested_rate: float | None
+    use: SlotUse | None,
+    totals: Totals,
+    accounts: Accounts,
+    context: FinishedRun,
+    window: LoadWindow,
 ) -> dict[str, float]:
     numbers: dict[str, float] = {}
     if use is not None:
         numbers["concurrency_achievement"] = use.ratio
-    share = ev.achieved_share(totals, accounts.unsent)
-    if share is not None and requested_rate is not None:
+    share, rate = ev.achieved_share(totals, accounts.unsent), context.requested_rate
+    if share is not None and rate is not None:
+        if context.config.load.user_centric is not None and window.stop_ns:
+            # A turn is due only when the response before it is there, and a conversation that is
+            # cut short has no further ones, so what was due may be less than was asked for.
+            share = min(
+                share,
+                ev.turns_share(totals, rate=rate, stop_ns=window.stop_ns, begin_ns=window.begin_ns),
+            )
         numbers["rate_achievement"] = share
-        numbers["achieved_rate"] = requested_rate * share
+        numbers["achieved_rate"] = rate * share
     return numbers

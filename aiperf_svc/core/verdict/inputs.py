@@ -194,6 +194,13 @@ def achieved_share(totals: Totals, unsent: int) -> float | None:
     return _share_of_due(totals, unsent, totals.written)
 
 
+def turns_share(totals: Totals, *, rate: float, begin_ns: int, stop_ns: int) -> float:
+    """Return the written requests over those of users who take a turn regularly until the stop, at
+    this rate together."""
+    asked_for = int(rate * (stop_ns - begin_ns) / 1e9)
+    return totals.written / asked_for if asked_for else 1.0
+
+
 def client_share(totals: Totals, unsent: int) -> float | None:
     """Return `achieved_share` with the requests that the client tried to send and the target did
     not accept counted as written."""

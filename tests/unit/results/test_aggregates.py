@@ -395,6 +395,17 @@ def test_an_open_loop_is_judged_by_how_late_it_sent(late_ms: float, label: str) 
     assert found.scalars["rate_achievement"] == pytest.approx(len(rows) / 1000)
 
 
+@pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
+def test_turns_that_users_did_not_take_are_no_achieved_rate(every: int, expected: float) -> None:
+    rows, times = _open_loop(100, 10, late_ms=0.1)
+    users = {"rate": 100, "users": 10}
+    turns = {"turns": {"number": {"mean": 3}}}
+    config = fake_run.config(user_centric=users, duration="10s", dataset=turns)
+    found = results(rows[::every], config=config, profiling=times)
+    assert found.scalars["rate_achievement"] == pytest.approx(expected, rel=0.01)
+    assert found.scalars["achieved_rate"] == pytest.approx(100 * expected, rel=0.01)
+
+
 @pytest.fixture
 def traced() -> Iterator[None]:
     tracemalloc.start()
