@@ -32,12 +32,9 @@ class MetricsPage:
     async def __aenter__(self) -> Self:
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port)
-        except OSError as error:
-            # The event loop's own text repeats the address; numbers of name look-ups are negative.
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        except (OSError, UnicodeError) as error:
             where = f"{self._host}:{self._port}"
-            self._note(f"no page of metrics: cannot listen on {where}: {reason}")
+            self._note(f"no page of metrics: cannot listen on {where}: {_reason(error)}")
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -85,6 +82,14 @@ class MetricsPage:
         if self._status is None:
             return _response("503 Service Unavailable", b"the run has not started yet\n")
         return _response("200 OK", render_metrics(self._status).encode())
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "that is no name of a host"
+    # The event loop's own text repeats the address; numbers of name look-ups are negative.
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def _response(status: str, body: bytes) -> bytes:

@@ -38,6 +38,8 @@ class GarbageRequest:
     environ: Mapping[str, str]
     kubeconfig: str | None = None
     context: str | None = None
+    identity: str = ""
+    """Identity of the cluster that these must lead to; empty: any."""
     namespace: str | None = None
     """Namespace to search if not all namespaces may be listed."""
     force: bool = False
@@ -102,7 +104,12 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
         if record.cluster in missed:
             done.not_touched.append(f"{record.stack}: {missed[record.cluster]}")
         elif record.cluster not in done.clusters:
-            place = replace(request, kubeconfig=record.kubeconfig, context=record.context)
+            place = replace(
+                request,
+                kubeconfig=record.kubeconfig,
+                context=record.context,
+                identity=record.cluster,
+            )
             try:
                 done.add(await collect_garbage(place))
             except EnvironmentProblem as error:
@@ -127,6 +134,11 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
             context=request.context,
         )
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
+        if request.identity and cluster.identity != request.identity:
+            raise EnvironmentProblem(
+                f"it was made in another cluster (kube-system {request.identity}) than the one "
+                f"that context {cluster.context} leads to now; use --context or --kubeconfig"
+            )
         done.clusters = (cluster.identity,)
         found = {
             each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)

@@ -18,6 +18,7 @@ from aiperf_svc.plan.pods import upload_keys
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders, manifests, printing, resuming, signals, trackers
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 from aiperf_svc.runner.stack import bring_up, preview, terminal
@@ -59,6 +60,7 @@ def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
             "--keep: stacks that stay take the room of those that follow (experiment.parallel); "
             "--keep-on-failure keeps one that failed"
         )
+    check_single(options.run)
     members = shape_members(request)
     request.check_secrets()
     with terminal.ignore_closed_stderr():
@@ -200,13 +202,15 @@ class _ShapeStacks:
             resuming.remove_beginning(folder)
         is_empty = folders.remove_if_empty(folder)
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
+        stopped = next((each for each in outcomes if each.state == RunState.CANCELLED), None)
+        reasons = [each.reason for each in (failed, stopped) if each is not None]
         has_failed = failed is not None and not self._trials.finished
         is_whole = self._trials.is_complete and not has_failed
         errors = (each.artifact_error for each in outcomes if each.artifact_error)
         return RunOutcome(
             run_id=self._request.plan.identity.run_id,
             state=RunState.DONE if is_whole else RunState.FAILED,
-            reason=failed.reason if failed is not None and not is_whole else "",
+            reason=next(iter(reasons), "") if not is_whole else "",
             # If nothing was measured, the reason is that of the first stack.
             failure=failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
             summary=summary,

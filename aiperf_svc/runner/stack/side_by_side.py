@@ -25,6 +25,7 @@ from aiperf_svc.runner.stack.turns import Turns, giving
 
 NOT_BEGUN = "stopped by the user before its turn"
 NO_TURN = "not begun: the experiment ended before its turn"
+NO_TIME = "not begun: --timeout was over before its turn"
 
 OnEnd = Callable[["Member", RunOutcome], None]
 """Takes in the outcome of a stack as soon as it has ended."""
@@ -145,7 +146,9 @@ class _Running:
     async def _in_turn(self, turns: Turns, deadline: _Deadline) -> RunOutcome:
         plan = self._member.request.plan
         if not await turns.wait(plan):
-            return self._unmade(NOT_BEGUN) if self._interrupts.count else self._without_turn()
+            if self._interrupts.count:
+                return self._unmade(NOT_BEGUN)
+            return self._without_turn(NO_TURN)
         try:
             return await self._run(deadline.left_s())
         finally:
@@ -155,7 +158,7 @@ class _Running:
         if self._interrupts.count:
             return self._unmade(NOT_BEGUN)
         if left_s is not None and left_s <= 0:
-            return self._without_turn()
+            return self._without_turn(NO_TIME)
         request = self._member.request
         request.check_secrets()
         return await self._unless_interrupted(
@@ -194,8 +197,8 @@ class _Running:
             await asyncio.gather(running, counting, stopped, return_exceptions=True)
         return self._unmade(NOTHING_MADE) if running.cancelled() else running.result()
 
-    def _without_turn(self) -> RunOutcome:
-        outcome = failed_outcome(BenchmarkFailed(NO_TURN), **self._known)
+    def _without_turn(self, reason: str) -> RunOutcome:
+        outcome = failed_outcome(BenchmarkFailed(reason), **self._known)
         return replace(outcome, state=RunState.CANCELLED)
 
     def _unmade(self, reason: str) -> RunOutcome:

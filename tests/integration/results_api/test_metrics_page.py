@@ -73,3 +73,10 @@ async def test_a_port_in_use_is_said_and_the_run_goes_on() -> None:
     assert note == (
         f"no page of metrics: cannot listen on 127.0.0.1:{port}: Address already in use"
     )
+
+
+async def test_a_name_that_no_host_can_have_is_said_and_the_run_goes_on() -> None:
+    notes: list[str] = []
+    async with MetricsPage("a..b", 9464, note=notes.append):
+        pass
+    assert notes == ["no page of metrics: cannot listen on a..b:9464: that is no name of a host"]

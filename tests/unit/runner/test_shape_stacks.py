@@ -249,6 +249,16 @@ def test_the_first_reason_is_the_exit_code_where_nothing_was_measured(
     assert (code, found["reason"]) == (ExitCode.ERROR, "not allowed")
 
 
+def test_what_had_no_time_to_begin_is_the_reason_of_an_experiment_that_is_not_whole(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = StackOptions(run=RunOptions(ui="plain", json=True), yes=True, timeout_s=0.0)
+    code = run_shape_stacks(stacks.request(), options)
+    found = json.loads(capsys.readouterr().out)
+    assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [])
+    assert found["reason"] == "not begun: --timeout was over before its turn"
+
+
 def test_as_many_as_there_is_room_for_needs_to_know_the_room(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,3 +275,6 @@ def test_what_only_one_stack_can_have_is_refused(stacks: Stacks) -> None:
         shape_members(stacks.request(deployment=space))
     with pytest.raises(ConfigError, match="--keep: stacks that stay take the room"):
         run_shape_stacks(stacks.request(), StackOptions(run=options.run, yes=True, keep=True))
+    page = RunOptions(ui="none", metrics_address=("127.0.0.1", 9464))
+    with pytest.raises(ConfigError, match="--serve-metrics: a page shows one run"):
+        run_shape_stacks(stacks.request(), StackOptions(run=page, yes=True))

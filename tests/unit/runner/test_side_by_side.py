@@ -195,7 +195,7 @@ async def test_the_time_limit_is_for_all_stacks_together(
     assert (stacks.begun, stacks.limits_s) == (["eu", "us"], [10.0, 6.0])
     assert (outcomes[2].state, outcomes[2].reason) == (
         "cancelled",
-        "not begun: the experiment ended before its turn",
+        "not begun: --timeout was over before its turn",
     )
 
 

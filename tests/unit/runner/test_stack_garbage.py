@@ -187,6 +187,19 @@ async def test_a_cluster_that_does_not_respond_is_named_and_the_others_are_searc
     ]
 
 
+async def test_a_context_that_leads_to_another_cluster_now_is_named(played: Played) -> None:
+    for stack in "tu":
+        record = msgspec.structs.replace(RECORD, stack=stack, cluster="gone", context="elsewhere")
+        played.home.save(record)
+    request = GarbageRequest(stacks=(), environ=played.environ, yes=True)
+    done = await collect_everywhere(request)
+    assert (done.removed, done.clusters) == ({}, ("uid",))
+    assert played.places == [(None, None), (None, "elsewhere")]
+    named = [line for line in done.not_touched if "kube-system gone" in line]
+    assert [line.partition(":")[0] for line in named] == ["t", "u"]
+    assert "use --context or --kubeconfig" in named[0]
+
+
 async def test_of_a_stack_that_no_record_knows_what_is_named_or_overdue_is_removed(
     played: Played,
 ) -> None:
