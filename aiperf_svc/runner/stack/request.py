@@ -149,7 +149,9 @@ class StackRequest:
         )
 
     def check_secrets(self) -> None:
-        """Raise ConfigError if a secret is missing."""
+        """Raise ConfigError if a secret is missing, or the passphrase of the stack's state."""
+        if not self.is_ephemeral:
+            project.choose_backend(StateHome(self.environ), self.environ)
         missing = self.missing_secrets
         if missing:
             commands = "; ".join(f"pulumi config set --secret aiperf:{key}" for key in missing)

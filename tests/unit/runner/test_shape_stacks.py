@@ -126,7 +126,9 @@ class Stacks:
             },
         }
         config = parse_config(benchmark, "")
-        return StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+        return StackRequest(
+            stack="s", config=config, benchmark=benchmark, environ={"PULUMI_CONFIG_PASSPHRASE": "x"}
+        )
 
     def run(
         self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **how: Any

@@ -113,7 +113,12 @@ def members(*names: str) -> list[Member]:
     return [
         Member(
             name=name,
-            request=StackRequest(stack=name, config=config, benchmark=benchmark, environ={}),
+            request=StackRequest(
+                stack=name,
+                config=config,
+                benchmark=benchmark,
+                environ={"PULUMI_CONFIG_PASSPHRASE": "x"},
+            ),
         )
         for name in names
     ]

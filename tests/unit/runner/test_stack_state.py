@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -341,13 +342,13 @@ def test_another_cluster_is_never_touched_with_a_stacks_state() -> None:
 # --- requests ------------------------------------------------------------------------------------
 
 
-def request_of(name: str, **more: object) -> StackRequest:
+def request_of(name: str, environ: Mapping[str, str] | None = None, **more: object) -> StackRequest:
     path = STACKS / f"Pulumi.{name}.yaml"
     settings = project.read_settings(path)
     benchmark = settings["config"]["aiperf:benchmark"]
     return StackRequest(
         stack=name, config=load_stack(str(path)), benchmark=benchmark, settings=settings,
-        environ={}, **more,  # type: ignore[arg-type]
+        environ=environ or {}, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -399,11 +400,18 @@ def test_a_stack_that_is_up_is_where_the_flags_its_run_its_file_or_the_environme
         place()
 
 
+@pytest.mark.parametrize("name", ["bench-spot", "bench-variants"])
+def test_a_missing_passphrase_is_refused_before_any_stack_is_begun(name: str) -> None:
+    with pytest.raises(ConfigError, match="export PULUMI_CONFIG_PASSPHRASE="):
+        request_of(name, secrets={"targetApiKey": "k"}).check_secrets()
+
+
 def test_a_missing_secret_is_refused_with_both_ways_to_give_it() -> None:
-    request = request_of("bench-spot")
+    environ = {"PULUMI_CONFIG_PASSPHRASE": "x"}
+    request = request_of("bench-spot", environ=environ)
     with pytest.raises(ConfigError, match=r"pulumi config set --secret .* or give --api-key"):
         request.check_secrets()
-    request_of("bench-spot", secrets={"targetApiKey": "k"}).check_secrets()
+    request_of("bench-spot", environ=environ, secrets={"targetApiKey": "k"}).check_secrets()
     variable = request.config.endpoint.api_key_env or ""
     assert secrets_from(request.config, {variable: "k"}) == {"targetApiKey": "k"}
 
