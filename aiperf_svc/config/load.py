@@ -161,6 +161,15 @@ class Load(Model):
                 "{warmup.arrival.pattern} needs {warmup.request_rate}: a closed loop has no "
                 "arrivals"
             )
+        follows = self.fixed_schedule or self.user_centric is not None
+        if follows and warmup.request_rate is None:
+            given = "fixed_schedule" if self.fixed_schedule else "user_centric.rate"
+            for name, text in (("ramp", "ramp"), ("arrival", "arrival.pattern")):
+                if getattr(warmup, name):
+                    raise ValueError(
+                        f"{{warmup.{text}}} needs {{warmup.request_rate}}: without one the warmup "
+                        f"follows {{{given}}} too"
+                    )
         slots = warmup.prefill_concurrency or self.prefill_concurrency
         users = warmup.concurrency or self.concurrency
         if warmup.prefill_ramp and slots is None:

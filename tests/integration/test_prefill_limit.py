@@ -1,6 +1,8 @@
 """A limit on requests that wait for their first token, against a server that says how many did."""
 
+import itertools
 from pathlib import Path
+from random import Random
 from time import time_ns
 from typing import Any
 
@@ -18,6 +20,7 @@ from aiperf_svc.protocol.messages import (
     CreditsGranted,
     DatasetBlock,
     PhaseOpened,
+    PhaseStopped,
     Turn,
 )
 from aiperf_svc.protocol.records import Flag
@@ -165,7 +168,8 @@ def generator(*, turns: int = 1, **opened: Any) -> tuple[PrefillGenerator, Notin
     made.attach(client)  # type: ignore[arg-type]
     phase = PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 9, 0, 0, 1)
     made.open_phase(msgspec.structs.replace(phase, prefill_concurrency=2, **opened), 0)
-    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 50), 0)
+    due = PAST.to_bytes(8, "little") * 50 if opened.get("is_open_loop") else b""
+    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 50, due), 0)
     return made, client, tokens
 
 
@@ -226,3 +230,40 @@ def test_slots_of_a_ramp_are_used_when_they_open() -> None:
     assert len(client.sent) == 1
     made.connect_ahead(start + 5 * 10**11)
     assert len(client.sent) == 2
+
+
+@pytest.mark.parametrize("is_open_loop", [False, True])
+def test_every_credit_has_one_outcome_and_no_slot_is_lost_whenever_the_stop_comes(
+    is_open_loop: bool,
+) -> None:
+    outcomes = [Outcome.COMPLETED] * 8 + [Outcome.ERRORED, Outcome.ABANDONED]
+    for seed in range(100):
+        random = Random(seed)
+        made, client, tokens = generator(turns=random.choice((1, 3)), is_open_loop=is_open_loop)
+        steps_before_stop = random.randrange(120)
+        in_prefill: list[Request] = []
+        open_now: list[Request] = []
+        for step in itertools.count():
+            if step == steps_before_stop:
+                made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
+            in_prefill += client.sent
+            open_now += client.sent
+            client.sent.clear()
+            assert len(in_prefill) <= 2
+            if not open_now:
+                if made.is_idle:
+                    break
+                made.on_timer(2**61)
+                continue
+            request = random.choice(open_now)
+            if request in in_prefill:
+                in_prefill.remove(request)
+                if random.random() < 0.5:
+                    tokens.come.append(request)
+                    read(made, request)
+                    continue
+            open_now.remove(request)
+            end(made, request, random.choice(outcomes))
+        counts = made.counts(last_seq=0, records_dropped=0)
+        ended = counts.completed + counts.errored + counts.cancelled + counts.abandoned
+        assert (seed, ended + counts.unsent + counts.revoked) == (seed, 50)

@@ -537,6 +537,11 @@ def test_a_bad_file_of_rates_is_refused_in_one_line(
             '--fixed-schedule-end-offset: \'-8ms\': expected a duration such as "250ms", "30s" or '
             '"5m"',
         ),
+        (
+            (*REPLAY, "--warmup-request-count", "5", "--warmup-ramp-duration", "2s"),
+            "--warmup-ramp-duration needs --warmup-request-rate: without one the warmup follows "
+            "--fixed-schedule too",
+        ),
         ((*REPLAY, "--replay-speedup", "0"), "--replay-speedup: '0': expected a number above 0"),
         (
             ("--concurrency", "1", "--replay-speedup", "2"),
