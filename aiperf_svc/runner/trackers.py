@@ -13,12 +13,20 @@ def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     has_tracker = artifacts.mlflow is not None or artifacts.wandb is not None
     if not has_tracker or outcome.artifacts is None or outcome.summary is None:
         return outcome
-    from aiperf_svc.adapters.trackers.sending import send
+    from aiperf_svc.adapters.trackers.sending import AGAIN, send
 
     try:
         for text in send(outcome.artifacts, artifacts):
             print(f"note: {text}", file=sys.stderr)
     except EnvironmentProblem as error:
-        texts = (outcome.artifact_error, str(error))
-        return replace(outcome, artifact_error="; ".join(text for text in texts if text))
-    return outcome
+        problem = str(error)
+    except KeyboardInterrupt:
+        problem = f"not sent to all trackers: stopped by the user; {AGAIN}"
+        outcome = replace(outcome, was_interrupted=True)
+    except Exception as error:
+        # The results, which are printed next, are worth more than what another's library raises.
+        problem = f"not sent to all trackers: unexpected {type(error).__name__}: {error}; {AGAIN}"
+    else:
+        return outcome
+    texts = (outcome.artifact_error, problem)
+    return replace(outcome, artifact_error="; ".join(text for text in texts if text))

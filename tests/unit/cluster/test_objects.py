@@ -157,6 +157,12 @@ def test_an_object_made_again_under_its_name_is_missing_and_new() -> None:
     assert others == missing == ["a"]
 
 
+def test_another_stack_that_ends_is_not_missed() -> None:
+    theirs = ref("worker-bench-2", uid="set", labels=of("bench-2"))
+    before = [theirs, ref("worker-bench-2-x", kind="Pod", owners=("set",)), ref("mine")]
+    assert _compare(before, []) == ([], [], ["mine"])
+
+
 def test_what_goes_with_its_namespace_or_owner_is_not_deleted_by_itself() -> None:
     objects = [
         ref("own", kind="Namespace", namespace="", uid="ns"),

@@ -59,7 +59,8 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[ObjectRef, ...]
     """New objects that nothing marks as the stack's."""
     missing: tuple[ObjectRef, ...]
-    """Objects that are gone, or were made again under the same name."""
+    """Objects that are gone, or were made again under the same name. Those of other stacks, which
+    come and go, are not among them."""
 
 
 async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
@@ -87,10 +88,14 @@ def compare(
     )
     labelled = [each for each in new if is_labelled(each, stack)]
     ours = _with_owned((*seeds, *made_by(labelled, own=own)), new)
+    others = [each for each in before.objects if each.labels.get(STACK_LABEL, stack) != stack]
+    of_other_stacks = _with_owned((each.uid for each in others), before.objects)
     return Differences(
         ours=tuple(each for each in new if each.uid in ours),
         others=tuple(each for each in new if each.uid not in ours),
-        missing=tuple(each for each in before.objects if each.uid not in after.uids),
+        missing=tuple(
+            each for each in before.objects if each.uid not in after.uids | of_other_stacks
+        ),
     )
 
 
