@@ -206,11 +206,15 @@ def _resumed(args: argparse.Namespace, config: "Config") -> "Resumed | None":
 
 def _stack_of(folder: Path) -> str:
     """The stack that a killed runner has left, whose results belong into a folder; empty if there
-    is none."""
+    is none. Those of shapes beside each other have this name and the shape's number."""
+    from aiperf_svc.runner.shape_trials import experiment_of
     from aiperf_svc.runner.stack.state_home import StateHome
 
-    wanted = str(folder.resolve())
-    return next((each.stack for each in StateHome().records() if each.artifacts == wanted), "")
+    for record in StateHome().records():
+        found, shape = experiment_of(Path(record.artifacts))
+        if record.artifacts and found == folder.resolve():
+            return record.stack.removesuffix(f"-{shape}") if shape else record.stack
+    return ""
 
 
 def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:

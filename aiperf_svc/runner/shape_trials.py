@@ -30,6 +30,14 @@ KEPT = ("logs", "evidence")
 """Folders that stay in that of a shape."""
 
 
+def experiment_of(folder: Path) -> tuple[Path, str]:
+    """Return the folder of the experiment into which the results of a stack go, and the number of
+    the shape if the stack is that of one shape beside others; empty if it is not."""
+    if folder.parent.name == SHAPES:
+        return folder.parent.parent, folder.name
+    return folder, ""
+
+
 class ShapeTrials:
     """What became of the trials of all shapes."""
 

@@ -18,7 +18,7 @@ from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProble
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.shape_trials import SHAPES
+from aiperf_svc.runner.shape_trials import experiment_of
 from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
@@ -191,10 +191,7 @@ def _folder_to_resume(home: StateHome, stack: str) -> str:
     record = home.load(stack)
     if record is None or not record.artifacts:
         return ""
-    folder = Path(record.artifacts)
-    if folder.parent.name == SHAPES:
-        # The stack is that of one shape, beside others.
-        folder = folder.parent.parent
+    folder, _ = experiment_of(Path(record.artifacts))
     return str(folder) if is_experiment(folder) else ""
 
 

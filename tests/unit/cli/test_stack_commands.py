@@ -124,6 +124,19 @@ def test_profile_on_a_cluster_goes_on_with_the_stack_whose_results_a_folder_wait
     assert up.plan == first.plan
 
 
+def test_stacks_of_shapes_beside_each_other_are_found_by_the_folder_of_their_experiment(
+    tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
+) -> None:
+    flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1,2", "--request-count", "9")
+    cli.main(["profile", "--kubernetes", *flags])
+    resuming.begin(tmp_path, asked[0][0].config)
+    record = RunRecord(stack="name-x1-12", cluster="c", kubeconfig=None, context=None, backend="",
+                       is_ephemeral=True, artifacts=str(tmp_path / "shapes" / "12"))  # fmt: skip
+    StateHome().save(record)
+    cli.main(["profile", "--kubernetes", *flags, "--resume", str(tmp_path)])
+    assert asked[1][0].stack == "name-x1"
+
+
 def test_a_ca_file_goes_to_the_pods_as_text(
     tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
 ) -> None:
