@@ -39,7 +39,7 @@ class HookCalls:
         if self._is_stopped:
             return
         self._is_stopped = True
-        if self._limit is not None:
+        if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def before(self, phase: Phase, *, is_first: bool) -> None:
