@@ -311,6 +311,26 @@ class LoadGenerator:
         if end >= self._stop:
             self._run_due(end)
 
+    def _end_into_queue(self, request: Request, outcome: int) -> None:
+        """End a credit, and send what is due then; its user goes through the queue in any case."""
+        self._active -= 1
+        pause = 0
+        if outcome == _COMPLETED:
+            self.completed += 1
+        elif outcome == _CANCELLED:
+            self.cancelled += 1
+        elif outcome == _ABANDONED:
+            self.abandoned += 1
+        else:
+            self.errored += 1
+            pause = 0 if request.was_written else CONNECT_BACKOFF_NS
+        free = request.end_wall_ns + pause
+        heapq.heappush(self._later, (free, next(self._order), None))
+        if outcome == _COMPLETED:
+            self._run_due(time_ns())
+        else:
+            self._arm()
+
     # --- sending ---------------------------------------------------------------------------------
 
     def _find(self, index: int) -> Entry | None:

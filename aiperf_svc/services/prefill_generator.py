@@ -5,7 +5,6 @@ load have this class, and only their client tells them of each read before a fir
 all others pay nothing for it.
 """
 
-import heapq
 from collections import deque
 from time import time_ns
 from typing import Any
@@ -19,10 +18,9 @@ from aiperf_svc.core.responses.first_tokens import FirstTokens
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import PhaseOpened
 from aiperf_svc.protocol.records import Flag
-from aiperf_svc.services.load_generator import CONNECT_BACKOFF_NS, LoadGenerator, Session
+from aiperf_svc.services.load_generator import LoadGenerator, Session
 
-_COMPLETED, _CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
-_ABANDONED = int(Outcome.ABANDONED)
+_COMPLETED = int(Outcome.COMPLETED)
 _CAPPED, _LAST_TURN = int(Flag.CAPPED), int(Flag.LAST_TURN)
 
 
@@ -98,23 +96,7 @@ class PrefillGenerator(LoadGenerator):
             if session is not None and session.turn + 1 < session.turns:
                 self._continue(session, request)
                 return
-        self._active -= 1
-        pause = 0
-        if outcome == _COMPLETED:
-            self.completed += 1
-        elif outcome == _CANCELLED:
-            self.cancelled += 1
-        elif outcome == _ABANDONED:
-            self.abandoned += 1
-        else:
-            self.errored += 1
-            pause = 0 if request.was_written else CONNECT_BACKOFF_NS
-        free = request.end_wall_ns + pause
-        heapq.heappush(self._later, (free, next(self._order), None))
-        if outcome == _COMPLETED:
-            self._run_due(time_ns())
-        else:
-            self._arm()
+        self._end_into_queue(request, outcome)
 
     # --- sending ---------------------------------------------------------------------------------
 

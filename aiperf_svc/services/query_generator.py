@@ -4,14 +4,8 @@ It differs from other closed loops in one thing: users wait for each other. Only
 load have this class, so that the others pay nothing for it.
 """
 
-import heapq
-from time import time_ns
-
 from aiperf_svc.adapters.inference.request import Request
-from aiperf_svc.domain.outcomes import Outcome
-from aiperf_svc.services.load_generator import CONNECT_BACKOFF_NS, LoadGenerator
-
-_COMPLETED, _CANCELLED = int(Outcome.COMPLETED), int(Outcome.CANCELLED)
+from aiperf_svc.services.load_generator import LoadGenerator
 
 
 class QueryGenerator(LoadGenerator):
@@ -20,21 +14,7 @@ class QueryGenerator(LoadGenerator):
 
     def on_end(self, request: Request, outcome: int) -> None:
         """Take in the end of a request, and begin the next query if it was the last one."""
-        self._active -= 1
-        pause = 0
-        if outcome == _COMPLETED:
-            self.completed += 1
-        elif outcome == _CANCELLED:
-            self.cancelled += 1
-        else:
-            self.errored += 1
-            pause = 0 if request.was_written else CONNECT_BACKOFF_NS
-        free = request.end_wall_ns + pause
-        heapq.heappush(self._later, (free, next(self._order), None))
-        if outcome == _COMPLETED:
-            self._run_due(time_ns())
-        else:
-            self._arm()
+        self._end_into_queue(request, outcome)
 
     def _run_closed_loop(self, now: int) -> None:
         openings, users, size = self._openings, self._users, self._limit
