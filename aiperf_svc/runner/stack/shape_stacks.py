@@ -157,16 +157,18 @@ class _ShapeStacks:
         shape = member.request.only_shape
         assert shape is not None
         is_failed = outcome.state == RunState.FAILED and not outcome.was_interrupted
+        is_last = is_failed and self._experiment.on_failure == "stop"
+        # Where a trial has ended its shape, those after it were not begun.
+        was_ended_by_trial = is_last and outcome.summary is not None
         try:
             if outcome.artifacts is not None and is_experiment(outcome.artifacts):
                 self._trials.move(shape)
-            if is_failed:
+            if is_failed and not was_ended_by_trial:
                 self._trials.fail(shape, outcome.reason)
                 self._trials.write_progress()
         except Exception as error:
             # The other stacks must go on to their ends.
             self._error = self._error or f"shape {shape}: {error}"
-        is_last = is_failed and self._experiment.on_failure == "stop"
         if is_last or outcome.more.get("kept"):
             self._turns.end()
 

@@ -51,6 +51,8 @@ class Stacks:
         """Of stacks that are not made, by shape."""
         self.failures: dict[int, str] = {}
         """Of stacks that do not come up."""
+        self.ended_by_trial: set[int] = set()
+        """Shapes whose first trial fails and is the last one."""
         self.kept: set[int] = set()
         self.stops_at: int | None = None
         """The shape during whose run the user stops."""
@@ -93,15 +95,17 @@ class Stacks:
             if self.stops_at == shape:
                 signal.raise_signal(signal.SIGINT)
                 await interrupts.reached(1)
-            self._leave_trials(request, folder)
+            is_whole = shape not in self.ended_by_trial
+            self._leave_trials(request, folder, is_whole=is_whole)
             return RunOutcome(
-                run_id="r", state="done", reason="", artifacts=folder, more=more,
+                run_id="r", state="done" if is_whole else "failed",
+                reason="" if is_whole else "no request completed", artifacts=folder, more=more,
                 summary=json.loads((folder / "experiment.json").read_bytes()),
                 was_interrupted=interrupts.count > 0,
                 left=(self.left[shape],) if shape in self.left else (),
             )  # fmt: skip
 
-    def _leave_trials(self, request: StackRequest, folder: Path) -> None:
+    def _leave_trials(self, request: StackRequest, folder: Path, *, is_whole: bool) -> None:
         (number,) = request.own_shapes
         trials = request.shapes[number - 1].trials
         for trial in trials:
@@ -109,6 +113,8 @@ class Stacks:
             own.mkdir(parents=True)
             (own / "profile_export_aiperf.json").write_text(json.dumps(SUMMARY))
         ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in trials]
+        if not is_whole:
+            ended = [TrialOutcome(trials[0], "failed", "no request completed", None)]
         write_experiment(folder, request.config, summarise(ended))
 
     def request(self, *, number: int = 4, **experiment: Any) -> StackRequest:
@@ -197,6 +203,17 @@ def test_no_other_begins_after_a_failure_that_is_to_stop(
     assert (found["state"], found["reason"]) == ("failed", "no room")
     assert states(found) == ["failed", "done"] * 2
     assert "ended before its turn" in found["stacks"][4]["reason"]
+
+
+def test_trials_after_one_that_ended_its_shape_are_not_said_to_have_failed(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.ended_by_trial = {1}
+    code, found = stacks.run(capsys, on_failure="stop", parallel=2, number=3)
+    assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [1, 2])
+    assert (found["state"], found["reason"]) == ("failed", "no request completed")
+    trials = [(each["number"], each["state"]) for each in found["results"]["trials"]]
+    assert trials == [(1, "failed"), (2, "done"), (5, "done")]
 
 
 def test_a_stack_that_stays_ends_the_experiment(
