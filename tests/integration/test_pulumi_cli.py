@@ -28,6 +28,10 @@ if "export" in sys.argv or "output" in sys.argv:
 if "set" in sys.argv:
     say("stdin " + sys.stdin.read())
     say(f"argv {{sys.argv}}")
+if "get" in sys.argv:
+    if "aiperf:locked" in sys.argv:
+        print("error: incorrect passphrase", file=sys.stderr); sys.exit(1)
+    print("the key")
 if "rm" in sys.argv:
     print("error: it is not empty", file=sys.stderr); sys.exit(1)
 if "cancel" in sys.argv:
@@ -137,6 +141,15 @@ async def test_a_secret_is_no_argument_and_no_file(cli: PulumiCli, tmp_path: Pat
     assert "stdin the key" in said
     assert "the key" not in said.partition("argv")[2]
     assert not any("the key" in path.read_text() for path in (tmp_path / "logs").iterdir())
+
+
+async def test_a_secret_that_is_read_is_in_no_file_and_one_that_cannot_be_is_named(
+    cli: PulumiCli, tmp_path: Path
+) -> None:
+    assert await cli.value("uploadKey") == "the key"
+    assert not any("the key" in path.read_text() for path in (tmp_path / "logs").iterdir())
+    with pytest.raises(PulumiFailed, match="config get aiperf:locked` failed: incorrect pass"):
+        await cli.value("locked")
 
 
 async def test_a_failed_command_says_what_the_cli_said(cli: PulumiCli) -> None:

@@ -144,9 +144,13 @@ class PulumiCli:
             raise PulumiFailed(f"config set --secret {name}", ended)
 
     async def value(self, key: str) -> str:
-        """Return a value of the stack's file, a secret one in plain text; empty if it has none."""
-        ended = await self._run("config", "get", f"aiperf:{key}", "-s", self._stack)
-        return "" if ended.code else ended.out.rstrip("\n")
+        """Return a value of the stack's file, a secret one in plain text. Raises PulumiFailed if it
+        has none, or it cannot be decrypted."""
+        name = f"aiperf:{key}"
+        ended = await self._run("config", "get", name, "-s", self._stack)
+        if ended.code:
+            raise PulumiFailed(f"config get {name}", ended)
+        return ended.out.rstrip("\n")
 
     async def set_value(self, key: str, value: str) -> None:
         """Set a value in the stack's file."""
