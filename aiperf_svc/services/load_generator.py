@@ -454,11 +454,14 @@ class LoadGenerator:
         self.revoked += len(self._held) - due_by_now
         self._held.clear()
         unwritten = self.client.revoke_unwritten()
-        self._active -= unwritten
+        self._active -= len(unwritten)
         if self._is_open_loop:
-            unsent += unwritten
+            unsent += len(unwritten)
         else:
-            self.revoked += unwritten
+            # Those of conversations that have sent a turn are cut by the stop.
+            begun = sum(request.turn > 0 for request in unwritten)
+            self.cancelled += begun
+            self.revoked += len(unwritten) - begun
         self.unsent += unsent
         # Conversations between two turns end here, cut by the stop.
         sessions = sum(session is not None for _, _, session in self._later)

@@ -40,8 +40,8 @@ class NotingClient:
         self.requests_sent += 1
         self.in_flight += 1
 
-    def revoke_unwritten(self) -> int:
-        return 0
+    def revoke_unwritten(self) -> list[Request]:
+        return []
 
     def preconnect(self, count: int) -> bool:
         self.preconnected.append(count)
@@ -64,6 +64,15 @@ class KeepingClient(NotingClient):
     def send(self, request: Request) -> None:
         super().send(request)
         self.sent.append(request)
+
+
+class UnconnectedClient(KeepingClient):
+    """Has no connection for the requests that it keeps."""
+
+    def revoke_unwritten(self) -> list[Request]:
+        taken, self.sent = self.sent, []
+        self.in_flight -= len(taken)
+        return taken
 
 
 def generator(*turns: Turn) -> LoadGenerator:
@@ -241,6 +250,26 @@ def test_every_credit_has_one_outcome_whenever_the_stop_comes_in_a_conversation(
         ended = counts.completed + counts.errored + counts.cancelled
         assert (seed, ended + counts.unsent + counts.revoked) == (seed, 20)
         assert made.is_idle
+
+
+@pytest.mark.parametrize(("is_open_loop", "expected"), [(False, (0, 1, 9)), (True, (2, 0, 8))])
+def test_turns_without_a_connection_at_the_stop_end_their_conversations(
+    is_open_loop: bool, expected: tuple[int, int, int]
+) -> None:
+    made, client = generator(Turn(b"{}"), Turn(b"{}")), UnconnectedClient()
+    made.attach(client)  # type: ignore[arg-type]
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, is_open_loop, 2, 0, 0, 1), 0)
+    times = [PAST] * 2 + [2**61] * 8
+    due = b"".join(time.to_bytes(8, "little") for time in times) if is_open_loop else b""
+    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 10, due), 0)
+    first = client.sent.pop(0)
+    first.start_wall_ns = first.end_wall_ns = PAST
+    made.on_end(first, Outcome.COMPLETED)
+    assert sorted(request.turn for request in client.sent) == [0, 1]
+    made.stop(PhaseStopped(*HEAD, Phase.PROFILING, time_ns(), 2**62), 0)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.unsent, counts.cancelled, counts.revoked) == expected
+    assert made.is_idle
 
 
 def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:

@@ -121,8 +121,8 @@ class NotingClient:
     def send(self, request: Request) -> None:
         self.sent.append(request)
 
-    def revoke_unwritten(self) -> int:
-        return 0
+    def revoke_unwritten(self) -> list[Request]:
+        return []
 
     def preconnect(self, _: int) -> bool:
         return True

@@ -224,16 +224,16 @@ class InferenceClient:
         """Resume reading all responses."""
         self._reader.go_on()
 
-    def revoke_unwritten(self) -> int:
-        """Take back the requests that wait for a connection. Returns their number."""
+    def revoke_unwritten(self) -> list[Request]:
+        """Take back the requests that wait for a connection, and return them."""
         waiting = [
-            conn
+            (conn, conn.request)
             for conn in self._connections.values()
             if conn.request is not None and not conn.request.was_written
         ]
-        for conn in waiting:
+        for conn, _ in waiting:
             self._in_flight.revoke(conn)
-        return len(waiting)
+        return [request for _, request in waiting]
 
     def close(self) -> None:
         """Close every socket."""

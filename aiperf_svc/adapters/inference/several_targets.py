@@ -197,9 +197,9 @@ class SeveralTargets:
         for part in self.parts:
             part.go_on()
 
-    def revoke_unwritten(self) -> int:
-        """Take back the requests that wait for a connection. Returns their number."""
-        return sum(part.revoke_unwritten() for part in self.parts)
+    def revoke_unwritten(self) -> list[Request]:
+        """Take back the requests that wait for a connection, and return them."""
+        return [request for part in self.parts for request in part.revoke_unwritten()]
 
     def close(self) -> None:
         """Close every socket."""
