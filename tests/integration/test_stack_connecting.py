@@ -28,6 +28,11 @@ def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_a_response(tmp_path:
             "current-context": "there",
         }
         kubeconfig.write_text(yaml.safe_dump(content))
+        mine = {
+            "KUBECONFIG": str(kubeconfig),
+            "XDG_STATE_HOME": str(tmp_path),
+            "PULUMI_CONFIG_PASSPHRASE": "x",
+        }
         with subprocess.Popen(
             (sys.executable, "-m", "aiperf_svc", "run", "bench-smoke", "--yes"),
             cwd=REPOSITORY,
