@@ -36,7 +36,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_a_response(tmp_path:
         with subprocess.Popen(
             (sys.executable, "-m", "aiperf_svc", "run", "bench-smoke", "--yes"),
             cwd=REPOSITORY,
-            env={**os.environ, "KUBECONFIG": str(kubeconfig), "XDG_STATE_HOME": str(tmp_path)},
+            env={**os.environ, **mine},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
