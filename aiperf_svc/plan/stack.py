@@ -5,9 +5,9 @@ reviewed, tested and totalled before anything exists.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -27,7 +27,6 @@ from aiperf_svc.plan.lifetime import (
     LongestTimes,
     check_ttl,
     load_times,
-    one_after_the_other,
     plan_budget,
     step_times,
 )
@@ -43,6 +42,13 @@ from aiperf_svc.plan.pods import (
     upload_keys,
 )
 from aiperf_svc.plan.ranks import RankNeeds, rank_pod
+from aiperf_svc.plan.run_id import (
+    OrderedExperiment,
+    in_order,
+    non_defaults,
+    order_experiment,
+    run_id_of,
+)
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan, plan_ranks
 from aiperf_svc.protocol.messages import Service
@@ -62,7 +68,7 @@ class Totals(msgspec.Struct, frozen=True):
     currency: str
 
 
-class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
+class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The plan of a stack, which `infra/` translates."""
 
     identity: Identity
@@ -70,10 +76,6 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Config as the services read it, with the target's real address and the key's real
     variable."""
     topology: Topology
-    files: dict[str, str]
-    """Names and contents of the services' config folder."""
-    config_name: str
-    """Name of the ConfigMap that holds them; differs with the contents."""
     budget: DisruptionBudget | None
     deadline: PodPlan
     services: tuple[PodPlan, ...]
@@ -85,6 +87,21 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Notes for reviewers."""
     secret_keys: dict[str, tuple[str, ...]]
     """Name of a Secret to the keys of the stack's configuration whose secret values it holds."""
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Names and contents of the services' config folder. They contain the whole experiment, so
+        they are written only for the shape that is brought up."""
+        return {
+            "config.yaml": yaml.safe_dump(non_defaults(self.config), sort_keys=False),
+            "topology.json": msgspec.json.encode(self.topology).decode(),
+        }
+
+    @property
+    def config_name(self) -> str:
+        """Name of the ConfigMap that holds the files; differs with their contents."""
+        digest = hashlib.sha256("".join(self.files.values()).encode()).hexdigest()
+        return self.identity.name(f"config-{digest[:8]}")
 
     @property
     def pods(self) -> tuple[PodPlan, ...]:
@@ -150,24 +167,26 @@ def plan_stack(
     is_held: bool = False,
     upload_into: str = "",
     whole: Config | None = None,
-    others: Sequence[LongestTimes] = (),
+    lifetime: LongestTimes | None = None,
+    experiment: OrderedExperiment | None = None,
 ) -> StackPlan:
     """Plan a stack.
 
     `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
     config. `needs` is what the config's workload needs for all trials. `trials` are the configs of
     the trials that the pods run, one for each; none without an experiment. If they are those of one
-    shape, `whole` is the config of all, and `others` are the times of the other shapes, through
-    which the stack lives too. The load of a stack that `is_held` waits until it is given a start.
-    `upload_into` is the folder of the bucket that the trials of all shapes share.
-    Raises ConfigError.
+    shape, `whole` is the config of all, in order, and `lifetime` are the times of all shapes,
+    through which the stack lives. `experiment` is that of the config, in order, if it is known. The
+    load of a stack that `is_held` waits until it is given a start. `upload_into` is the folder of
+    the bucket that the trials of all shapes share. Raises ConfigError.
     """
     check_stack_name(stack)
-    config = _in_order(config)
+    experiment = experiment or order_experiment(config)
+    config = in_order(config, experiment)
     deployment = config.deployment
     trials = trials or (config,)
     times = longest_times(config, trials, steps_ns=needs.steps_ns if needs else 0)
-    lifetime = one_after_the_other([times, *others])
+    lifetime = lifetime or times
     check_ttl(deployment, lifetime)
     _check_secrets(config)
     used = ImagePlan(
@@ -177,14 +196,12 @@ def plan_stack(
     )
     resolved = _resolve(config, Identity(stack=stack, run_id="", version=version))
     images = used.name if needs is None else f"{used.name} {needs.image}"
-    run_id = _run_id(resolved, images, generation)
-    label = "" if whole is None else _run_id(_in_order(whole), image, generation)
+    run_id = run_id_of(resolved, experiment, images=images, generation=generation)
+    label = ""
+    if whole is not None:
+        label = run_id_of(whole, experiment, images=image, generation=generation)
     identity = Identity(stack=stack, run_id=run_id, version=version, label=label)
     topology = _topology(trials, needs)
-    files = {
-        "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
-        "topology.json": msgspec.json.encode(topology).decode(),
-    }
     load = largest_load(resolved, trials)
     pods_of_services = service_pods(
         load, topology, identity, used, is_held=is_held, upload_into=upload_into
@@ -196,13 +213,10 @@ def plan_stack(
     pods = (deadline, *services, *((target,) if target else ()))
     policies, notes = plan_policies(resolved, topology, pods)
     security, reasons = _pod_security(pods)
-    digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()
     return StackPlan(
         identity=identity,
         config=resolved,
         topology=topology,
-        files=files,
-        config_name=identity.name(f"config-{digest[:8]}"),
         budget=budget,
         deadline=deadline,
         services=services,
@@ -218,13 +232,6 @@ def plan_stack(
         ),
         secret_keys=_secret_keys(resolved),
     )
-
-
-def _in_order(config: Config) -> Config:
-    """Return the same config with its maps sorted, so that their order in a file or an engine makes
-    no other run."""
-    plain = config.model_dump_json(by_alias=True)
-    return type(config).model_validate_json(json.dumps(json.loads(plain), sort_keys=True))
 
 
 def longest_times(config: Config, trials: Sequence[Config], *, steps_ns: int) -> LongestTimes:
@@ -334,24 +341,6 @@ def _unpinned(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) ->
             "pin it by a commit"
         )
     return notes
-
-
-def non_defaults(config: Config) -> dict[str, Any]:
-    """Return the keys whose values differ from the defaults. Image and program have the same
-    version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
-    found = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-    if isinstance(config, WorkloadConfig):
-        # The kind is what the model is chosen by, and so its default.
-        found["workload"] = {"kind": config.workload.kind, **found["workload"]}
-    return found
-
-
-def _run_id(config: Config, images: str, generation: int) -> str:
-    asked = non_defaults(config)
-    # The runner finds these, and they change while the same run goes on.
-    asked.get("telemetry", {}).pop("exporters", None)
-    parts = [json.dumps({k: v for k, v in asked.items() if v != {}}), images, str(generation)]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:

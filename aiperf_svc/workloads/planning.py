@@ -11,8 +11,9 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
-from aiperf_svc.plan.lifetime import load_times
+from aiperf_svc.plan.lifetime import LongestTimes, load_times, one_after_the_other
 from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds
+from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment
 from aiperf_svc.plan.stack import StackPlan, longest_times, plan_stack
 from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
@@ -40,6 +41,36 @@ def _plan_trial(config: Config, facts: Facts) -> Topology:
     return plan_ranks(config.deployment, len(role_names(config)), facts)
 
 
+class AllShapes(NamedTuple):
+    """The shapes of a config, and what the plans of their stacks have in common. It is made once,
+    so that a plan costs the same whatever the number of shapes."""
+
+    config: Config
+    shapes: tuple[Shape, ...]
+    experiment: OrderedExperiment | None
+    whole: Config | None
+    """The config in order if one stack runs all shapes in turn, else None."""
+    lifetime: LongestTimes | None
+    """The times of all shapes if one stack runs them in turn, else None."""
+
+
+def all_shapes(config: Config, shapes: Sequence[Shape]) -> AllShapes:
+    """Return what the plans for these shapes of a config have in common."""
+    experiment = order_experiment(config)
+    if len(shapes) == 1 or is_side_by_side(config):
+        return AllShapes(config, tuple(shapes), experiment, None, None)
+    times = [
+        longest_times(
+            each.configs[0].model_copy(update={"experiment": config.experiment}),
+            longest_trials(config, each.configs),
+            steps_ns=_all_steps_ns(config, each),
+        )
+        for each in shapes
+    ]
+    whole = in_order(config, experiment)
+    return AllShapes(config, tuple(shapes), experiment, whole, one_after_the_other(times))
+
+
 def plan_any_stack(
     config: Config,
     *,
@@ -51,24 +82,24 @@ def plan_any_stack(
     is_held: bool = False,
     upload_into: str = "",
     shape: int = 1,
-    shapes: Sequence[Shape] = (),
+    known: AllShapes | None = None,
     finished: Collection[int] = (),
 ) -> StackPlan:
     """Plan a stack of any kind; for an experiment, one whose pods can run each trial of one shape.
 
-    `image` and `workload_image` replace those in the config. `shape` is the number of the shape,
-    `shapes` are those of the config if they are known; `finished` are the numbers of trials that
-    are not run again. The stack is for one shape if shapes run side by side, else for all of them
-    in turn. Other arguments and errors are those of `plan.stack.plan_stack`.
+    `image` and `workload_image` replace those in the config. `shape` is the number of the shape
+    among those of the config, or `known`, if given; `finished` are the numbers of trials that are
+    not run again. The stack is for one shape if shapes run side by side, else for all of them in
+    turn. Other arguments and errors are those of `plan.stack.plan_stack`.
     """
-    found = shapes or without_trials(shapes_of(config, "cluster"), finished)
-    check_shape(shape, found)
-    is_shared = len(found) > 1 and not is_side_by_side(config)
-    own = shape_config(config, found[shape - 1])
+    known = known or all_shapes(config, without_trials(shapes_of(config, "cluster"), finished))
+    check_shape(shape, known.shapes)
+    chosen = known.shapes[shape - 1]
+    own = shape_config(config, chosen)
     needs = None
     if not isinstance(own, BenchmarkConfig):
         needs = needs_of(own, version=version, image=workload_image)
-        needs = msgspec.structs.replace(needs, steps_ns=_all_steps_ns(config, found[shape - 1]))
+        needs = msgspec.structs.replace(needs, steps_ns=_all_steps_ns(config, chosen))
     made = plan_stack(
         own,
         stack=stack,
@@ -76,21 +107,14 @@ def plan_any_stack(
         generation=generation,
         image=image,
         needs=needs,
-        trials=longest_trials(config, found[shape - 1].configs),
+        trials=longest_trials(config, chosen.configs),
         is_held=is_held,
         upload_into=upload_into,
-        whole=config if is_shared else None,
-        others=[
-            longest_times(
-                each.configs[0].model_copy(update={"experiment": config.experiment}),
-                longest_trials(config, each.configs),
-                steps_ns=_all_steps_ns(config, each),
-            )
-            for number, each in enumerate(found, start=1)
-            if number != shape and is_shared
-        ],
+        whole=known.whole,
+        lifetime=known.lifetime,
+        experiment=known.experiment,
     )
-    if len(found) == 1 and is_side_by_side(config):
+    if len(known.shapes) == 1 and is_side_by_side(config):
         note = "experiment.parallel: all trials run in the same pods, one after the other"
         made = msgspec.structs.replace(made, notes=(*made.notes, note))
     return made

@@ -25,7 +25,8 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.pods import upload_keys as upload_sources
-from aiperf_svc.plan.stack import StackPlan, non_defaults
+from aiperf_svc.plan.run_id import non_defaults
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, shape_lines, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes

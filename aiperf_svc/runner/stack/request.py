@@ -23,7 +23,7 @@ from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.workloads.planning import check_shape, plan_any_stack
+from aiperf_svc.workloads.planning import AllShapes, all_shapes, check_shape, plan_any_stack
 from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
 from aiperf_svc.workloads.trial_configs import CheckedTrials, TrialConfig, trial_configs
 
@@ -47,6 +47,8 @@ class StackRequest:
     checked: CheckedTrials | None = None
     """The trials of the config that was checked. A request that was made of another one can have
     another config."""
+    known: AllShapes | None = None
+    """All shapes of the config, if they are known."""
     kubeconfig: str | None = None
     """Path; None: the one in the stack's file, KUBECONFIG, or the default one."""
     context: str | None = None
@@ -102,8 +104,18 @@ class StackRequest:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the trials, each of which needs pods of its own. Raises ConfigError."""
-        found = shapes_of(self.config, "cluster", self.members)
+        if self.known is not None and self.known.config is self.config:
+            found = self.known.shapes
+        else:
+            found = shapes_of(self.config, "cluster", self.members)
         return without_trials(found, self.resumed.finished) if self.resumed else found
+
+    @cached_property
+    def all_shapes(self) -> AllShapes:
+        """The shapes, and what their plans have in common. Raises ConfigError."""
+        if self.known is not None and self.known.shapes is self.shapes:
+            return self.known
+        return all_shapes(self.config, self.shapes)
 
     @property
     def at_once(self) -> int | str:
@@ -129,7 +141,7 @@ class StackRequest:
                 workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
                 is_held=self.is_held,
                 shape=number,
-                shapes=self.shapes,
+                known=self.all_shapes,
             )
             for number in self.own_shapes
         )

@@ -41,11 +41,11 @@ def shape_members(request: StackRequest) -> list[Member]:
     ConfigError."""
     check_namespace(request.config.deployment, "experiment.parallel")
     members = []
-    shapes = replace(request, resumed=None).shapes
-    for number, shape in enumerate(shapes, start=1):
+    known = replace(request, resumed=None).all_shapes
+    for number, shape in enumerate(known.shapes, start=1):
         stack = f"{request.stack}-{number}"
         check_stack_name(stack)
-        own = replace(request, stack=stack, only_shape=number, resumed=None)
+        own = replace(request, stack=stack, only_shape=number, known=known, resumed=None)
         members.append(
             Member(name=f"shape {number}", where=describe(shape.parameters), request=own)
         )

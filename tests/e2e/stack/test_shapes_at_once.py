@@ -1,6 +1,7 @@
 """Shapes of an experiment at the same time: a stack for each on a real cluster."""
 
 import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -44,4 +45,28 @@ def test_shapes_run_at_the_same_time_in_stacks_of_their_own(
     assert fast < 150 < slow
     (folder,) = runner.artifacts.glob("*/")
     assert len(list((folder / "trials").iterdir())) == 4
+    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
+
+
+def test_ctrl_c_stops_all_stacks_and_keeps_what_was_measured(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(side_by_side)
+    runner.change(lambda benchmark: benchmark["load"].update(duration="180s"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        for number in (4, 1):
+            command.wait_for(f"trial {number} of 8  profiling: ")
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED, ended.errors
+    found = json.loads(ended.out)
+    trials = found["results"]["trials"]
+    assert [each["number"] for each in trials] == [1, 4]
+    assert all(each["values"]["request_count_avg"] > 0 for each in trials)
+    for number in (1, 2, 3, 4):
+        assert cluster.left_of(f"{runner.name}-{number}") == []
+    (folder,) = runner.artifacts.glob("*/")
+    assert runner.folder / found["artifacts"] == folder
+    assert len(list((folder / "trials").iterdir())) == 2
     assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]

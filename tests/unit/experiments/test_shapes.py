@@ -237,7 +237,7 @@ def test_finished_trials_are_in_no_shape_and_the_shapes_keep_their_numbers() -> 
     assert [[t.number for t in each.trials] for each in whole] == [[1, 3], [2, 4]]
     left = without_trials(whole, {1, 2, 4})
     assert [[t.number for t in each.trials] for each in left] == [[3], [2, 4]]
-    planned = stack_of(config, shapes=left)
+    planned = stack_of(config, known=planning.all_shapes(config, left))
     assert planned == stack_of(config, finished=[1, 2, 4])
     assert planned.config.experiment.part.trials == (3,)
     assert planned.config.load.concurrency == 2

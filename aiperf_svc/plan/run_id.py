@@ -1,0 +1,66 @@
+"""The id of a run, which follows from its config: equal configs have equal ids, whatever the order
+of the keys in their maps."""
+
+import hashlib
+import json
+from typing import Any, NamedTuple, TypeVar
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.workload import Config, WorkloadConfig
+
+M = TypeVar("M", bound=Model)
+
+
+class OrderedExperiment(NamedTuple):
+    """An experiment with its maps in order, without the part that one stack runs. The configs of
+    all its shapes contain it, so it is made once for all of them."""
+
+    experiment: Experiment
+    digest: str
+
+
+def order_experiment(config: Config) -> OrderedExperiment | None:
+    """Return the experiment of a config in order; None if it has none."""
+    if config.experiment is None:
+        return None
+    whole = _sorted(config.experiment.model_copy(update={"part": None}))
+    text = whole.model_dump_json(exclude_defaults=True, by_alias=True)
+    return OrderedExperiment(whole, hashlib.sha256(text.encode()).hexdigest())
+
+
+def in_order(config: Config, experiment: OrderedExperiment | None) -> Config:
+    """Return the same config with its maps sorted, so that their order in a file or an engine makes
+    no other run. `experiment` is its own, as `order_experiment` returns it."""
+    made = _sorted(config.model_copy(update={"experiment": None}))
+    if experiment is None or config.experiment is None:
+        return made
+    own = experiment.experiment.model_copy(update={"part": config.experiment.part})
+    return made.model_copy(update={"experiment": own})
+
+
+def run_id_of(
+    config: Config, experiment: OrderedExperiment | None, *, images: str, generation: int
+) -> str:
+    """Return the id of the run of a config that is in order, as is its `experiment`."""
+    rest = config.model_copy(update={"experiment": None})
+    parts = [json.dumps(non_defaults(rest)), images, str(generation)]
+    if experiment is not None and config.experiment is not None:
+        part = config.experiment.part
+        parts += [experiment.digest, part.model_dump_json() if part else ""]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def non_defaults(config: Config) -> dict[str, Any]:
+    """Return the keys whose values differ from the defaults. Image and program have the same
+    version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
+    found = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    if isinstance(config, WorkloadConfig):
+        # The kind is what the model is chosen by, and so its default.
+        found["workload"] = {"kind": config.workload.kind, **found["workload"]}
+    return found
+
+
+def _sorted(model: M) -> M:
+    plain = model.model_dump_json(by_alias=True)
+    return type(model).model_validate_json(json.dumps(json.loads(plain), sort_keys=True))
