@@ -56,12 +56,11 @@ class Placement(Model):
 
     def overriding(self, common: Self) -> Self:
         """Return this placement, with `common`'s value for each key that is left at its default."""
-        own = {
-            name: value
-            for name, value in self
-            if value != type(self).model_fields[name].get_default(call_default_factory=True)
-        }
+        own = {name: value for name, value in self if value != getattr(_DEFAULTS, name)}
         return common.model_copy(update=own)
+
+
+_DEFAULTS = Placement()
 
 
 class Gpu(Model):

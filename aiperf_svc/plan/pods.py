@@ -491,9 +491,12 @@ def placement_of(config: Config, name: str) -> Placement:
     return own_settings(config, name).placement.overriding(config.deployment.placement)
 
 
+_NO_SETTINGS = Pod()
+
+
 def own_settings(config: Config, name: str) -> Pod:
     """Return the keys of `deployment.pods` for a pod."""
-    return config.deployment.pods.get(name, Pod())
+    return config.deployment.pods.get(name, _NO_SETTINGS)
 
 
 def seconds(duration_ns: int) -> int:

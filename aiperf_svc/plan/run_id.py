@@ -3,13 +3,15 @@ of the keys in their maps."""
 
 import hashlib
 import json
-from typing import Any, NamedTuple, TypeVar
+import operator
+from typing import Any, NamedTuple, TypeVar, cast
 
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.workload import Config, WorkloadConfig
 
-M = TypeVar("M", bound=Model)
+T = TypeVar("T")
+_NESTED = (Model, dict, list, tuple)
 
 
 class OrderedExperiment(NamedTuple):
@@ -61,6 +63,23 @@ def non_defaults(config: Config) -> dict[str, Any]:
     return found
 
 
-def _sorted(model: M) -> M:
-    plain = model.model_dump_json(by_alias=True)
-    return type(model).model_validate_json(json.dumps(json.loads(plain), sort_keys=True))
+def _sorted(value: T) -> T:
+    """Return a value in which all maps are sorted: the same object if they are already."""
+    # Most values of a config are single ones, or empty.
+    if not isinstance(value, _NESTED) or not value:
+        return value
+    made: Any = value
+    if isinstance(value, Model):
+        nested = ((name, old) for name, old in value if isinstance(old, _NESTED))
+        changed = {name: new for name, old in nested if (new := _sorted(old)) is not old}
+        made = value.model_copy(update=changed) if changed else value
+    elif isinstance(value, dict):
+        keys = sorted(value, key=str)
+        new = {key: _sorted(value[key]) for key in keys}
+        is_same = keys == list(value) and all(new[key] is value[key] for key in keys)
+        made = value if is_same else new
+    elif isinstance(value, list | tuple):
+        members = [_sorted(each) for each in value]
+        is_same = all(map(operator.is_, members, value))
+        made = value if is_same else type(value)(members)
+    return cast(T, made)

@@ -136,7 +136,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         groups = self.topology.groups
         return next(g.name for g in groups if Service.RECORDS_MANAGER in g.services)
 
-    @property
+    @cached_property
     def totals(self) -> Totals:
         """Resources that all pods together request."""
         prices = self.config.deployment.prices

@@ -127,7 +127,10 @@ def shape_config(config: Config, shape: Shape) -> Config:
     part = Part(trials=tuple(t.number for t in shape.trials), given=tuple(shape.parameters))
     if not part.given and len(part.trials) == experiment.size:
         return config
-    made = with_trial(config, shape.trials[0].parameters)
+    # A scenario adds to the config of a trial, and what runs the trial adds it again.
+    made = shape.configs[0]
+    if experiment.scenario is not None:
+        made = with_trial(config, shape.trials[0].parameters)
     return made.model_copy(update={"experiment": experiment.model_copy(update={"part": part})})
 
 

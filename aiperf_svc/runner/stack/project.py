@@ -19,6 +19,7 @@ import yaml
 import aiperf_svc
 from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.config.load_config import STACK_KEY
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack.state_home import StateHome
 
@@ -152,7 +153,7 @@ def cli_environment(
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a stack file, without checking its config. Raises ConfigError."""
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml(path)
     if not isinstance(content, dict) or STACK_KEY not in (content.get("config") or {}):
         raise ConfigError(
             f"{path}: not a stack file: expected `config:` with {STACK_KEY}; a plain config runs "

@@ -27,6 +27,29 @@ def test_the_same_config_is_the_same_run_whatever_the_order_of_its_keys() -> Non
     one = make_config(pods={"worker": {"cpu": 1}, "deadline": {"cpu": "20m"}})
     two = make_config(pods={"deadline": {"cpu": "20m"}, "worker": {"cpu": 1}})
     assert plan_it(one) == plan_it(two)
+    assert plan_it(one).files == plan_it(two).files
+
+
+def test_the_order_of_keys_inside_an_experiment_makes_no_other_run() -> None:
+    rows = [{"load.concurrency": 2, "load.duration": "5s"}]
+    turned = [dict(reversed(row.items())) for row in rows]
+    data = make_config().model_dump(mode="json", by_alias=True)
+    one, two = (
+        plan_it(BenchmarkConfig.model_validate(data | {"experiment": {"explicit": each}}))
+        for each in (rows, turned)
+    )
+    assert (one.identity, one.files) == (two.identity, two.files)
+    other = [{"load.concurrency": 3, "load.duration": "5s"}]
+    three = BenchmarkConfig.model_validate(data | {"experiment": {"explicit": other}})
+    assert plan_it(three).identity.run_id != one.identity.run_id
+
+
+def test_maps_keep_keys_of_any_kind() -> None:
+    data = make_config().model_dump(mode="json", by_alias=True)
+    data["endpoint"]["extra_inputs"] = {"bias": {2: 1, "a": [{"z": 1, "b": 2}]}}
+    config = BenchmarkConfig.model_validate(data)
+    again = yaml.safe_load(plan_it(config).files["config.yaml"])
+    assert again["endpoint"]["extra_inputs"]["bias"]["a"] == [{"z": 1, "b": 2}]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""Planning and describing an experiment costs the same for each shape, whatever their number."""
+
+import cProfile
+import pstats
+from typing import Any
+
+import pytest
+
+from aiperf_svc.runner.stack import preview
+from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.shape_stacks import shape_members
+from aiperf_svc.workloads.loading import parse_any
+
+
+def request_of(number: int, parallel: int) -> StackRequest:
+    servers = [["--ttft", f"{each}ms", "--tokens", "16"] for each in range(1, number + 1)]
+    data: dict[str, Any] = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"duration": "1s", "concurrency": 1},
+        "deployment": {"target": {"kind": "mock"}, "ttl": "168h"},
+        "experiment": {"product": {"deployment.target.args": servers}, "parallel": parallel},
+    }
+    return StackRequest(
+        stack="s", config=parse_any(data, "f"), benchmark=data, environ={}, settings={}
+    )
+
+
+def calls_for(number: int, parallel: int) -> int:
+    """How many functions are called: a cost that does not depend on the machine."""
+    with cProfile.Profile() as profile:
+        request = request_of(number, parallel)
+        compared = Comparison(base="nothing")
+        preview.of_shapes(request, request.members, compared, is_markdown=False)
+        assert len({plan.identity.run_id for plan in request.plans}) == number
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("parallel", [1, 2], ids=["in turn", "at once"])
+def test_twice_the_shapes_are_planned_and_described_for_twice_the_cost(parallel: int) -> None:
+    calls_for(2, parallel)  # What is imported and kept at the first use.
+    # The rows that are shown are at most as many as the smaller experiment has.
+    assert calls_for(200, parallel) < 2.1 * calls_for(100, parallel)
+
+
+def test_stacks_at_the_same_time_share_what_their_plans_have_in_common() -> None:
+    members = shape_members(request_of(3, 2))
+    first, *others = (member.request.all_shapes for member in members)
+    assert all(each is first for each in others)
+    assert len({member.request.plan.identity.run_id for member in members}) == 3
