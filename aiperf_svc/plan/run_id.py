@@ -45,8 +45,10 @@ def run_id_of(
     config: Config, experiment: OrderedExperiment | None, *, images: str, generation: int
 ) -> str:
     """Return the id of the run of a config that is in order, as is its `experiment`."""
-    rest = config.model_copy(update={"experiment": None})
-    parts = [json.dumps(non_defaults(rest)), images, str(generation)]
+    asked = non_defaults(config.model_copy(update={"experiment": None}))
+    # The runner finds these, and they change while the same run goes on.
+    asked.get("telemetry", {}).pop("exporters", None)
+    parts = [json.dumps({k: v for k, v in asked.items() if v != {}}), images, str(generation)]
     if experiment is not None and config.experiment is not None:
         part = config.experiment.part
         parts += [experiment.digest, part.model_dump_json() if part else ""]
