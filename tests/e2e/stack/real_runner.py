@@ -19,7 +19,7 @@ from expiry import nobody_ends
 from real_cluster import Cluster
 from real_stack import PASSPHRASE, Config, StackFile
 
-PREFLIGHT, UP, RUN = "✓ cluster: ", "up: ", "profiling: "
+PREFLIGHT, UP, RUN = "✓ cluster: ", "\nup: ", "profiling: "
 COLLECT, DESTROY = " s  done", "destroying the stack"
 """What it says when a stage has begun. A short load may be over before anybody sees it."""
 SAID_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0

@@ -91,8 +91,9 @@ def test_neither_state_nor_objects_nor_artifacts_show_a_secret(
     namespace = outputs["namespace"]
     secrets = secrets_of(cluster, namespace, stack.name)
     assert {API_KEY, outputs["resultsToken"]} <= secrets
-    # A CURVE key pair for each service, the token and the target's key.
-    assert len(secrets) == 2 * len(Service) + 2
+    # A CURVE key pair for each service, the tokens of the results and of the page of metrics, and
+    # the target's key.
+    assert len(secrets) == 2 * len(Service) + 3
 
     results = tmp_path / "results"
     status, _ = stack.measure(outputs, results)
