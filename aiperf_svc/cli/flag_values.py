@@ -44,13 +44,7 @@ def model_selection(text: str) -> str:
 
 def tags(texts: Sequence[str]) -> dict[str, str]:
     """Tags, of `key:value` each."""
-    found: dict[str, str] = {}
-    for text in texts:
-        key, colon, value = text.partition(":")
-        if not colon or not key.strip():
-            raise ValueError(f"{text!r}: expected `key:value`")
-        found[key.strip()] = value.strip()
-    return found
+    return dict(_pair(text, "`key:value`") for text in texts)
 
 
 def pages(texts: Sequence[str]) -> list[str]:
@@ -60,13 +54,7 @@ def pages(texts: Sequence[str]) -> list[str]:
 
 def headers(texts: Sequence[str]) -> dict[str, str]:
     """Headers by name, of `Name: value` each."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, colon, value = text.partition(":")
-        if not colon or not name.strip():
-            raise ValueError(f"{text!r}: expected `Name: value`")
-        found[name.strip()] = value.strip()
-    return found
+    return dict(_pair(text, "`Name: value`") for text in texts)
 
 
 def extra_inputs(texts: Sequence[str]) -> dict[str, object]:
@@ -80,14 +68,20 @@ def extra_inputs(texts: Sequence[str]) -> dict[str, object]:
             except ValueError as error:
                 raise ValueError(f"{text!r}: not valid JSON: {error}") from error
             continue
-        key, colon, value = text.partition(":")
-        if not colon or not key.strip():
-            raise ValueError(f"{text!r}: expected `key:value` or a JSON object")
+        key, value = _pair(text, "`key:value` or a JSON object")
         try:
-            found[key.strip()] = json.loads(value)
+            found[key] = json.loads(value)
         except ValueError:
-            found[key.strip()] = value.strip()
+            found[key] = value
     return found
+
+
+def _pair(text: str, expected: str) -> tuple[str, str]:
+    """The name before the first colon and the value after it."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ValueError(f"{text!r}: expected {expected}")
+    return name.strip(), value.strip()
 
 
 def template(text: str) -> str:

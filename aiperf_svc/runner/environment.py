@@ -28,6 +28,11 @@ the launcher."""
 LOOPBACK = "127.0.0.1"
 
 
+def new_run_id() -> str:
+    """Return an id for a run."""
+    return secrets.token_hex(6)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalRun:
     """One run on this machine, before its processes are started."""
@@ -39,7 +44,7 @@ class LocalRun:
     """Folder that goes with the run."""
     artifacts: Path
     logs: Path
-    run_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    run_id: str = field(default_factory=new_run_id)
 
     @property
     def results_socket(self) -> Path:

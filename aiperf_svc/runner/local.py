@@ -19,14 +19,15 @@ from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
+from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.messages import RunState, Service
-from aiperf_svc.runner import folders, log_tails, manifests, printing, trackers
+from aiperf_svc.runner import folders, log_tails
 from aiperf_svc.runner.common_start import GiveStart, given
 from aiperf_svc.runner.display import Display, make_display
+from aiperf_svc.runner.ending import failure_as_json, finish
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.fork_server import ForkServer
@@ -88,24 +89,16 @@ def run_local(
         )
         run.write_files()
         try:
-            launch = LocalLaunch(run, command, forks)
-            outcome = asyncio.run(launch.run(problem))
-        except AiperfError as error:
-            if options.json:
-                printing.print_failure(run.run_id, error)
-            raise
+            with failure_as_json(run.run_id, options):
+                outcome = asyncio.run(LocalLaunch(run, command, forks).run(problem))
         finally:
             log_tails.remove_empty(logs)
             is_empty = folders.remove_if_empty(artifacts)
         if is_empty:
             outcome = replace(outcome, artifacts=None)
-        if outcome.artifacts is not None:
-            manifests.refresh(artifacts)
     if private.exists():
         raise LeakError(f"still there: {private}")
-    outcome = trackers.sent(outcome, config.artifacts)
-    printing.print_outcome(outcome, options)
-    return outcome.exit_code
+    return finish(outcome, config.artifacts, options)
 
 
 def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:

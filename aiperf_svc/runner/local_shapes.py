@@ -12,7 +12,7 @@ from pathlib import Path
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.config.workload import Config
-from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, EnvironmentProblem, LeakError
+from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.protocol.messages import RunState
@@ -20,13 +20,11 @@ from aiperf_svc.runner import (
     folders,
     fork_server,
     log_tails,
-    manifests,
-    printing,
     resuming,
-    trackers,
     trial_lists,
 )
-from aiperf_svc.runner.environment import LocalRun
+from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.environment import LocalRun, new_run_id
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch, show_warnings
 from aiperf_svc.runner.options import RunOptions
@@ -50,17 +48,9 @@ def run_shapes(
     if options.resume is not None:
         resuming.prepare(options.resume, config)
     run = _ShapesRun(config, shapes, options, local_facts())
-    try:
+    with failure_as_json(run.run_id, options):
         outcome = asyncio.run(run.run(forks))
-    except AiperfError as error:
-        if options.json:
-            printing.print_failure(run.run_id, error)
-        raise
-    if outcome.artifacts is not None:
-        manifests.refresh(outcome.artifacts)
-    outcome = trackers.sent(outcome, config.artifacts)
-    printing.print_outcome(outcome, options)
-    return outcome.exit_code
+    return finish(outcome, config.artifacts, options)
 
 
 class _ShapesRun:
@@ -84,7 +74,8 @@ class _ShapesRun:
         if folder is None:
             folder = folders.make_artifact_folder(Path(config.artifacts.dir), config.name)
         self._trials = ShapeTrials(config, shapes, folder)
-        self.run_id = ""
+        self.run_id = new_run_id()
+        """Id of the experiment; the run of each shape has one of its own."""
 
     async def run(self, forks: ForkServer | None) -> RunOutcome:
         """Run all shapes. Raises AiperfError."""
@@ -111,7 +102,6 @@ class _ShapesRun:
         outcome, reason = None, ""
         with folders.private_folder() as private:
             run = self._run_of(number, private)
-            self.run_id = run.run_id
             try:
                 run.write_files()
                 launch = LocalLaunch(run, SERVICE_COMMAND, forks)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import manifests, printing, signals, trackers
+from aiperf_svc.runner import signals
 from aiperf_svc.runner.common_start import GiveStart
+from aiperf_svc.runner.ending import failure_as_json, finish
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
@@ -24,19 +24,13 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     """Run the stack and print its results. Raises AiperfError for errors before anything was made;
     later ones are reported by the exit code."""
     request.check_secrets()
-    try:
-        with terminal.ignore_closed_stderr():
-            screen = WholeScreen(options.run)
-            outcome = signals.run(run_one(request, options, screen, counting=Interrupts))
-    except AiperfError as error:
-        if options.run.json:
-            printing.print_failure(request.plan.identity.run_id, error)
-        raise
-    if outcome.artifacts is not None:
-        manifests.refresh(outcome.artifacts)
-    outcome = trackers.sent(outcome, request.config.artifacts)
-    printing.print_outcome(outcome, options.run)
-    return outcome.exit_code
+    with (
+        failure_as_json(request.plan.identity.run_id, options.run),
+        terminal.ignore_closed_stderr(),
+    ):
+        screen = WholeScreen(options.run)
+        outcome = signals.run(run_one(request, options, screen, counting=Interrupts))
+    return finish(outcome, request.config.artifacts, options.run)
 
 
 async def run_one(

@@ -16,7 +16,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.plan.pods import upload_keys
 from aiperf_svc.protocol.messages import RunState
-from aiperf_svc.runner import folders, manifests, printing, resuming, signals, trackers
+from aiperf_svc.runner import folders, resuming, signals
+from aiperf_svc.runner.ending import failure_as_json, finish
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.resuming import Resumed
@@ -70,17 +71,9 @@ def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
         if is_asked and not signals.run(terminal.ask("Create these stacks?")):
             terminal.say(NOTHING_MADE)
             return ExitCode.INTERRUPTED
-        try:
+        with failure_as_json(request.plan.identity.run_id, options.run):
             outcome = signals.run(_ShapeStacks(request, members, options).run())
-        except AiperfError as error:
-            if options.run.json:
-                printing.print_failure(request.plan.identity.run_id, error)
-            raise
-    if outcome.artifacts is not None:
-        manifests.refresh(outcome.artifacts)
-    outcome = trackers.sent(outcome, request.config.artifacts)
-    printing.print_outcome(outcome, options.run)
-    return outcome.exit_code
+    return finish(outcome, request.config.artifacts, options.run)
 
 
 class _ShapeStacks:

@@ -1,0 +1,49 @@
+"""The end of a command: the failure as JSON, and the exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.adapters.trackers import sending
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+
+
+def test_an_error_is_printed_as_json_and_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
+    error = EnvironmentProblem("no space left")
+    with pytest.raises(EnvironmentProblem), failure_as_json("1a2b", RunOptions(json=True)):
+        raise error
+    assert json.loads(capsys.readouterr().out) == {
+        "run_id": "1a2b",
+        "exit_code": int(error.exit_code),
+        "state": "failed",
+        "reason": "no space left",
+        "results": None,
+    }
+
+
+def test_an_error_prints_nothing_without_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EnvironmentProblem), failure_as_json("1a2b", RunOptions()):
+        raise EnvironmentProblem("no space left")
+    assert capsys.readouterr().out == ""
+
+
+def test_what_a_tracker_says_counts_in_what_is_printed_and_in_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_: object) -> list[str]:
+        raise EnvironmentProblem("not sent to MLflow")
+
+    monkeypatch.setattr(sending, "send", send)
+    artifacts = Artifacts.model_validate({"mlflow": {"tracking_uri": "http://127.0.0.1:9"}})
+    summary = {"request_count": {"avg": 1.0}, "aiperf_svc": {"verdict": "valid"}}
+    outcome = RunOutcome(
+        run_id="1a2b", state="done", reason="", summary=summary, artifacts=tmp_path
+    )
+    assert finish(outcome, artifacts, RunOptions(json=True)) is ExitCode.ERROR
+    assert json.loads(capsys.readouterr().out)["exit_code"] == ExitCode.ERROR
