@@ -430,6 +430,7 @@ class LoadGenerator:
             self.cancelled += 1
             return
         session.turn += 1
+        session.flags &= ~_CAPPED  # it was the turn before that waited
         turn = entry.turn(session.turn)
         if self._turn_gap_ns:
             due = session.next_by_clock(end + turn.delay_ns, self._turn_gap_ns)

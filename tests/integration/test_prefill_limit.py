@@ -223,6 +223,23 @@ def test_the_bytes_of_a_turn_stay_for_the_history_and_its_next_turn_needs_a_slot
     assert client.sent[3].flags & Flag.CAPPED
 
 
+def test_a_turn_that_finds_a_free_slot_has_not_waited_even_if_the_one_before_it_has() -> None:
+    made, client, tokens = generator(turns=3, concurrency=3)
+    first, second = client.sent
+    tokens.come.append(first)
+    read(made, first)
+    end(made, first)
+    tokens.come.append(second)
+    read(made, second)
+    waited = client.sent[3]
+    tokens.come.append(waited)
+    read(made, waited)
+    end(made, waited)
+    found = client.sent[4]
+    assert [(each.index, each.turn) for each in (waited, found)] == [(0, 1), (0, 2)]
+    assert [bool(each.flags & Flag.CAPPED) for each in (waited, found)] == [True, False]
+
+
 def test_slots_of_a_ramp_are_used_when_they_open() -> None:
     start = time_ns()
     made, client, _ = generator(start_wall_ns=start, prefill_ramp_ns=10**12)

@@ -4,8 +4,9 @@ The number in flight falls at the end of every run, when the last requests drain
 ramp. Neither is the client's fault. So each worker is judged over its own window: from the end of
 the ramp to the stop or, if a run ends by count, to the worker's last start, until which every free
 slot had a next request. The available time is the worker's slots times that window. The used time
-is from connecting to the last byte, or for a conversation from its first connecting to its last
-byte, since think time holds the slot too.
+is from connecting to the last byte. Think time of a conversation holds the slot too, but not the
+time for which a turn is late. A conversation between two turns at the stop is in its think time for
+no longer than the longest one seen: what comes after that is a turn that was not sent.
 """
 
 from typing import Any
@@ -18,6 +19,8 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, padded
 from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import Flag
 
 Times = NDArray[np.int64]
 
@@ -84,14 +87,35 @@ def _conversations(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Time
     first = np.zeros(0, dtype=np.int64)
     last = np.zeros(0, dtype=np.int64)
     owner = np.zeros(0, dtype=np.int64)
+    has_ended = np.zeros(0, dtype=np.int8)
+    late, longest_pause = 0.0, 0
     for chunk in rows.chunks(Population.SENT):
         worker, index = chunk["worker"], chunk["index"].astype(np.int64)
         size = int(index.max()) + 1
         first, last, owner = padded(first, size, 2**62), padded(last, size, 0), padded(owner, size)
-        np.minimum.at(first, index, _taken(chunk, clocks))
-        np.maximum.at(last, index, clocks.to_timing(chunk["end_wall_ns"], worker))
+        has_ended = padded(has_ended, size)
+        taken = _taken(chunk, clocks)
+        due = clocks.to_timing(chunk["due_wall_ns"], worker)
+        end = clocks.to_timing(chunk["end_wall_ns"], worker)
+        np.minimum.at(first, index, taken)
+        np.maximum.at(last, index, end)
         owner[index] = worker
-    return _clipped(first, last, begin_ns, stops[owner])
+        is_end = (chunk["flags"] & np.uint16(Flag.LAST_TURN)) != 0
+        has_ended[index[is_end | (chunk["outcome"] != Outcome.COMPLETED)]] = True
+        later = chunk["turn"] > 0
+        late += _clipped(due[later], taken[later], begin_ns, stops[worker[later]])
+        longest_pause = max(longest_pause, _longest_pause(index, chunk["turn"], due, end))
+    between = (last > 0) & ~has_ended.astype(np.bool_)
+    held_until = np.where(between, last + longest_pause, last)
+    return _clipped(first, held_until, begin_ns, stops[owner]) - late
+
+
+def _longest_pause(index: Times, turn: NDArray[Any], due: Times, end: Times) -> int:
+    """Return the longest think time between two turns of one conversation in this chunk."""
+    order = np.lexsort((turn, index))
+    follows = (np.diff(index[order]) == 0) & (np.diff(turn[order].astype(np.int64)) == 1)
+    pauses = (due[order][1:] - end[order][:-1])[follows]
+    return max(0, int(pauses.max())) if len(pauses) else 0
 
 
 def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:

@@ -8,8 +8,8 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
 from aiperf_svc.core.stats.totals import add_up
-from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.records import Rows
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.records import Flag, Rows
 
 
 def use(
@@ -34,10 +34,15 @@ def use(
     return found
 
 
-def a_request(start_ms: float, end_ms: float, **columns: int) -> Rows:
+def a_request(
+    start_ms: float, end_ms: float, *, due_ms: float | None = None, **columns: int
+) -> Rows:
     return fake_run.request(
-        start_ms=start_ms, ttft_ms=end_ms - start_ms, tokens=1, gap_ms=0, **columns
+        start_ms=start_ms, due_ms=due_ms, ttft_ms=end_ms - start_ms, tokens=1, gap_ms=0, **columns
     )
+
+
+LAST_TURN = int(Flag.STREAMED | Flag.LAST_TURN)
 
 
 def test_gaps_between_requests_are_lost_slot_time() -> None:
@@ -78,6 +83,35 @@ def test_the_ramp_does_not_count() -> None:
 
 def test_think_time_holds_the_slot() -> None:
     first = a_request(0, 40, index=0, turn=0)
-    second = a_request(90, 100, index=0, turn=1)
-    following = a_request(100, 120, index=1, turn=0)
+    second = a_request(90, 100, index=0, turn=1, flags=LAST_TURN)
+    following = a_request(100, 120, index=1, turn=0, flags=LAST_TURN)
     assert use(np.concatenate([first, second, following])).ratio == pytest.approx(1.0)
+
+
+def test_a_late_turn_is_lost_slot_time() -> None:
+    # Due after 10 ms of think time, and sent 40 ms later: a client that stood still.
+    first = a_request(0, 40, index=0, turn=0)
+    second = a_request(90, 100, due_ms=50, index=0, turn=1, flags=LAST_TURN)
+    rows = np.concatenate([first, second])
+    assert use(rows, stop_ms=100).ratio == pytest.approx(0.6)
+    assert use(rows, begin_ms=60, stop_ms=100).ratio == pytest.approx(0.25)
+    assert use(rows, stop_ms=70).ratio == pytest.approx(50 / 70)
+
+
+def test_think_time_at_the_stop_holds_the_slot() -> None:
+    # Think times of 50 ms; the stop comes 45 ms after the last response.
+    first = a_request(0, 10, index=0, turn=0)
+    second = a_request(60, 70, index=0, turn=1)
+    rows = np.concatenate([first, second])
+    assert use(rows, stop_ms=115).ratio == pytest.approx(1.0)
+    # No think time is that long: a turn was due and not sent.
+    assert use(rows, stop_ms=150).ratio == pytest.approx(120 / 150)
+
+
+@pytest.mark.parametrize(
+    "end", [{"flags": LAST_TURN}, {"outcome": Outcome.ERRORED}], ids=["last", "failed"]
+)
+def test_a_conversation_that_has_ended_has_no_think_time(end: dict[str, int]) -> None:
+    first = a_request(0, 10, index=0, turn=0)
+    second = a_request(60, 70, index=0, turn=1, **end)
+    assert use(np.concatenate([first, second]), stop_ms=140).ratio == pytest.approx(0.5)
