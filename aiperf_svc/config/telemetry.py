@@ -36,8 +36,8 @@ class ClusterExporters(Model):
     users_namespace: str = ""
     """Namespace of the target's pods; empty: the stack's own."""
     users: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Names of the target's pods, or, with a hyphen at the end, what their names start with. Only
-    the GPUs that they use are read."""
+    """Names of the target's pods, or `deployment/NAME` for those of a Deployment. Only the GPUs
+    that they use are read."""
 
     @model_validator(mode="after")
     def _policies_can_name_them(self) -> Self:

@@ -1,20 +1,44 @@
 """Tells which GPUs of an exporter's page are used by certain pods: dcgm-exporter has their names as
-labels on a cluster."""
+labels on a cluster.
 
+The pods of a Deployment have names that are made of its own: a hash of the template, and five
+random characters. A prefix alone would also be that of a Deployment whose name goes on, such as
+that of another stack in the same namespace.
+"""
+
+import re
 from collections.abc import Sequence
 
 from aiperf_svc.core.telemetry.page import Page
 
+DEPLOYMENT = "deployment/"
+"""Begins the name of a Deployment in a list of pods."""
+_MAX_NAME = 63
+_DIGIT = "[bcdfghjklmnpqrstvwxz2-9]"
+"""What Kubernetes encodes hashes and random characters with: no vowels, no 0 and 1."""
+_MADE = re.compile(f"{_DIGIT}{{1,10}}(-?){_DIGIT}{{5}}")
 
-def used_by(page: Page, namespace: str, names: Sequence[str]) -> Page | None:
-    """Return the page with the GPUs alone that are used by pods of `namespace` with these names; a
-    name that ends with a hyphen is what theirs start with. None if there are none."""
-    exact = frozenset(names)
-    prefixes = tuple(name for name in names if name.endswith("-"))
+
+def used_by(page: Page, namespace: str, users: Sequence[str]) -> Page | None:
+    """Return the page with the GPUs alone that are used by pods of `namespace` with these names, or
+    by those of a Deployment: `deployment/NAME`. None if there are none."""
+    exact = frozenset(users)
+    deployments = [u.removeprefix(DEPLOYMENT) for u in users if u.startswith(DEPLOYMENT)]
     values = {
         series: value
         for series, value in page.values.items()
         if series.label("namespace") == namespace
-        and ((pod := series.label("pod")) in exact or pod.startswith(prefixes))
+        and (
+            (pod := series.label("pod")) in exact
+            or any(_is_pod_of(pod, deployment) for deployment in deployments)
+        )
     }
     return page._replace(values=values) if values else None
+
+
+def _is_pod_of(pod: str, deployment: str) -> bool:
+    if not pod.startswith(f"{deployment}-"):
+        return False
+    made = _MADE.fullmatch(pod, len(deployment) + 1)
+    # Kubernetes cuts the hyphen off a name that would be too long.
+    return made is not None and (made[1] == "-" or len(pod) == _MAX_NAME)

@@ -15,6 +15,7 @@ from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters, grou
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.telemetry import MAX_SOURCES
+from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.gpus import is_gpu
@@ -26,7 +27,7 @@ class _Users(NamedTuple):
     namespace: str
     """Empty: the stack's own."""
     names: tuple[str, ...]
-    """Their names, or what these start with."""
+    """Their names, or `deployment/NAME`."""
     nodes: frozenset[str] | None
     """Where they are; None: not known yet."""
 
@@ -75,7 +76,7 @@ async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _User
         if target.gpu is None:
             return None
         name = Identity(stack=stack, run_id="", version="").name(HOST)
-        return _Users("", (f"{name}-",), None)
+        return _Users("", (f"{DEPLOYMENT}{name}",), None)
     if target.pods is None:
         return None
     selector = ",".join(f"{key}={value}" for key, value in target.pods.labels.items())

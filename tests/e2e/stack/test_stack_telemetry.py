@@ -123,8 +123,10 @@ def test_a_run_reads_its_server_and_its_gpu_and_the_operators_objects_go_with_th
     make_runner: Callable[[], Runner],
 ) -> None:
     runner = make_runner()
-    mine = f'namespace="{owners_namespace}",pod="target-{runner.name}-x"'
-    others = f'namespace="{owners_namespace}",pod="other-x"'
+    generated = "6d4cf56db6-x7k2q"
+    mine = f'namespace="{owners_namespace}",pod="target-{runner.name}-{generated}"'
+    # Another stack in the namespace, with a name that begins with this one's.
+    others = f'namespace="{owners_namespace}",pod="target-{runner.name}-2-{generated}"'
     pod = exporter_pod(image=base_image, used_by=(mine, others))
     prometheus = node_pods.start(cluster, owners_namespace, [pod])["exporter"]
 

@@ -92,10 +92,10 @@ async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_t
     assert said[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
 
 
-async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_pods_names_are() -> None:
+async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_deployment_is() -> None:
     (found,), _, _ = await find(OWN, Listing([exporter(1), exporter(2)]))
     assert found.pages == (page(1), page(2))
-    assert (found.users_namespace, found.users) == ("", ("target-bench-",))
+    assert (found.users_namespace, found.users) == ("", ("deployment/target-bench",))
 
 
 @pytest.mark.parametrize(

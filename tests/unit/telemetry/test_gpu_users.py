@@ -9,19 +9,36 @@ def gpu(number: int, pod: str, namespace: str = "serving") -> str:
     return f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {number}\n"
 
 
-PAGE = (
-    gpu(0, "vllm-1") + gpu(1, "vllm-10") + gpu(2, "vllm-1", "other") + gpu(3, "target-bench-5d-x2")
-)
+def used(page: str, *users: str) -> list[float]:
+    found = used_by(PageReader().read(page), "serving", users)
+    return [] if found is None else sorted(found.values.values())
 
 
-def used(*names: str) -> list[float]:
-    page = used_by(PageReader().read(PAGE), "serving", names)
-    return [] if page is None else sorted(page.values.values())
+def test_a_pod_is_known_by_its_whole_name() -> None:
+    page = gpu(0, "vllm-1") + gpu(1, "vllm-10") + gpu(2, "vllm-1", "other")
+    assert used(page, "vllm-1") == [0]
+    assert used(page, "vllm-1", "vllm-10") == [0, 1]
+    assert used(page, "vllm") == []
 
 
-def test_a_pod_is_known_by_its_whole_name_or_by_what_it_starts_with() -> None:
-    assert used("vllm-1") == [0]
-    assert used("vllm-1", "vllm-10") == [0, 1]
-    assert used("target-bench-") == [3]
-    assert used("target-bench") == []
-    assert used("vllm-2") == []
+def test_the_pods_of_a_deployment_are_known_by_names_that_kubernetes_makes_for_it() -> None:
+    ours = gpu(0, "target-bench-6d4cf56db6-x7k2q") + gpu(1, "target-bench-7c9d-bbbbb")
+    others = (
+        gpu(2, "target-bench-2-6d4cf56db6-x7k2q")  # of a stack `bench-2` in the same namespace
+        + gpu(3, "target-bench-6d4cf56db6-x7k2q", "other")
+        + gpu(4, "target-bench")
+        + gpu(5, "target-bench-0")
+        + gpu(6, "target-bench-6d4cf56db6-x7k2q-x7k2q")
+        + gpu(7, "target-bench-import-x7k2q")
+        + gpu(8, "target-bench-6d4cf56db6x7k2q")
+        + gpu(9, "target-benchmark-6d4cf56db6-x7k2q")
+    )
+    assert used(ours + others, "deployment/target-bench") == [0, 1]
+    assert used(others, "deployment/target-bench-2") == [2]
+
+
+def test_a_pod_whose_name_kubernetes_cuts_is_one_of_its_deployments() -> None:
+    deployment = f"target-{'b' * 40}"
+    pod = f"{deployment}-6d4cf56db6x7k2q"
+    assert len(pod) == 63
+    assert used(gpu(0, pod), f"deployment/{deployment}") == [0]
