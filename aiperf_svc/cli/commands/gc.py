@@ -51,7 +51,7 @@ async def _all(requests: "list[GarbageRequest]") -> "Collected":
         except EnvironmentProblem as error:
             if len(requests) == 1:
                 raise
-            done.refused |= dict.fromkeys(request.stacks, str(error))
+            done.not_reached |= dict.fromkeys(request.stacks, str(error))
     return done
 
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack import terminal
-    from aiperf_svc.runner.stack.garbage import GarbageRequest
+    from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest
 
     places = [place for stack in args.stacks for place in places_of(stack, args)]
     request = GarbageRequest(
@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"nothing to remove: there is no stack {name} {where}", file=sys.stderr)
     for name, why in done.refused.items():
         print(f"error: {name}: {why}", file=sys.stderr)
+    for name, why in done.not_reached.items():
+        print(f"error: {name}: whether anything is left is not known: {why}", file=sys.stderr)
     for name, left in done.left.items():
         print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
         if name in done.not_checked:
@@ -103,12 +105,13 @@ def run(args: argparse.Namespace) -> int:
             "removed": list(done.removed),
             "left": done.left,
             "refused": done.refused,
+            "not_reached": done.not_reached,
             "not_checked": done.not_checked,
             "not_touched": done.not_touched,
             "unknown": done.unknown,
             "folders": done.folders,
         }
         print(json.dumps(said))
-    elif not (done.removed or done.left or done.refused or done.folders or done.unknown):
+    elif done == Collected(not_touched=done.not_touched, clusters=done.clusters):
         print("nothing to remove", file=sys.stderr)
     return int(done.exit_code)

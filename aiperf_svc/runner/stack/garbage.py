@@ -56,6 +56,9 @@ class Collected:
     left: dict[str, list[str]] = field(default_factory=dict)
     not_checked: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    not_reached: dict[str, str] = field(default_factory=dict)
+    """Stacks whose cluster could not be searched, so that whether they are there is not known; and
+    the current context if that is the one."""
     not_touched: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Names found neither in the cluster nor in the state nor in a record of this machine."""
@@ -72,6 +75,7 @@ class Collected:
         self.left |= other.left
         self.not_checked |= other.not_checked
         self.refused |= other.refused
+        self.not_reached |= other.not_reached
         self.not_touched += other.not_touched
         self.unknown += other.unknown
         self.declined |= other.declined
@@ -83,7 +87,7 @@ class Collected:
         """Exit code for the outcome; the first that applies."""
         if self.left:
             return ExitCode.LEAKED
-        if self.refused:
+        if self.refused or self.not_reached:
             return ExitCode.ERROR
         return ExitCode.INTERRUPTED if self.declined else ExitCode.OK
 
@@ -98,11 +102,11 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
     except EnvironmentProblem as error:
         if not home.records():
             raise
-        done.not_touched.append(f"the cluster of the current context: {error}")
+        done.not_reached["current context"] = str(error)
     missed: dict[str, str] = {}
     for record in home.records():
         if record.cluster in missed:
-            done.not_touched.append(f"{record.stack}: {missed[record.cluster]}")
+            done.not_reached[record.stack] = missed[record.cluster]
         elif record.cluster not in done.clusters:
             place = replace(
                 request,
@@ -114,7 +118,7 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
                 done.add(await collect_garbage(place))
             except EnvironmentProblem as error:
                 missed[record.cluster] = str(error)
-                done.not_touched.append(f"{record.stack}: {error}")
+                done.not_reached[record.stack] = str(error)
     return done
 
 

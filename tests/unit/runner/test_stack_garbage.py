@@ -180,11 +180,22 @@ async def test_a_cluster_that_does_not_respond_is_named_and_the_others_are_searc
     played.home.save(there)
     played.silent = {None, "gone"}
     done = await collect_everywhere(request)
-    assert (list(done.removed), done.exit_code) == (["s"], ExitCode.OK)
-    assert [line for line in done.not_touched if "does not respond" in line] == [
-        "the cluster of the current context: None does not respond",
-        "t: gone does not respond",
-    ]
+    assert list(done.removed) == ["s"]
+    assert done.not_reached == {
+        "current context": "None does not respond",
+        "t": "gone does not respond",
+    }
+
+
+async def test_what_could_not_be_looked_for_is_an_error(played: Played) -> None:
+    request = GarbageRequest(stacks=(), environ=played.environ, yes=True)
+    for stack in "tu":
+        record = msgspec.structs.replace(RECORD, stack=stack, cluster="third", context="gone")
+        played.home.save(record)
+    played.silent = {"gone"}
+    done = await collect_everywhere(request)
+    assert done.not_reached == dict.fromkeys("tu", "gone does not respond")
+    assert done.exit_code is ExitCode.ERROR
 
 
 async def test_a_context_that_leads_to_another_cluster_now_is_named(played: Played) -> None:
@@ -195,9 +206,10 @@ async def test_a_context_that_leads_to_another_cluster_now_is_named(played: Play
     done = await collect_everywhere(request)
     assert (done.removed, done.clusters) == ({}, ("uid",))
     assert played.places == [(None, None), (None, "elsewhere")]
-    named = [line for line in done.not_touched if "kube-system gone" in line]
-    assert [line.partition(":")[0] for line in named] == ["t", "u"]
-    assert "use --context or --kubeconfig" in named[0]
+    assert list(done.not_reached) == ["t", "u"]
+    assert "kube-system gone" in done.not_reached["t"]
+    assert "use --context or --kubeconfig" in done.not_reached["t"]
+    assert done.exit_code is ExitCode.ERROR
 
 
 async def test_of_a_stack_that_no_record_knows_what_is_named_or_overdue_is_removed(
