@@ -26,6 +26,7 @@ FINE: Responses = {
 }
 AUTHORITY = base64.b64encode(Path(certifi.where()).read_bytes()).decode()
 ABORT = "breaks the connection"
+HTML = "<html>hello</html>"
 
 
 class ApiServer:
@@ -48,6 +49,8 @@ class ApiServer:
         if response is ABORT:
             assert request.transport is not None
             request.transport.abort()
+        if response is HTML:
+            return web.Response(text=HTML)
         if isinstance(response, int):
             return _status(response, "Forbidden" if response == 403 else "")
         return web.json_response(response, headers={"Date": self.date} if self.date else None)
@@ -142,11 +145,14 @@ async def test_a_malformed_kubeconfig_is_named(tmp_path: Path) -> None:
     assert str(path) in await _message(kubeconfig=str(path))
 
 
-async def test_a_cluster_that_does_not_respond_is_named_by_its_address(
+async def test_a_cluster_that_does_not_respond_is_named_by_its_address_with_a_remedy(
     write: Callable[..., str],
 ) -> None:
-    message = await _message(kubeconfig=write("http://127.0.0.1:9"))
-    assert message == "the cluster at http://127.0.0.1:9 does not respond: Connection refused"
+    kubeconfig = write("http://127.0.0.1:9")
+    assert await _message(kubeconfig=kubeconfig) == (
+        "the cluster at http://127.0.0.1:9 does not respond: Connection refused; check that it "
+        f"runs and can be reached from here, and context 'there' of kubeconfig {kubeconfig}"
+    )
 
 
 async def test_a_cluster_whose_name_is_not_known_is_said_to_have_none(
@@ -156,6 +162,46 @@ async def test_a_cluster_whose_name_is_not_known_is_said_to_have_none(
     assert message.startswith("the cluster at http://no-such-host.invalid:9 does not respond: ")
     assert "Cannot connect to host" not in message
     assert "ssl:" not in message
+
+
+async def test_a_proxy_that_does_not_respond_is_named(write: Callable[..., str]) -> None:
+    proxied = write("http://127.0.0.1:9", **{"proxy-url": "http://127.0.0.1:2"})
+    assert ": its proxy 127.0.0.1:2: Connection refused; " in await _message(kubeconfig=proxied)
+
+
+async def test_a_server_without_tls_is_said_to_have_none(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    message = await _message(kubeconfig=write(api.url.replace("http:", "https:")))
+    assert " does not respond: TLS: " in message
+
+
+@pytest.mark.parametrize(
+    "server", ["here", "ftp://h/", "https://", "https://h:99999", "https://:1"]
+)
+async def test_an_address_that_is_no_url_is_named_with_its_context(
+    write: Callable[..., str], server: str
+) -> None:
+    message = await _message(kubeconfig=write(server))
+    assert message.startswith("context 'there' of kubeconfig ")
+    assert message.endswith(f" has the server {server.rstrip('/')!r}; expected https://HOST:PORT")
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        ({"hello": 1}, "is not Kubernetes' API: its /version names none; check"),
+        ([1], "/version is not Kubernetes' API: its response is '[1]'; check"),
+        (HTML, "/version is not Kubernetes' API: its response is '<html>hello</html>'; check"),
+        (302, "does not respond as Kubernetes' API does: no (302); check context 'there' of"),
+        (502, "does not respond as Kubernetes' API does: no (502); check context 'there' of"),
+    ],
+)
+async def test_a_server_that_is_not_kubernetes_is_said_to_be_none(
+    api: ApiServer, write: Callable[..., str], response: Any, words: str
+) -> None:
+    api.responses["/version"] = [response]
+    assert words in await _message(kubeconfig=write(api.url))
 
 
 async def test_credentials_that_are_not_accepted_are_said_to_be(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,6 +28,8 @@ CONNECTIONS = 32
 load."""
 MESSAGE_LIMIT = 2_000
 """Most characters kept of the API server's message."""
+FOREIGN_LIMIT = 80
+"""Most characters kept of a response that no API server gives."""
 ATTEMPTS = 4
 LONGEST_WAIT_S = 5.0
 """Longest wait, in seconds, before a request that the API server refused as overloaded (429) is
@@ -83,7 +86,7 @@ class Cluster:
 
     async def get(self, path: str, *, accept: str = JSON, **params: str) -> Json:
         """Return an object or a list."""
-        return _decoded(await self._call("GET", path, accept=accept, params=params))
+        return self._decoded(await self._call("GET", path, accept=accept, params=params), path)
 
     async def now(self) -> datetime:
         """Return the time by the API server's own clock, in whole seconds."""
@@ -96,7 +99,7 @@ class Cluster:
 
     async def post(self, path: str, body: Mapping[str, Any], **params: str) -> Json:
         """Create an object and return the server's version of it."""
-        return _decoded(await self._call("POST", path, body=body, params=params))
+        return self._decoded(await self._call("POST", path, body=body, params=params), path)
 
     async def delete(
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
@@ -241,9 +244,21 @@ class Cluster:
             # A 429 means that nothing was done, so the request can be repeated.
             wait = response.headers.get("Retry-After", "1")
             await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
-        if response.status >= 400:
+        if response.status >= 300:
             raise _refused(response.status, content, path)
         return content
+
+    def _decoded(self, content: bytes, path: str) -> Json:
+        try:
+            decoded = json.loads(content)
+        except ValueError:
+            decoded = None
+        if not isinstance(decoded, dict):
+            words = one_line(content.decode(errors="replace"), limit=FOREIGN_LIMIT)
+            raise Unreachable(
+                f"{self.server}{path} is not Kubernetes' API: its response is {words!r}"
+            )
+        return decoded
 
     def _unreachable(self, error: BaseException) -> Unreachable:
         return Unreachable(f"the cluster at {self.server} does not respond: {_words(error)}")
@@ -254,8 +269,12 @@ def _words(error: BaseException) -> str:
     match error:
         case TimeoutError():
             return "no response in time"
-        case aiohttp.ClientConnectorCertificateError():
-            return one_line(str(error.certificate_error))
+        case aiohttp.ClientConnectorCertificateError(
+            certificate_error=ssl.SSLCertVerificationError(verify_message=why)
+        ):
+            return one_line(f"its certificate is not accepted: {why}")
+        case aiohttp.ClientProxyConnectionError():
+            return f"its proxy {error.host}:{error.port}: {connect_failure(error)}"
         case aiohttp.ClientConnectorError():
             return connect_failure(error)
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
@@ -280,15 +299,32 @@ async def connect(
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
         cluster = Cluster(api, credentials, session)
+        where = f"context {cluster.context!r} of kubeconfig {credentials.file}"
         try:
-            cluster.version = str((await cluster.get("/version"))["gitVersion"])
+            cluster.version = await _version(cluster)
             cluster.identity = await _identity(cluster)
+        except Unreachable as error:
+            raise Unreachable(
+                f"{error}; check that it runs and can be reached from here, and {where}"
+            ) from error
         except Refused as error:
+            if error.status not in (401, 403):
+                raise EnvironmentProblem(
+                    f"the server at {cluster.server} does not respond as Kubernetes' API does: "
+                    f"{error}; check {where}"
+                ) from error
             raise EnvironmentProblem(
                 f"the cluster at {cluster.server} does not let context {cluster.context!r} in: "
                 f"{error}; renew its credentials"
             ) from error
         yield cluster
+
+
+async def _version(cluster: Cluster) -> str:
+    version = await cluster.get("/version")
+    if "gitVersion" not in version:
+        raise Unreachable(f"{cluster.server} is not Kubernetes' API: its /version names none")
+    return str(version["gitVersion"])
 
 
 async def _identity(cluster: Cluster) -> str:
@@ -299,11 +335,6 @@ async def _identity(cluster: Cluster) -> str:
             raise
         return cluster.server
     return str(namespace["metadata"]["uid"])
-
-
-def _decoded(content: bytes) -> Json:
-    decoded: Json = json.loads(content)
-    return decoded
 
 
 def _refused(status: int, content: bytes, path: str) -> Refused:

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -71,6 +72,11 @@ class Credentials:
         """Number of times the credentials were read."""
         return self._loads
 
+    @property
+    def file(self) -> str:
+        """Path or paths of the kubeconfig."""
+        return self._kubeconfig or os.environ.get("KUBECONFIG") or USUAL_KUBECONFIG
+
     async def _read(self) -> None:
         auth: Any = self._api.auth
         try:
@@ -83,12 +89,17 @@ class Credentials:
                 path.unlink(missing_ok=True)
         self.server = str(auth.server).rstrip("/")
         self.context = auth.active_context
+        if not _is_url(self.server):
+            raise EnvironmentProblem(
+                f"context {self.context!r} of kubeconfig {self.file} has the server "
+                f"{self.server!r}; expected https://HOST:PORT"
+            )
         self.headers = {"Authorization": f"Bearer {auth.token}"} if auth.token else {}
         self.server_name, self.proxy = auth.tls_server_name, auth.proxy
         self._loads += 1
 
     def _said(self, error: Exception) -> EnvironmentProblem:
-        where = self._kubeconfig or os.environ.get("KUBECONFIG") or USUAL_KUBECONFIG
+        where = self.file
         kubeconfig = getattr(self._api.auth, "kubeconfig", None)
         known = [str(each["name"]) for each in kubeconfig.contexts or ()] if kubeconfig else []
         if self._context and self._context not in known:
@@ -110,6 +121,14 @@ def _check_file(kubeconfig: str | None) -> None:
     raise EnvironmentProblem(
         f"no kubeconfig at {named or USUAL_KUBECONFIG}; name one with --kubeconfig or KUBECONFIG"
     )
+
+
+def _is_url(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port beyond its range
+        return False
 
 
 def _copies(auth: Any) -> Iterator[Path]:
