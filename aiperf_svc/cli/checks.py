@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
@@ -87,6 +88,7 @@ def local_problems(
         except ConfigError as error:
             key, _, text = str(error).partition(": ")
             found.append(Problem(key, text))
+    found += media_problems(config.dataset)
     tokenizer = config.tokenizer.name or ""
     if is_path(tokenizer) and existing_path(tokenizer) is None:
         text = f"{tokenizer!r}: no such file; expected a tokenizer.json or a folder that holds one"
@@ -108,6 +110,21 @@ def local_problems(
         text = f"{config.endpoint.url!r} is the stack's own {kind} server, which only a cluster "
         found.append(Problem("endpoint.url", text + "runs; name a running server with --url"))
     return found
+
+
+def media_problems(dataset: Dataset) -> list[Problem]:
+    """Return what this machine lacks to make the pictures and sounds of synthetic prompts."""
+    images, sounds = dataset.images, dataset.sounds
+    needed = [
+        ("dataset.images.format", "PIL", images.number and images.format != "png"),
+        ("dataset.images.folder", "PIL", images.number and images.is_scaled),
+        ("dataset.sounds.format", "soundfile", sounds.number and sounds.format != "wav"),
+    ]
+    return [
+        Problem(key, "needs another package: pip install 'aiperf-svc[media]'")
+        for key, module, is_needed in needed
+        if is_needed and find_spec(module) is None
+    ]
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:

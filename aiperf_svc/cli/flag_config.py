@@ -223,10 +223,6 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
         lengths = part.get(key) if isinstance(part, dict) else None
         if isinstance(lengths, dict) and lengths.keys() == {"stddev"}:
             lengths["mean"] = default.mean
-    for key in ("images", "sounds"):
-        media = dataset.get(key)
-        if isinstance(media, dict):
-            media.setdefault("number", 1)
 
 
 def _complete_sounds(data: dict[str, Any]) -> None:

@@ -134,13 +134,46 @@ def mix(text: str) -> list[dict[str, object]]:
     return found
 
 
-def sample_rate(text: str) -> object:
-    """Samples a second; AIPerf has them in kHz."""
+def sample_rates(texts: Sequence[str]) -> list[object]:
+    """Numbers of samples a second; AIPerf has them in kHz."""
+    return [_sample_rate(text) for text in _separated(texts)]
+
+
+def _sample_rate(text: str) -> object:
     try:
         rate = float(text)
     except ValueError:
         return text
     return round(rate * 1000) if rate < 1000 else round(rate)
+
+
+def whole_numbers(texts: Sequence[str]) -> list[object]:
+    """Whole numbers."""
+    return [int(text) if text.isdecimal() else text for text in _separated(texts)]
+
+
+def _separated(texts: Sequence[str]) -> list[str]:
+    """Return values that are separated by spaces or commas."""
+    return " ".join(texts).replace(",", " ").split()
+
+
+def image_source(text: str) -> str | None:
+    """The folder of pictures. AIPerf calls noise a source, and has pictures of its own."""
+    if text == "assets":
+        raise ValueError(
+            "'assets': AIPerf's own pictures are not part of this program; give a folder"
+        )
+    return None if text == "noise" else text
+
+
+def file_sampling(text: str) -> str:
+    """How files of a folder are chosen, by this program's or AIPerf's name."""
+    names = {
+        "random-with-replacement": "random",
+        "shuffle-cycle": "shuffled",
+        "sequential-cycle": "sequential",
+    }
+    return names.get(text.replace("_", "-"), text)
 
 
 def goodput(texts: Sequence[str]) -> dict[str, str]:

@@ -65,10 +65,10 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("same", "each API has its own: JSON, or a form where files are uploaded",
      "--request-content-type"),
     ("none", "a conversation has no header of its own", "--session-header"),
-    ("none", "neither videos nor other forms of pictures and sounds are made",
-     "--uuid-and-strip --download-video-content "
-     "--audio-format --audio-depths "
-     "--image-format --image-source --image-source-sampling --video-batch-size "
+    ("none", "every request has its pictures, also those that the server may have kept",
+     "--uuid-and-strip"),
+    ("none", "no videos are sent",
+     "--download-video-content --video-batch-size "
      "--batch-size-video --video-duration --video-fps --video-width --video-height "
      "--video-synth-type --video-format --video-codec --video-audio-sample-rate "
      "--video-audio-num-channels --video-audio-codec --video-audio-depth"),

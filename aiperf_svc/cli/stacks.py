@@ -153,6 +153,8 @@ def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
         found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
     files = {
         "dataset.file": config.dataset.file,
+        "dataset.images.folder": config.dataset.images.folder,
+        "dataset.sounds.folder": config.dataset.sounds.folder,
         "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
         "tokenizer.name": config.tokenizer.name if is_path(config.tokenizer.name or "") else None,
     }

@@ -105,14 +105,48 @@ class Turns(Model):
     """Pause between a response and the next turn."""
 
 
+Sampling = Literal["random", "shuffled", "sequential"]
+"""How the files of a folder are chosen: each by lot, or all of them once before any comes again."""
+
+
+def _one_if_described(data: Any) -> Any:
+    """Return a description of pictures or sounds, of which a request has one if it does not say how
+    many."""
+    return {"number": 1, **data} if isinstance(data, Mapping) and data else data
+
+
 class Images(Model):
-    """Synthetic pictures of each request: noise, as PNG."""
+    """Pictures of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Pictures of a request."""
+    """Pictures of a request: 1 if any other key is given."""
     width: Length = Length(mean=512)
     """In pixels."""
     height: Length = Length(mean=512)
+    format: Literal["png", "jpeg", "random"] = "png"
+    """`random` is one of both for each picture. JPEG needs the extra `media`."""
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of pictures to send. They are sent as they are, unless `width` or `height` is given:
+    then they are scaled to these, which needs the extra `media`."""
+    sampling: Sampling = "random"
+
+    _one = model_validator(mode="before")(_one_if_described)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the pictures of a folder get another size."""
+        return self.folder is not None and (self._is_set("width") or self._is_set("height"))
+
+    @model_validator(mode="after")
+    def _fits_its_source(self) -> Self:
+        if self.folder is None and self._is_set("sampling"):
+            raise ValueError("{sampling} needs {folder}: it says how its files are chosen")
+        if self.folder is not None and self._is_set("format") and not self.is_scaled:
+            raise ValueError(
+                "{format} needs {width} or {height}: the pictures of {folder} are otherwise sent "
+                "as they are"
+            )
+        return self
 
 
 class Seconds(Model):
@@ -122,12 +156,47 @@ class Seconds(Model):
     stddev: Annotated[float, Field(ge=0)] = 0.0
 
 
+MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+"""Sample rates of MPEG-1, 2 and 2.5 layer III."""
+
+
 class Sounds(Model):
-    """Synthetic sounds of each request: noise, as 16-bit WAV."""
+    """Sounds of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Sounds of a request."""
+    """Sounds of a request: 1 if any other key is given."""
     seconds: Seconds = Seconds()
-    sample_rate: Annotated[int, Field(ge=1_000, le=192_000)] = 16_000
-    """Samples a second."""
+    sample_rates: Annotated[
+        tuple[Annotated[int, Field(ge=1_000, le=192_000)], ...], Field(min_length=1)
+    ] = (16_000,)
+    """Samples a second; of several, one is drawn for each sound."""
+    depths: Annotated[tuple[Literal[8, 16, 24, 32], ...], Field(min_length=1)] = (16,)
+    """Bits of a sample of a WAV, likewise."""
     channels: Annotated[int, Field(ge=1, le=2)] = 1
+    format: Literal["wav", "mp3"] = "wav"
+    """MP3 needs the extra `media`."""
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of sounds to send, as they are."""
+    sampling: Sampling = "random"
+
+    _one = model_validator(mode="before")(_one_if_described)
+
+    @model_validator(mode="after")
+    def _fits_its_source(self) -> Self:
+        if self.folder is None and self._is_set("sampling"):
+            raise ValueError("{sampling} needs {folder}: it says how its files are chosen")
+        made = ("seconds", "sample_rates", "depths", "channels", "format")
+        for name in made if self.folder is not None else ():
+            if self._is_set(name):
+                raise ValueError(
+                    f"{{{name}}} is for sounds that are made; those of {{folder}} are sent as they "
+                    "are"
+                )
+        if self.format == "mp3" and self._is_set("depths"):
+            raise ValueError("{depths} are those of a WAV; {format} mp3 has none")
+        for rate in self.sample_rates if self.format == "mp3" else ():
+            if rate not in MP3_RATES:
+                raise ValueError(
+                    f"{{sample_rates}} {rate}: {{format}} mp3 has {', '.join(map(str, MP3_RATES))}"
+                )
+        return self

@@ -16,7 +16,7 @@ from aiperf_svc.adapters.datasets.files import (
     sha256_of,
     sha256_of_files,
 )
-from aiperf_svc.adapters.datasets.media_files import with_files
+from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_size_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -91,7 +91,8 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
 def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset | StreamedDataset:
     dataset, counter = config.dataset, load_token_counter(config.tokenizer, is_for_prompts=True)
     if file is None:
-        return assemble(config, synthetic_prompts(config, counter), Source(name), counter)
+        prompts = synthetic_prompts(config, counter, read_folders(dataset))
+        return assemble(config, prompts, Source(name), counter)
     if dataset.kind in FORMATS:
         return _built_trace(config, file, counter)
     path = Path(file).expanduser()

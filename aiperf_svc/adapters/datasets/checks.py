@@ -14,7 +14,7 @@ import msgspec
 
 from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.files import folder_of, is_packed, read_pools
-from aiperf_svc.adapters.datasets.media_files import with_files
+from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -87,7 +87,7 @@ def check_dataset(config: BenchmarkConfig) -> CheckedFile:
     file = dataset.file
     if dataset.kind is DatasetKind.SYNTHETIC:
         turns = round(synthetic_count(config) * dataset.turns.number.mean)
-        check_media_size(turns, dataset.images, dataset.sounds)
+        check_media_size(turns, dataset.images, dataset.sounds, read_folders(dataset))
     if file is None:
         return CheckedFile()
     limit = _Limit()

@@ -1,12 +1,16 @@
-"""Reads the pictures and sounds that a dataset's file names."""
+"""Reads the pictures and sounds that a dataset's file names, and the folders of synthetic
+prompts."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.config.dataset import Dataset
+from aiperf_svc.config.units import format_size
+from aiperf_svc.core.datasets import media as core
 from aiperf_svc.core.datasets.base import PromptConversation
-from aiperf_svc.core.datasets.media import media_of
+from aiperf_svc.core.datasets.media import MediaFile, MediaFolders, media_of
 from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
 
@@ -26,7 +30,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
             return media
         key = kind, media.reference
         if key not in known:
-            known[key] = _read(folder / media.reference, kind, place, media.reference)
+            known[key], _ = _read(folder / media.reference, kind, place, media.reference)
         return known[key]
 
     completed = []
@@ -42,12 +46,47 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
     return completed
 
 
-def _read(path: Path, kind: str, place: str, name: str) -> Media:
+def _read(path: Path, kind: str, place: str, name: str) -> tuple[Media, bytes]:
+    """Return a picture or a sound, and its bytes. Raises DatasetError that names the file."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DatasetError(f"{place}: {name}: over {MOST_BYTES // 2**20} MiB")
-        return media_of(path.read_bytes(), kind)
+        data = path.read_bytes()
+        return media_of(data, kind), data
     except OSError as error:
         raise DatasetError(f"{place}: {name}: {error.strerror}") from error
     except ValueError as error:
         raise DatasetError(f"{place}: {name} {error}") from error
+
+
+def read_folders(dataset: Dataset) -> MediaFolders:
+    """Read the folders of pictures and sounds of a synthetic dataset, if it has some. Raises
+    DatasetError that names the file that is none."""
+    images, sounds = dataset.images, dataset.sounds
+    return MediaFolders(
+        _read_folder(images.folder, "image", "dataset.images.folder") if images.number else (),
+        _read_folder(sounds.folder, "audio", "dataset.sounds.folder") if sounds.number else (),
+    )
+
+
+def _read_folder(name: str | None, kind: str, key: str) -> tuple[MediaFile, ...]:
+    """Read the files of a folder in the order of their names, without hidden ones and folders."""
+    if name is None:
+        return ()
+    folder = Path(name).expanduser()
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DatasetError(f"{key}: {folder}: {error.strerror}") from error
+    found, left = [], core.MOST_BYTES
+    for path in paths:
+        if path.is_dir():
+            continue
+        _, data = _read(path, kind, key, str(path))
+        found.append(MediaFile(str(path), data))
+        left -= len(data)
+        if left < 0:
+            raise DatasetError(f"{key}: {folder}: over {format_size(core.MOST_BYTES)}B of files")
+    if not found:
+        raise DatasetError(f"{key}: {folder} has no files; expected those to send")
+    return tuple(found)

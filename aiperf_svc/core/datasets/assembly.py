@@ -29,7 +29,7 @@ from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.cache_bust import with_markers
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.datasets.media import with_media
+from aiperf_svc.core.datasets.media import NO_FOLDERS, MediaFolders, with_media
 from aiperf_svc.core.datasets.prefixes import with_prefixes
 from aiperf_svc.core.datasets.templated import fitted, templated_tokens
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
@@ -73,16 +73,17 @@ def synthetic_count(config: BenchmarkConfig) -> int:
 
 
 def synthetic_prompts(
-    config: BenchmarkConfig, counter: TokenCounter | None
+    config: BenchmarkConfig, counter: TokenCounter | None, folders: MediaFolders = NO_FOLDERS
 ) -> list[PromptConversation]:
-    """Return the synthetic entries of a config, with those of its warmup at the end."""
+    """Return the synthetic entries of a config, with those of its warmup at the end. `folders` are
+    the files that it takes pictures and sounds from."""
     seed, dataset = config.random_seed, config.dataset
     prompts = synthetic.generate(dataset, synthetic_count(config), seed, counter)
     if config.endpoint.type in RANKINGS:
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
     takes_messages = config.endpoint.type in MESSAGE_APIS
     prompts = with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
-    prompts = with_media(prompts, dataset.images, dataset.sounds, seed)
+    prompts = with_media(prompts, dataset.images, dataset.sounds, seed, folders)
     if counter is not None and config.tokenizer.apply_chat_template:
         return fitted(prompts, counter)
     is_sound_alone = config.endpoint.type is EndpointType.AUDIO_TRANSCRIPTION

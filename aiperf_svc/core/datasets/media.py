@@ -1,32 +1,33 @@
-"""Pictures and sounds in prompts: what kind of file some bytes are, and synthetic ones.
+"""Pictures and sounds in prompts: what kind of file some bytes are, and those of synthetic prompts.
 
-A synthetic picture is noise as PNG, and a synthetic sound is noise as 16-bit WAV: no two are alike,
-so a server cannot take one from a cache, and neither can be compressed.
+They are noise, or the files of a folder. No two of noise are alike, so a server cannot take one
+from a cache, and none can be compressed.
 """
 
 import base64
 import struct
 import zlib
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from aiperf_svc.config.prompts import Images, Sounds
+from aiperf_svc.config.prompts import Images, Sampling, Sounds
 from aiperf_svc.core.datasets.base import PromptConversation, Purpose, generator
 from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.datasets.media_encoders import jpeg_of, mp3_of, scaled
 from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
 
 MOST_BYTES = 2 * 2**30
-"""Most bytes of the synthetic pictures and sounds of a run: they are held in memory."""
+"""Most bytes of the pictures and sounds of synthetic prompts: they are held in memory."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MAGIC = (
     (_PNG, "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
     (b"ID3", "audio/mp3"),
-    (b"\xff\xfb", "audio/mp3"),
-    (b"\xff\xf3", "audio/mp3"),
     (b"fLaC", "audio/flac"),
     (b"OggS", "audio/ogg"),
 )
@@ -39,6 +40,8 @@ def media_type(data: bytes) -> str:
         return _RIFF.get(data[8:12], "")
     if data.startswith(_PNG) and (data[12:16] != b"IHDR" or b"IEND" not in data):
         return ""
+    if data[:1] == b"\xff" and len(data) > 1 and data[1] & 0xE6 == 0xE2:
+        return "audio/mp3"  # a frame of layer III, of any version, with or without a checksum
     return next((found for magic, found in _MAGIC if data.startswith(magic)), "")
 
 
@@ -51,10 +54,36 @@ def media_of(data: bytes, kind: str) -> Media:
     return Media(found, base64.b64encode(data).decode())
 
 
-def noise_png(width: int, height: int, rng: np.random.Generator) -> bytes:
-    """Return a picture of 8-bit RGB noise (ISO/IEC 15948: header, one block of data, end)."""
+class MediaFile(msgspec.Struct, frozen=True):
+    """A file of a folder."""
+
+    name: str
+    """For errors."""
+    data: bytes
+
+
+class MediaFolders(msgspec.Struct, frozen=True):
+    """The files of the folders that a dataset takes its pictures and sounds from; none where they
+    are noise."""
+
+    pictures: tuple[MediaFile, ...] = ()
+    sounds: tuple[MediaFile, ...] = ()
+
+
+NO_FOLDERS = MediaFolders()
+
+
+def noise_pixels(width: int, height: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Return 8-bit RGB noise, of shape (height, width, 3)."""
+    rows = rng.integers(0, 256, size=(height, 3 * width), dtype=np.uint8)
+    return rows.reshape(height, width, 3)
+
+
+def png_of(pixels: NDArray[np.uint8]) -> bytes:
+    """Return an RGB picture as PNG (ISO/IEC 15948: header, one block of data, end)."""
+    height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # byte 0 of a row: no filter
-    rows[:, 1:] = rng.integers(0, 256, size=(height, 3 * width), dtype=np.uint8)
+    rows[:, 1:] = pixels.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     # Noise cannot be compressed, and the other levels only take longer.
     data = zlib.compress(rows.tobytes(), 0)
@@ -67,47 +96,61 @@ def _png_chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
 
 
-def noise_wav(seconds: float, sample_rate: int, channels: int, rng: np.random.Generator) -> bytes:
-    """Return 16-bit noise at a tenth of full scale."""
-    samples = max(1, round(seconds * sample_rate)) * channels
-    data = rng.integers(-3_277, 3_277, size=samples, dtype=np.int16).astype("<i2").tobytes()
-    frame = 2 * channels
-    form = struct.pack("<HHIIHH", 1, channels, sample_rate, sample_rate * frame, frame, 16)
+def noise_samples(
+    seconds: float, sample_rate: int, channels: int, rng: np.random.Generator
+) -> NDArray[np.int16]:
+    """Return 16-bit noise at a tenth of full scale, of shape (samples, channels)."""
+    size = max(1, round(seconds * sample_rate)), channels
+    return rng.integers(-3_277, 3_277, size=size, dtype=np.int16)
+
+
+def wav_of(samples: NDArray[np.int16], sample_rate: int, depth: int = 16) -> bytes:
+    """Return a sound as WAV with so many bits a sample: 8 are unsigned, more are signed."""
+    channels = samples.shape[1]
+    if depth == 8:
+        data = ((samples >> 8) + 128).astype(np.uint8).tobytes()
+    else:
+        wide = (samples.astype("<i4") << 16).reshape(-1, 1).view(np.uint8)
+        data = wide[:, 4 - depth // 8 :].tobytes()  # the upper bytes of a little-endian number
+    frame = depth // 8 * channels
+    form = struct.pack("<HHIIHH", 1, channels, sample_rate, sample_rate * frame, frame, depth)
+    odd = len(data) % 2
     return (
-        struct.pack("<4sI4s4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", len(form))
+        struct.pack("<4sI4s4sI", b"RIFF", 36 + len(data) + odd, b"WAVE", b"fmt ", len(form))
         + form
         + struct.pack("<4sI", b"data", len(data))
         + data
+        + b"\0" * odd
     )
 
 
 def with_media(
-    entries: list[PromptConversation], images: Images, sounds: Sounds, seed: int
+    entries: list[PromptConversation],
+    images: Images,
+    sounds: Sounds,
+    seed: int,
+    folders: MediaFolders = NO_FOLDERS,
 ) -> list[PromptConversation]:
-    """Return entries of which every turn has synthetic pictures and sounds. Those of the first do
-    not depend on the number of entries. Raises DatasetError for more bytes than are held."""
+    """Return entries of which every turn has pictures and sounds. Those of the first do not depend
+    on the number of entries. Raises DatasetError for more bytes than are held, and for a picture
+    that cannot be scaled."""
     if not images.number and not sounds.number:
         return entries
     turns = sum(len(entry.turns) for entry in entries)
-    check_media_size(turns, images, sounds)
-    widths = draw_lengths(images.width, turns * images.number, generator(seed, Purpose.WIDTHS))
-    heights = draw_lengths(images.height, turns * images.number, generator(seed, Purpose.HEIGHTS))
-    rng = generator(seed, Purpose.SOUND_LENGTHS)
-    seconds = rng.normal(sounds.seconds.mean, sounds.seconds.stddev, size=turns * sounds.number)
+    check_media_size(turns, images, sounds, folders)
+    pictures = _Pictures(images, turns * images.number, seed, folders.pictures)
+    noises = _Sounds(sounds, turns * sounds.number, seed, folders.sounds)
     place, completed = 0, []
     for entry in entries:
         made = []
         for turn in entry.turns:
             rng = generator(seed, Purpose.MEDIA, place)
             media = [
-                media_of(noise_png(int(widths[each]), int(heights[each]), rng), "image")
+                pictures.make(each, rng)
                 for each in range(place * images.number, (place + 1) * images.number)
             ]
             media += [
-                media_of(
-                    noise_wav(max(0.1, seconds[each]), sounds.sample_rate, sounds.channels, rng),
-                    "audio",
-                )
+                noises.make(each, rng)
                 for each in range(place * sounds.number, (place + 1) * sounds.number)
             ]
             prompt = msgspec.structs.replace(turn.prompt, media=tuple(media))
@@ -117,16 +160,97 @@ def with_media(
     return completed
 
 
-def check_media_size(turns: int, images: Images, sounds: Sounds) -> None:
-    """Raise DatasetError if the synthetic pictures and sounds of so many requests are too large to
-    be held."""
+class _Pictures:
+    """Makes the pictures of all requests, by their number."""
+
+    def __init__(self, images: Images, count: int, seed: int, files: Sequence[MediaFile]) -> None:
+        self._images = images
+        self._widths = draw_lengths(images.width, count, generator(seed, Purpose.WIDTHS))
+        self._heights = draw_lengths(images.height, count, generator(seed, Purpose.HEIGHTS))
+        is_jpeg = generator(seed, Purpose.PICTURE_FORMATS).random(count) < 0.5
+        self._is_jpeg = is_jpeg if images.format == "random" else [images.format == "jpeg"] * count
+        self._files = files
+        self._chosen = chosen_files(images.sampling, len(files), count, seed, Purpose.PICTURE_FILES)
+        self._known: dict[int, Media] = {}
+
+    def make(self, number: int, rng: np.random.Generator) -> Media:
+        size = int(self._widths[number]), int(self._heights[number])
+        is_jpeg = bool(self._is_jpeg[number])
+        if not self._files:
+            pixels = noise_pixels(*size, rng)
+            return media_of(jpeg_of(pixels) if is_jpeg else png_of(pixels), "image")
+        place = self._chosen[number]
+        file = self._files[place]
+        if self._images.is_scaled:
+            try:
+                return media_of(scaled(file.data, *size, is_jpeg=is_jpeg), "image")
+            except ValueError as error:
+                raise DatasetError(f"dataset.images.folder: {file.name}: {error}") from None
+        return self._known.setdefault(place, media_of(file.data, "image"))
+
+
+class _Sounds:
+    """Makes the sounds of all requests, by their number."""
+
+    def __init__(self, sounds: Sounds, count: int, seed: int, files: Sequence[MediaFile]) -> None:
+        self._sounds = sounds
+        rng = generator(seed, Purpose.SOUND_LENGTHS)
+        self._seconds = rng.normal(sounds.seconds.mean, sounds.seconds.stddev, size=count)
+        rates, depths = sounds.sample_rates, sounds.depths
+        self._rates = generator(seed, Purpose.SAMPLE_RATES).choice(rates, size=count)
+        self._depths = generator(seed, Purpose.SAMPLE_DEPTHS).choice(depths, size=count)
+        self._files = files
+        self._chosen = chosen_files(sounds.sampling, len(files), count, seed, Purpose.SOUND_FILES)
+        self._known: dict[int, Media] = {}
+
+    def make(self, number: int, rng: np.random.Generator) -> Media:
+        if self._files:
+            place = self._chosen[number]
+            return self._known.setdefault(place, media_of(self._files[place].data, "audio"))
+        seconds, rate = max(0.1, self._seconds[number]), int(self._rates[number])
+        samples = noise_samples(seconds, rate, self._sounds.channels, rng)
+        if self._sounds.format == "mp3":
+            return media_of(mp3_of(samples, rate), "audio")
+        return media_of(wav_of(samples, rate, int(self._depths[number])), "audio")
+
+
+def chosen_files(
+    sampling: Sampling, files: int, count: int, seed: int, purpose: Purpose
+) -> list[int]:
+    """Return which of so many files each of `count` pictures or sounds is."""
+    if not files:
+        return []
+    rng = generator(seed, purpose)
+    if sampling == "random":
+        return [int(place) for place in rng.integers(files, size=count)]
+    if sampling == "sequential":
+        return [number % files for number in range(count)]
+    rounds = (rng.permutation(files).tolist() for _ in range(-(-count // files)))
+    return [place for order in rounds for place in order][:count]
+
+
+def check_media_size(
+    turns: int, images: Images, sounds: Sounds, folders: MediaFolders = NO_FOLDERS
+) -> None:
+    """Raise DatasetError if the pictures and sounds of so many requests are too large to be
+    held."""
     picture = 3 * images.width.mean * images.height.mean
-    sound = 2 * sounds.seconds.mean * sounds.sample_rate * sounds.channels
+    if folders.pictures and not images.is_scaled:
+        picture = _mean_size(folders.pictures)
+    sample = sum(sounds.depths) / len(sounds.depths) / 8
+    rate = sum(sounds.sample_rates) / len(sounds.sample_rates)
+    sound = sample * sounds.seconds.mean * rate * sounds.channels
+    if folders.sounds:
+        sound = _mean_size(folders.sounds)
     # In base64, four characters hold three bytes.
     size = turns * (images.number * picture + sounds.number * sound) * 4 / 3
     if size > MOST_BYTES:
         raise DatasetError(
-            f"dataset.entries: {turns:,} requests have {size / 2**30:,.1f} GiB of synthetic "
-            f"pictures and sounds; expected at most {MOST_BYTES / 2**30:g} GiB: give fewer entries "
-            "or smaller ones"
+            f"dataset.entries: {turns:,} requests have {size / 2**30:,.1f} GiB of pictures and "
+            f"sounds; expected at most {MOST_BYTES / 2**30:g} GiB: give fewer entries or smaller "
+            "ones"
         )
+
+
+def _mean_size(files: Sequence[MediaFile]) -> float:
+    return sum(len(file.data) for file in files) / len(files)

@@ -129,6 +129,25 @@ def test_an_upload_needs_its_keys_in_the_environment() -> None:
     assert local_problems(config, {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"}) == []
 
 
+@pytest.mark.parametrize(
+    ("dataset", "key"),
+    [
+        ({"images": {"format": "jpeg"}}, "dataset.images.format"),
+        ({"images": {"folder": "f", "width": {"mean": 9}}}, "dataset.images.folder"),
+        ({"sounds": {"format": "mp3"}}, "dataset.sounds.format"),
+        ({"images": {"folder": "f"}, "sounds": {"depths": [8]}}, None),
+    ],
+)
+def test_formats_without_their_library_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, dataset: dict[str, Any], key: str | None
+) -> None:
+    assert local_problems(made(dataset=dataset)) == []
+    monkeypatch.setattr("aiperf_svc.cli.checks.find_spec", lambda name: None)
+    found = local_problems(made(dataset=dataset))
+    assert [problem.key for problem in found] == ([key] if key else [])
+    assert all("pip install 'aiperf-svc[media]'" in problem.text for problem in found)
+
+
 def test_an_upload_without_its_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

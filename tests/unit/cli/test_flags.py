@@ -299,7 +299,20 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--audio-batch-size": (("--audio-batch-size", "2"), 2),
     "--audio-length-mean": (("--audio-length-mean", "3"), 3.0),
     "--audio-length-stddev": (("--audio-length-stddev", "0.5"), 0.5),
-    "--audio-sample-rates": (("--audio-sample-rates", "44.1"), 44_100),
+    "--audio-sample-rates": (("--audio-sample-rates", "44.1", "16,8"), (44_100, 16_000, 8_000)),
+    "--audio-depths": (("--audio-depths", "16", "24"), (16, 24)),
+    "--audio-format": (("--audio-format", "mp3"), "mp3"),
+    "--audio-folder": (("--audio-folder", "sounds"), "sounds"),
+    "--audio-sampling": (
+        ("--audio-folder", "sounds", "--audio-sampling", "sequential"),
+        "sequential",
+    ),
+    "--image-format": (("--image-format", "jpeg"), "jpeg"),
+    "--image-folder": (("--image-folder", "pictures"), "pictures"),
+    "--image-sampling": (
+        ("--image-source", "pictures", "--image-source-sampling", "shuffle-cycle"),
+        "shuffled",
+    ),
     "--audio-num-channels": (("--audio-num-channels", "2"), 2),
     "--rankings-passages-mean": ((*RANKED, "--rankings-passages-mean", "5"), 5.0),
     "--rankings-passages-stddev": ((*RANKED, "--rankings-passages-stddev", "1"), 1.0),
@@ -456,6 +469,12 @@ def test_a_mixture_that_is_none_is_refused(text: str) -> None:
 def test_a_size_of_pictures_asks_for_one() -> None:
     dataset = config(*CLOSED, "--image-width-mean", "64", "--audio-length-mean", "3").dataset
     assert (dataset.images.number, dataset.sounds.number) == (1, 1)
+
+
+def test_noise_is_a_source_of_pictures_and_those_of_aiperf_are_not_here() -> None:
+    images = config(*CLOSED, "--image-source", "noise", "--image-width-mean", "64").dataset.images
+    assert (images.folder, images.number) == (None, 1)
+    assert "give a folder" in refusal(*CLOSED, "--image-source", "assets")
 
 
 def test_a_synthetic_request_of_a_transcription_is_one_sound() -> None:

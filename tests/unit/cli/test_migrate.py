@@ -91,9 +91,7 @@ def test_what_differs_is_named_with_its_value() -> None:
         "  --use-server-token-count --concurrency 3 --request-count 9"
     )
     (missing,) = migration.missing
-    assert (
-        missing == "--video-fps 2: neither videos nor other forms of pictures and sounds are made"
-    )
+    assert missing == "--video-fps 2: no videos are sent"
     assert [note.partition(":")[0] for note in migration.notes] == [
         "--log-level debug",
         "--use-server-token-count",

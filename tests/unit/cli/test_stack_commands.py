@@ -157,6 +157,8 @@ def test_a_ca_file_goes_to_the_pods_as_text(
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--input-file", "prompts.jsonl"), "a file of this machine, which pods cannot read"),
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
+          "--image-folder", "pictures"), "a file of this machine, which pods cannot read"),
+        (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--tokenizer", "./tokenizer.json"), "a file of this machine, which pods cannot read"),
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--kubernetes-namespace", "Not_One"), "--kubernetes-namespace: 'Not_One'"),

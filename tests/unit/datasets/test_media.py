@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import struct
 import wave
 import zlib
@@ -11,20 +12,42 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
+from PIL import Image
+from pydantic import ValidationError
 
-from aiperf_svc.adapters.datasets.media_files import with_files
+from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.config.prompts import Images, Length, Sounds
+from aiperf_svc.config.prompts import MP3_RATES, Images, Length, Seconds, Sounds
 from aiperf_svc.core.datasets import single_turn
-from aiperf_svc.core.datasets.base import PromptConversation
-from aiperf_svc.core.datasets.media import media_of, media_type, noise_png, noise_wav, with_media
+from aiperf_svc.core.datasets.base import PromptConversation, Purpose
+from aiperf_svc.core.datasets.media import (
+    MediaFile,
+    MediaFolders,
+    chosen_files,
+    media_of,
+    media_type,
+    noise_pixels,
+    noise_samples,
+    png_of,
+    wav_of,
+    with_media,
+)
 from aiperf_svc.core.datasets.synthetic import generate
 from aiperf_svc.core.endpoints.base import Media, Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.errors import DatasetError
 
 RNG = np.random.default_rng
+
+
+def png(width: int, height: int, rng: np.random.Generator) -> bytes:
+    return png_of(noise_pixels(width, height, rng))
+
+
+def wav(seconds: float, rate: int, channels: int, rng: np.random.Generator) -> bytes:
+    return wav_of(noise_samples(seconds, rate, channels, rng), rate)
 
 
 def pixels(png: bytes) -> tuple[int, int, bytes]:
@@ -43,13 +66,13 @@ def pixels(png: bytes) -> tuple[int, int, bytes]:
 
 
 def test_a_synthetic_picture_is_a_png_of_its_size() -> None:
-    width, height, rows = pixels(noise_png(31, 7, RNG(1)))
+    width, height, rows = pixels(png(31, 7, RNG(1)))
     assert (width, height, len(rows)) == (31, 7, 7 * (1 + 3 * 31))
     assert set(rows[:: 1 + 3 * 31]) == {0}
 
 
 def test_a_synthetic_sound_is_a_wav_of_its_length() -> None:
-    with wave.open(io.BytesIO(noise_wav(0.5, 8_000, 2, RNG(1)))) as sound:
+    with wave.open(io.BytesIO(wav(0.5, 8_000, 2, RNG(1)))) as sound:
         assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (8_000, 2, 2)
         assert sound.getnframes() == 4_000
 
@@ -57,7 +80,7 @@ def test_a_synthetic_sound_is_a_wav_of_its_length() -> None:
 def media(count: int, seed: int = 1) -> list[PromptConversation]:
     entries = generate(Dataset(input_tokens=Length(mean=3)), count, seed, None)
     images = Images(number=2, width=Length(mean=20, stddev=5), height=Length(mean=10))
-    return with_media(entries, images, Sounds(number=1, sample_rate=1_000), seed)
+    return with_media(entries, images, Sounds(number=1, sample_rates=(1_000,)), seed)
 
 
 def test_each_request_has_its_own_and_the_first_do_not_depend_on_their_number() -> None:
@@ -72,22 +95,22 @@ def test_each_request_has_its_own_and_the_first_do_not_depend_on_their_number() 
 def test_more_than_is_held_is_refused_before_it_is_made() -> None:
     entries = generate(Dataset(input_tokens=Length(mean=3)), 1_000, 1, None)
     huge = Images(number=1, width=Length(mean=4_096), height=Length(mean=4_096))
-    with pytest.raises(DatasetError, match=r"1,000 requests have 62\.5 GiB of synthetic"):
+    with pytest.raises(DatasetError, match=r"1,000 requests have 62\.5 GiB of pictures"):
         with_media(entries, huge, Sounds(), 1)
 
 
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (noise_png(1, 1, RNG(1)), "image/png"),
+        (png(1, 1, RNG(1)), "image/png"),
         (b"\xff\xd8\xff\xe0..JFIF", "image/jpeg"),
         (b"GIF89a", "image/gif"),
         (b"RIFF....WEBPVP8 ", "image/webp"),
-        (noise_wav(0.1, 1_000, 1, RNG(1)), "audio/wav"),
+        (wav(0.1, 1_000, 1, RNG(1)), "audio/wav"),
         (b"ID3\x04", "audio/mp3"),
         (b"fLaC", "audio/flac"),
         (b"\x89PNG\r\n\x1a\n", ""),
-        (noise_png(2, 2, RNG(1))[:-12], ""),
+        (png(2, 2, RNG(1))[:-12], ""),
         (b"%PDF-1.7", ""),
         (b"", ""),
     ],
@@ -160,7 +183,7 @@ def read(folder: Path, line: str) -> Prompt:
 
 
 def test_a_sound_or_a_picture_may_be_all_of_a_prompt(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(noise_png(2, 2, RNG(1)))
+    (tmp_path / "a.png").write_bytes(png(2, 2, RNG(1)))
     prompt = read(tmp_path, '{"image": "a.png"}')
     assert prompt.is_media_alone
     for kind, part in (("chat", "image_url"), ("messages", "image"), ("responses", "input_image")):
@@ -171,14 +194,14 @@ def test_a_sound_or_a_picture_may_be_all_of_a_prompt(tmp_path: Path) -> None:
 
 
 def test_files_are_read_from_the_folder_and_urls_stay(tmp_path: Path) -> None:
-    png, wav = noise_png(2, 2, RNG(1)), noise_wav(0.1, 1_000, 1, RNG(1))
-    (tmp_path / "a.png").write_bytes(png)
-    (tmp_path / "b.bin").write_bytes(wav)
+    picture, noise = png(2, 2, RNG(1)), wav(0.1, 1_000, 1, RNG(1))
+    (tmp_path / "a.png").write_bytes(picture)
+    (tmp_path / "b.bin").write_bytes(noise)
     line = '{"text": "t", "images": ["a.png", "https://h/x.jpg"], "audio": "b.bin"}'
     first, link, sound = read(tmp_path, line).media
-    assert base64.b64decode(first.data) == png
+    assert base64.b64decode(first.data) == picture
     assert (link.data, link.url) == ("", "https://h/x.jpg")
-    assert (sound.type, base64.b64decode(sound.data)) == ("audio/wav", wav)
+    assert (sound.type, base64.b64decode(sound.data)) == ("audio/wav", noise)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +220,160 @@ def test_a_picture_that_is_none_is_named_with_its_line(
         read(tmp_path, line)
 
 
+# --- formats -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [8, 16, 24, 32])
+def test_a_wav_has_the_samples_at_each_depth(depth: int) -> None:
+    samples = noise_samples(0.1, 8_000, 2, RNG(1))
+    data = wav_of(samples, 8_000, depth)
+    with wave.open(io.BytesIO(data)) as sound:
+        assert (sound.getsampwidth(), sound.getnchannels()) == (depth // 8, 2)
+        assert sound.getnframes() == len(samples)
+    read, rate = soundfile.read(io.BytesIO(data))
+    assert rate == 8_000
+    assert np.abs(read * 32_768 - samples).max() < (2**8 if depth == 8 else 1)
+
+
+def made(images: Images, sounds: Sounds, count: int = 40, folders: Any = None) -> list[Media]:
+    entries = generate(Dataset(input_tokens=Length(mean=3)), count, 1, None)
+    media = with_media(entries, images, sounds, 1, folders or MediaFolders())
+    return [each for entry in media for each in entry.turns[0].prompt.media]
+
+
+def picture_of(media: Media) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(media.data)))
+
+
+def test_jpeg_and_random_formats_have_the_sizes_that_png_has() -> None:
+    sizes = {}
+    for form in ("png", "jpeg", "random"):
+        images = Images(
+            format=form, width=Length(mean=20, stddev=5), height=Length(mean=10, stddev=2)
+        )
+        media = made(images, Sounds())
+        sizes[form] = [picture_of(each).size for each in media]
+        kinds = {each.type for each in media}
+        assert kinds == ({f"image/{form}"} if form != "random" else {"image/png", "image/jpeg"})
+        assert len({each.data for each in media}) == len(media)
+    assert sizes["png"] == sizes["jpeg"] == sizes["random"]
+
+
+def test_of_several_rates_and_depths_each_sound_has_one() -> None:
+    sounds = Sounds(seconds=Seconds(mean=0.1), sample_rates=(8_000, 16_000), depths=(8, 24))
+    found = set()
+    for each in made(Images(), sounds):
+        with wave.open(io.BytesIO(base64.b64decode(each.data))) as sound:
+            found.add((sound.getframerate(), sound.getsampwidth()))
+            assert sound.getnframes() == sound.getframerate() // 10
+    assert found == {(rate, width) for rate in (8_000, 16_000) for width in (1, 3)}
+
+
+@pytest.mark.parametrize("rate", MP3_RATES)
+def test_an_mp3_is_one_at_each_of_its_rates(rate: int) -> None:
+    sounds = Sounds(seconds=Seconds(mean=1.0), sample_rates=(rate,), format="mp3")
+    (sound,) = made(Images(), sounds, 1)
+    assert sound.type == "audio/mp3"
+    info = soundfile.info(io.BytesIO(base64.b64decode(sound.data)))
+    assert (info.samplerate, info.format) == (rate, "MP3")
+    assert info.duration == pytest.approx(1.0, abs=0.2)  # whole frames, with the encoder's own
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def test_the_pictures_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
+    files = {f"{name}.png": png(3, 2, RNG(ord(name))) for name in "abc"}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / ".hidden").write_text("no picture")
+    (tmp_path / "folder").mkdir()
+    dataset = Dataset(images=Images(folder=str(tmp_path), sampling="sequential", number=2))
+    media = made(dataset.images, Sounds(), 3, read_folders(dataset))
+    assert [base64.b64decode(each.data) for each in media] == [*files.values()] * 2
+
+
+def test_the_pictures_of_a_folder_are_scaled_where_a_size_is_given() -> None:
+    folders = MediaFolders(pictures=(MediaFile("a.png", png(3, 2, RNG(1))),))
+    images = Images(folder="f", width=Length(mean=30), height=Length(mean=20), format="jpeg")
+    (picture,) = made(images, Sounds(), 1, folders)
+    assert (picture.type, picture_of(picture).size) == ("image/jpeg", (30, 20))
+
+
+def test_a_picture_that_cannot_be_scaled_is_named() -> None:
+    folders = MediaFolders(pictures=(MediaFile("a.jpg", b"\xff\xd8\xff\xe0 JFIF and no more"),))
+    images = Images(folder="f", width=Length(mean=30))
+    with pytest.raises(DatasetError, match=r"^dataset.images.folder: a.jpg: cannot be read as a"):
+        made(images, Sounds(), 1, folders)
+
+
+def test_the_sounds_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(0.1, 1_000, 1, RNG(1)))
+    dataset = Dataset(sounds=Sounds(folder=str(tmp_path)))
+    (sound,) = made(Images(), dataset.sounds, 1, read_folders(dataset))
+    assert base64.b64decode(sound.data) == (tmp_path / "a.wav").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("notes", "^dataset.images.folder: {}/a.txt is no image; expected PNG, JPEG, GIF or WebP$"),
+        (None, "^dataset.images.folder: {} has no files; expected those to send$"),
+    ],
+)
+def test_a_folder_with_a_file_that_is_no_picture_is_one_clear_line(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    if content is not None:
+        (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(DatasetError, match=words.format(tmp_path)):
+        read_folders(Dataset(images=Images(folder=str(tmp_path))))
+
+
+def test_a_folder_that_is_not_there_is_named() -> None:
+    with pytest.raises(DatasetError, match=r"^dataset.sounds.folder: /nowhere: No such file"):
+        read_folders(Dataset(sounds=Sounds(folder="/nowhere")))
+
+
+def test_random_choice_takes_each_file_as_often_and_independently() -> None:
+    chosen = np.array(chosen_files("random", 8, 80_000, 1, Purpose.PICTURE_FILES))
+    counts = np.bincount(chosen, minlength=8)
+    # Sum of squares of 7 degrees of freedom: above 30 once in 10,000 seeds.
+    assert ((counts - 10_000) ** 2 / 10_000).sum() < 30
+    again = float(np.mean(chosen[1:] == chosen[:-1]))
+    assert again == pytest.approx(1 / 8, abs=4 * (0.125 * 0.875 / 80_000) ** 0.5)
+
+
+def test_shuffled_choice_takes_each_file_once_before_any_comes_again() -> None:
+    chosen = chosen_files("shuffled", 10, 25, 1, Purpose.PICTURE_FILES)
+    assert sorted(chosen[:10]) == sorted(chosen[10:20]) == [*range(10)]
+    assert chosen[:10] != chosen[10:20]
+    assert chosen_files("shuffled", 10, 12, 1, Purpose.PICTURE_FILES) == chosen[:12]
+    assert chosen_files("shuffled", 10, 12, 2, Purpose.PICTURE_FILES) != chosen[:12]
+
+
+@pytest.mark.parametrize(
+    ("part", "data", "words"),
+    [
+        (Images, {"sampling": "shuffled"}, "{sampling} needs {folder}"),
+        (Images, {"folder": "f", "format": "jpeg"}, "{format} needs {width} or {height}"),
+        (Sounds, {"folder": "f", "channels": 2}, "{channels} is for sounds that are made"),
+        (Sounds, {"format": "mp3", "depths": [8]}, "{depths} are those of a WAV"),
+        (Sounds, {"format": "mp3", "sample_rates": [96_000]}, "{sample_rates} 96000: {format} mp3"),
+        (Sounds, {"depths": [12]}, "depths"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(part: Any, data: Any, words: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        part.model_validate(data)
+
+
+def test_a_description_of_pictures_means_one_of_them() -> None:
+    assert Images.model_validate({"folder": "f"}).number == 1
+    assert Images.model_validate({"folder": "f", "number": 0}).number == 0
+    assert Images().number == Sounds().number == 0
+
+
 def test_a_sound_is_no_picture() -> None:
     with pytest.raises(ValueError, match="is no image"):
-        media_of(noise_wav(0.1, 1_000, 1, RNG(1)), "image")
+        media_of(wav(0.1, 1_000, 1, RNG(1)), "image")

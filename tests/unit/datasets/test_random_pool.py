@@ -14,7 +14,7 @@ from aiperf_svc.adapters.datasets.checks import check_dataset
 from aiperf_svc.adapters.datasets.files import read_pools
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.built import BuiltDataset
-from aiperf_svc.core.datasets.media import noise_png
+from aiperf_svc.core.datasets.media import noise_pixels, png_of
 from aiperf_svc.core.datasets.random_pool import draw
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
@@ -48,7 +48,7 @@ def test_the_seed_decides_and_the_first_entries_do_not_depend_on_their_number(
 
 
 def test_a_request_has_a_line_of_each_file_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "x.png").write_bytes(noise_png(2, 2, np.random.default_rng(1)))
+    (tmp_path / "x.png").write_bytes(png_of(noise_pixels(2, 2, np.random.default_rng(1))))
     pool(tmp_path / "1-texts.jsonl", {"text": "a", "output_length": 7, "id": "x"})
     pool(tmp_path / "2-more.jsonl", {"texts": ["b", "c"], "id": "y"})
     pool(tmp_path / "3-pictures.jsonl", {"image": "x.png"}, {"images": ["x.png"]})
