@@ -49,7 +49,7 @@ _BLOCKED = int(Flag.BLOCKED)
 class Session:
     """State of a conversation in progress."""
 
-    __slots__ = ("due", "entry", "flags", "history", "index", "turn", "turns")
+    __slots__ = ("due", "entry", "flags", "history", "index", "target", "turn", "turns")
 
     def __init__(self, index: int, entry: Entry, turns: int, flags: int, due: int) -> None:
         self.index = index
@@ -59,6 +59,8 @@ class Session:
         self.turn = 0
         self.history = b""
         self.flags = flags
+        self.target = 0
+        """Which of several targets has it."""
 
     def next_by_clock(self, ready: int, gap_ns: int) -> int:
         """Return when the next turn is due by its user's clock, which stands still until the turn

@@ -133,7 +133,8 @@ class Request(RequestFields):
 
     It is made from a prepared turn, the prefix of its `X-Request-Id` (which the index of its credit
     completes), its phase, that index, the time at which it is due, and its flags. A `session` is
-    the caller's own. With a bytearray as `kept`, the raw response is gathered in it.
+    the caller's own; where there are several targets, its `target` is the conversation's. With a
+    bytearray as `kept`, the raw response is gathered in it.
 
     Times are 0 until they are known. `payload` holds the bytes to write until the response begins;
     from then on the request is never written again, and the bytes are freed, since prompts would be

@@ -15,13 +15,8 @@ from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.load.target_addresses import add_up
-from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.domain.request_ids import TARGET_SHIFT
 from aiperf_svc.protocol.messages import AddressUse
-from aiperf_svc.protocol.records import Flag
-
-_COMPLETED = int(Outcome.COMPLETED)
-_LAST_TURN = int(Flag.LAST_TURN)
 
 
 class SeveralTargets:
@@ -43,10 +38,6 @@ class SeveralTargets:
         `is_least_in_flight` the one that is preferred among equals."""
         records = RawRecords(on_batch)
         self._is_least_in_flight = is_least_in_flight
-        self._of_conversation: dict[int, int] = {}
-        """Target of each conversation under way, by its index, if it does not follow from that."""
-        if is_least_in_flight:
-            on_end = self._forgetting(on_end)
         self.parts = [
             InferenceClient(
                 target,
@@ -137,14 +128,12 @@ class SeveralTargets:
         """Return the target with the fewest requests in flight; of equal ones, the next after the
         one that is in turn. A target that is down has none in flight, and would get all requests:
         it gets those that it has in turn."""
-        if request.session is None:
+        session = request.session
+        if session is None:
             return self._choose(in_turn)
-        chosen = self._of_conversation
         if request.turn == 0:
-            chosen[request.index] = self._choose(in_turn)
-        number = chosen[request.index]
-        if request.flags & _LAST_TURN:
-            del chosen[request.index]
+            session.target = self._choose(in_turn)
+        number: int = session.target
         return number
 
     def _choose(self, in_turn: int) -> int:
@@ -156,16 +145,6 @@ class SeveralTargets:
             (number for number in order if parts[number].addresses.has_up),
             key=lambda number: parts[number].in_flight,
         )
-
-    def _forgetting(self, on_end: OnEnd) -> OnEnd:
-        """Return `on_end` that forgets the target of a conversation which goes on no more."""
-
-        def ended(request: Request, outcome: int) -> None:
-            if outcome != _COMPLETED:
-                self._of_conversation.pop(request.index, None)
-            on_end(request, outcome)
-
-        return ended
 
     def preconnect(self, count: int) -> bool:
         """Connect ahead until there are so many connections, the same number to each target."""

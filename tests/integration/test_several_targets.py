@@ -1,0 +1,88 @@
+"""Which of several targets the turns of a conversation go to."""
+
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.adapters.inference.several_targets import SeveralTargets
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.records import Flag
+from aiperf_svc.services.load_generator import Session
+
+
+class NotingTarget:
+    """Stands for the client of one target."""
+
+    def __init__(self) -> None:
+        self.in_flight = self.sent = 0
+        self.addresses = SimpleNamespace(has_up=True)
+
+    def send(self, _: Request) -> None:
+        self.sent += 1
+
+
+def least_in_flight() -> tuple[SeveralTargets, list[NotingTarget]]:
+    target = resolve_target(
+        BenchmarkConfig.model_validate(
+            {
+                "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
+                "load": {"concurrency": 2, "requests": 1},
+            }
+        )
+    )
+    made = SeveralTargets(
+        [target, target],
+        shift=0,
+        is_least_in_flight=True,
+        on_end=lambda *_: None,
+        on_timer=lambda _: None,
+        on_batch=lambda *_: None,
+        poll_every_ns=1,
+    )
+    made.close()
+    parts = [NotingTarget(), NotingTarget()]
+    made.parts = parts  # type: ignore[assignment]
+    return made, parts
+
+
+def conversation(index: int) -> Session:
+    entry: Any = None
+    return Session(index, entry, 3, 0, 0)
+
+
+def turn(number: int, session: Session) -> Request:
+    flags = int(Flag.LAST_TURN) if number == session.turns - 1 else 0
+    prepared = PreparedTurn(b"", b"", 0, number)
+    return Request(prepared, b"", Phase.PROFILING, session.index, 0, flags, session)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_all_turns_of_a_conversation_go_to_the_target_that_was_least_busy_at_its_first(
+    index: int,
+) -> None:
+    several, (first, second) = least_in_flight()
+    session = conversation(index)
+    first.in_flight = 5
+    for number in range(3):
+        several.send(turn(number, session))
+        second.in_flight += 10
+    assert (first.sent, second.sent) == (0, 3)
+
+
+def test_nothing_is_kept_of_conversations_that_a_stop_ends_between_two_turns() -> None:
+    several, _ = least_in_flight()
+    several.send(turn(0, conversation(1)))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for index in range(5_000):
+            several.send(turn(0, conversation(index)))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 50_000
