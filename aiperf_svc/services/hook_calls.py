@@ -3,6 +3,9 @@ ended.
 
 If one before a phase fails, the phase does not begin, and those after it are called all the same:
 a profiler that has been started is stopped.
+
+A run that is held calls those before its first phase while it is configured. Its start is given
+when all runs that start together are ready, so no hook delays the load of one of them.
 """
 
 import asyncio
@@ -29,6 +32,8 @@ class HookCalls:
         self._made: dict[Phase, tuple[HookCall, ...]] = {}
         self._limit: asyncio.Timeout | None = None
         self._is_stopped = False
+        self._open: Phase | None = None
+        """The phase whose hooks before it have been called, and those after it have not."""
 
     def made(self, phase: Phase) -> tuple[HookCall, ...]:
         """Return the calls before and after a phase so far."""
@@ -43,8 +48,11 @@ class HookCalls:
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def before(self, phase: Phase, *, is_first: bool) -> None:
-        """Call the hooks before a phase; the rest is left out when the run is stopped. Raises
-        BenchmarkFailed if one fails."""
+        """Call the hooks before a phase if that has not been done; the rest is left out when the
+        run is stopped. Raises BenchmarkFailed if one fails."""
+        if self._open is phase:
+            return
+        self._open = phase
         for hook in hooks_at(self._config.endpoint, "before", phase, is_first=is_first):
             for origin in origins(self._config.endpoint):
                 if self._is_stopped:
@@ -56,11 +64,17 @@ class HookCalls:
 
     async def after(self, phase: Phase) -> None:
         """Call the hooks after a phase, all of them, whatever they respond."""
+        self._open = None
         for hook in hooks_at(self._config.endpoint, "after", phase, is_first=False):
             for origin in origins(self._config.endpoint):
                 made = await self._call(hook, origin, "after", phase)
                 if made.problem:
                     log.warning("%s: %s", made.text, made.problem)
+
+    async def close(self) -> None:
+        """Call the hooks after a phase that has not begun although those before it were called."""
+        if self._open is not None:
+            await self.after(self._open)
 
     async def _call(self, hook: Hook, origin: str, when: When, phase: Phase) -> HookCall:
         timeout_ns = hook.timeout or self._config.endpoint.request_timeout

@@ -12,6 +12,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import RunMachine
+from aiperf_svc.core.load.phase_hooks import longest_before_load_ns
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     CancelRequested,
@@ -47,16 +48,18 @@ def _held_s(config: Config) -> float:
     """Return how long a run waits for its start: as long as the others that it starts with may take
     to be ready, if they began with it. Whoever is to give the start may be gone by then."""
     deployment = config.deployment
-    return (
-        (deployment.ready_timeout + deployment.registration_timeout) / 1e9
-        + CONFIGURING_S
-        + _server_wait_s(config)
+    return (deployment.ready_timeout + deployment.registration_timeout) / 1e9 + _configuring_s(
+        config, is_held=True
     )
 
 
-def _server_wait_s(config: Config) -> float:
-    """Longest time in which workers wait for the target, which they do while configuring."""
-    return config.endpoint.wait_for_server / 1e9 if isinstance(config, BenchmarkConfig) else 0.0
+def _configuring_s(config: Config, *, is_held: bool) -> float:
+    """Longest time of the configuration. Workers wait for the target in it, and of a held run the
+    first hooks are called."""
+    if not isinstance(config, BenchmarkConfig):
+        return CONFIGURING_S
+    hooks_ns = longest_before_load_ns(config) if is_held else 0
+    return CONFIGURING_S + (config.endpoint.wait_for_server + hooks_ns) / 1e9
 
 
 class SystemController(BaseService):
@@ -85,7 +88,7 @@ class SystemController(BaseService):
         self._changed = asyncio.Event()
         self._deadlines = {
             RunState.PENDING: context.config.deployment.registration_timeout / 1e9,
-            RunState.CONFIGURING: CONFIGURING_S + _server_wait_s(context.config),
+            RunState.CONFIGURING: _configuring_s(context.config, is_held=context.is_held),
             RunState.READY: _held_s(context.config) if context.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S,

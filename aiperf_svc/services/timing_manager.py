@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.core.load.phase_hooks import first_phase
 from aiperf_svc.core.load.phase_machine import (
     AnnouncePhase,
     GrantCredits,
@@ -74,6 +75,8 @@ class TimingManager(BaseService):
             RunState.CONFIGURING: self._configure,
             RunState.WARMUP: partial(self._run_phase, Phase.WARMUP),
             RunState.PROFILING: partial(self._run_phase, Phase.PROFILING),
+            RunState.FAILED: self._hooks.close,
+            RunState.CANCELLED: self._hooks.close,
         }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -149,6 +152,9 @@ class TimingManager(BaseService):
         while len(self._attached) < self.context.topology.workers:
             self._has_news.clear()
             await self._has_news.wait()
+        if self.context.is_held:
+            # All workers have attached: the server is there.
+            await self._hooks.before(first_phase(self.context.inference), is_first=True)
 
     async def _fetch_shape(self) -> None:
         sock = self.bus.connect(zmq.REQ, Port.DATASET_FRONT)

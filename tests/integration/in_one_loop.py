@@ -72,8 +72,10 @@ async def stack(
     workers: int = 1,
     processors: int = 1,
     is_apart: bool = False,
+    is_held: bool = False,
 ) -> AsyncIterator[Stack]:
-    """A run of `config` against whatever its URL names; `is_apart`: over TCP, as between pods."""
+    """A run of `config` against whatever its URL names; `is_apart`: over TCP, as between pods;
+    `is_held`: it waits for its start."""
     processes = {"max": workers, "record_processors": processors} | config.get("workers", {})
     checked = BenchmarkConfig.model_validate(config | {"workers": processes, "name": "in-one-loop"})
     facts = Facts(where="local", cores=workers + 1, fd_limit=20_000, worker_requests_per_s=1.0)
@@ -101,6 +103,7 @@ async def stack(
             state=folder / "state",
             api_token="token",
             api_port=0,
+            is_held=is_held,
         )
         services[name] = service_class(service)(context, buses[-1])
     tasks = {name: asyncio.create_task(s.run(), name=name) for name, s in services.items()}

@@ -1,14 +1,20 @@
 """A hook before a phase, and a run that ends while it is waited for."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import time_ns
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
+from in_one_loop import WAIT_S, config, stack
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import Service
 from aiperf_svc.services.hook_calls import HookCalls
 
 
@@ -49,3 +55,83 @@ async def test_a_stop_just_when_the_time_of_a_hook_is_over_is_no_failure() -> No
         ended.set()
     assert problems == []
     assert made.problem == "not waited for, because the run was stopped"
+
+
+CHAT = "/v1/chat/completions"
+MODEL_RESPONSE = {
+    "choices": [{"index": 0, "message": {"content": "word"}, "finish_reason": "stop"}]
+}
+
+
+class Server:
+    """Notes the paths of requests in the order in which they are responded to."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.goes_on, self.was_called = asyncio.Event(), asyncio.Event()
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.path != CHAT:
+            self.was_called.set()
+            await self.goes_on.wait()
+        self.log.append(request.path)
+        return web.json_response(MODEL_RESPONSE)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    found = Server()
+    app = web.Application()
+    app.router.add_post("/{path:.*}", found.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield found
+    await runner.cleanup()
+
+
+def profiled(server: Server, **load: Any) -> dict[str, Any]:
+    made = config(server.url, concurrency=1, requests=3, **load)
+    return made | {"endpoint": made["endpoint"] | {"streaming": False, "server_profiler": True}}
+
+
+async def test_a_held_run_is_ready_when_its_first_hooks_have_been_called(
+    server: Server, tmp_path: Path
+) -> None:
+    async with stack(profiled(server), tmp_path, is_held=True) as run:
+        await asyncio.wait_for(server.was_called.wait(), WAIT_S)
+        assert run.records_manager.status().state == "configuring"
+        server.goes_on.set()
+        await run.wait_for_state("ready")
+        assert server.log == ["/start_profile"]
+        run.records_manager.start(time_ns())
+        summary = await run.results()
+    assert server.log == ["/start_profile", *[CHAT] * 3, "/stop_profile"]
+    assert [call["problem"] for call in summary["aiperf_svc"]["hooks"]] == ["", ""]
+
+
+async def test_hooks_between_two_phases_are_called_between_them_in_a_held_run_too(
+    server: Server, tmp_path: Path
+) -> None:
+    server.goes_on.set()
+    settings = profiled(server, warmup={"requests": 2})
+    async with stack(settings, tmp_path, is_held=True) as run:
+        await run.wait_for_state("ready")
+        assert server.log == []
+        run.records_manager.start(time_ns())
+        await run.results()
+    assert server.log == [*[CHAT] * 2, "/start_profile", *[CHAT] * 3, "/stop_profile"]
+
+
+async def test_a_profiler_is_stopped_if_a_held_run_is_cancelled_before_its_start(
+    server: Server, tmp_path: Path
+) -> None:
+    server.goes_on.set()
+    async with stack(profiled(server), tmp_path, is_held=True) as run:
+        await run.wait_for_state("ready")
+        run.records_manager.cancel("enough")
+        await run.wait_for_state("cancelled")
+        await run.services[Service.TIMING_MANAGER.value].finished.wait()
+    assert server.log == ["/start_profile", "/stop_profile"]

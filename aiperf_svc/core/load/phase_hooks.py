@@ -3,6 +3,7 @@
 from typing import Literal
 from urllib.parse import urlsplit
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.outcomes import Phase
@@ -30,6 +31,19 @@ def origins(endpoint: Endpoint) -> tuple[str, ...]:
     parts = [urlsplit(url) for url in endpoint.all_urls]
     found = (f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in parts)
     return tuple(dict.fromkeys(found))
+
+
+def first_phase(config: BenchmarkConfig) -> Phase:
+    """Return the phase that begins the load."""
+    return Phase.PROFILING if config.load.warmup is None else Phase.WARMUP
+
+
+def longest_before_load_ns(config: BenchmarkConfig) -> int:
+    """Return the longest time of the hooks before the first phase."""
+    endpoint = config.endpoint
+    hooks = hooks_at(endpoint, "before", first_phase(config), is_first=True)
+    once = sum(hook.timeout or endpoint.request_timeout for hook in hooks)
+    return once * len(origins(endpoint))
 
 
 def problem_of(hook: Hook, status: int, message: str) -> str:
