@@ -12,11 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import yaml
 from in_one_loop import stack
-from moto.server import ThreadedMotoServer
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
@@ -50,6 +48,9 @@ class Store:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
+    # Imported here: each process of pytest imports all modules of tests.
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
@@ -62,6 +63,8 @@ def server() -> Iterator[str]:
 def store(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
+    import boto3
+
     client = boto3.client("s3", endpoint_url=server, region_name="us-east-1")
     client.create_bucket(Bucket=BUCKET)
     yield Store(server, client)

@@ -4,13 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 from pydantic import ValidationError
 
 from aiperf_svc.adapters.trackers import mlflow_runs
@@ -35,6 +34,12 @@ def _local_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
+def mlflow() -> Any:
+    """Imported here: it takes a second, and each process of pytest imports all modules of tests."""
+    return import_module("mlflow")
+
+
+@pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     with running(MockServerConfig(ttft="2ms", itl="1ms", tokens=5)) as mock:
         yield mock.url
@@ -52,8 +57,9 @@ def measured(folder: Path, url: str, *flags: str) -> tuple[int, dict[str, Any], 
 
 
 def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    url: str, tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     away = ("--mlflow-tracking-uri", "http://127.0.0.1:9", "--mlflow-experiment", "nightly")
     wandb = ("--wandb-project", "bench", "--wandb-tag", "nightly")
@@ -74,7 +80,7 @@ def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
     flags = ("--mlflow-tracking-uri", store, "--mlflow-tag", "team:perf", "--mlflow-run-name", "a")
     assert main(["track", str(folder), *flags]) == 0
     assert f"in 'nightly' at {store}" in capsys.readouterr().out
-    client = MlflowClient(tracking_uri=store)
+    client = mlflow.MlflowClient(tracking_uri=store)
     experiment = client.get_experiment_by_name("nightly")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
@@ -107,19 +113,19 @@ def test_the_trials_of_an_experiment_are_filed_each_by_hand(
 
 
 def test_a_run_that_could_not_be_filed_whole_is_ended_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = FinishedFolder(folder=tmp_path, name="a", params={"load.requests": "1"},
                               metrics={}, tags={}, was_cancelled=False, ended_ms=1)  # fmt: skip
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise MlflowException("too large")
+        raise mlflow.exceptions.MlflowException("too large")
 
-    monkeypatch.setattr(MlflowClient, "log_batch", refuse)
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", refuse)
     store = f"file:{tmp_path}/mlruns"
     with pytest.raises(EnvironmentProblem, match="too large"):
         mlflow_runs.send(finished, Mlflow(tracking_uri=store))
-    client = MlflowClient(tracking_uri=store)
+    client = mlflow.MlflowClient(tracking_uri=store)
     experiment = client.get_experiment_by_name("aiperf")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
