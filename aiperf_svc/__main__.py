@@ -13,6 +13,9 @@ def main() -> int:
         import signal
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        from aiperf_svc.adapters.host.collector import hold_back_collector
+
+        hold_back_collector()
         from aiperf_svc.cli import main as cli
 
         return cli.main()

@@ -67,14 +67,12 @@ def become_ordered(fd: int) -> list[str]:
 
 def _import_services() -> None:
     # Here and not above: the runner imports this module.
-    gc.disable()
     from aiperf_svc.adapters.host.machine import raise_fd_limit
     from aiperf_svc.protocol.messages import Service
     from aiperf_svc.services.host import service_class
 
     for service in Service:
         service_class(service)
-    gc.enable()
     # The runner plans with the limit that its own call of this has given.
     raise_fd_limit()
 

@@ -14,6 +14,7 @@ from typing import Any
 import uvloop
 
 from aiperf_svc.adapters.host.child_processes import die_with_parent
+from aiperf_svc.adapters.host.collector import resume_collector
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.memory import give_back_memory
@@ -38,6 +39,8 @@ def run_services(names: Sequence[Service]) -> int:
     """Run the services until the run has ended, in a pod until they are told to stop. Returns an
     exit code."""
     die_with_parent()
+    # A worker's pauses are short: a first search of all that is new by then would be a long one.
+    resume_collector()
     try:
         context = read_context()
         _share_cores(context, names)

@@ -1,0 +1,42 @@
+"""The garbage collector of a command: not while it is imported, as usual when it works."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+USUAL = gc.get_threshold()
+RUN = """
+import gc, signal, sys
+from aiperf_svc.__main__ import main
+from aiperf_svc.adapters.host import collector
+sys.argv = {words!r}
+before = gc.get_stats()[0]["collections"]
+main()
+print(gc.get_stats()[0]["collections"] - before, file=sys.stderr)
+"""
+HELD_BACK = """
+import gc
+from aiperf_svc.adapters.host.collector import IMPORTED, hold_back_collector, resume_collector
+hold_back_collector()
+{then}
+print(*gc.get_threshold())
+"""
+
+
+def said(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return (done.stderr or done.stdout).strip()
+
+
+def test_a_command_is_imported_without_a_search_for_garbage() -> None:
+    words = ["aiperf-svc", "profile", "-u", "h", "-m", "m", "--concurrency", "1", "--dry-run"]
+    assert said(RUN.format(words=words)) == "0"
+
+
+@pytest.mark.parametrize("then", ["kept = [[] for _ in range(IMPORTED + 1)]", "resume_collector()"])
+def test_garbage_is_collected_as_usual_after_the_imports(then: str) -> None:
+    assert said(HELD_BACK.format(then=then)) == " ".join(map(str, USUAL))
