@@ -192,7 +192,7 @@ def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_pa
     assert command.code in FINISHED, command.errors
     search = found["results"]["search"]
     assert (search["ending"], search["holds"]) == ("bracketed", 2)
-    assert search["answer"].startswith("holds 2 users, breaks at")
+    assert search["result"].startswith("holds 2 users, breaks at")
     command.assert_nothing_is_left()
 
 
@@ -217,7 +217,7 @@ def test_a_load_that_breaks_for_certain_ends_early(tmp_path: Path) -> None:
         requests = mock.truth()["requests"]
     assert command.code is ExitCode.SLO_MISSED, command.errors
     assert found["results"]["search"]["ending"] == "breaks-at-once"
-    assert "ended early" in found["results"]["search"]["answer"]
+    assert "ended early" in found["results"]["search"]["result"]
     assert [(t["state"], t["cause"]) for t in trials(tmp_path)] == [("done", "ended-early")] * 2
     # The second trial confirms, and would be three times as long.
     assert requests < rate * seconds * 4 / 2

@@ -210,7 +210,7 @@ def _front(found: Front) -> dict[str, Any]:
 
 
 def _search(search: SearchReport) -> dict[str, Any]:
-    return {"answer": search.answer, **msgspec.structs.asdict(search)}
+    return {"result": search.result, **msgspec.structs.asdict(search)}
 
 
 def _slo(row: TrialRow) -> str:

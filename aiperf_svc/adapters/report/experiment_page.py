@@ -59,7 +59,7 @@ def _facts(summary: ExperimentSummary) -> list[str]:
 
 def _answer(search: SearchReport) -> str:
     tone = "valid" if search.ending is Ending.BRACKETED else "degraded"
-    said = escape(f"{search.parameter} {search.answer}")
+    said = escape(f"{search.parameter} {search.result}")
     return f'<div class="verdict {tone}"><h2>{said}</h2></div>'
 
 

@@ -1,4 +1,4 @@
-"""What an experiment answers: which combination is best, and which are on the front of throughput
+"""What an experiment shows: which combination is best, and which are on the front of throughput
 against latency."""
 
 from collections.abc import Iterable, Sequence

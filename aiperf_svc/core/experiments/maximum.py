@@ -1,7 +1,7 @@
 """Searches the load at which a metric is highest, over one or two parameters.
 
 A pure machine as `Search` is. A coarse grid on the logarithm comes first, then the middles between
-the best point and its neighbours. The answer is not the best point alone: from the points the
+the best point and its neighbours. The result is not the best point alone: from the points the
 results make the front of throughput against latency.
 """
 

@@ -1,4 +1,4 @@
-"""The result of a search: its answer in a sentence, the curve of all points, and where it bends."""
+"""The result of a search: one sentence, the curve of all points, and where it bends."""
 
 from collections.abc import Iterable
 from typing import Self
@@ -27,7 +27,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     """Greatest width of the bracket that was asked for."""
     knee: float | None
     """Where the isotonic curve of the share beyond the limit passes the allowed share; a value
-    within the bracket that helps to plot, not the answer."""
+    within the bracket that helps to plot, not the result."""
     points: tuple[SearchPoint, ...]
     trials: int
 
@@ -58,7 +58,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.breaks / self.holds - 1
 
     @property
-    def answer(self) -> str:
+    def result(self) -> str:
         """The result in one sentence."""
         holds, breaks = self._value(self.holds), self._value(self.breaks)
         runs = f"{self.confirmations} confirmation{'' if self.confirmations == 1 else 's'}"
@@ -88,9 +88,9 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
                 return f"undecided ({self.reason}): the trials are too short to tell"
 
     def lines(self) -> list[str]:
-        """Return the answer, what limits it, and a table of the points."""
+        """Return the result, what limits it, and a table of the points."""
         width = self.width
-        found = [self.answer]
+        found = [self.result]
         if self.ending is Ending.BRACKETED and width is not None and width > self.precision * 1.001:
             found.append(
                 f"the bracket is {width:.1%} wide, asked for {self.precision:.1%}: longer trials "

@@ -119,8 +119,8 @@ class Fio(Workload[FioSpec]):
 
 
 def _write_files(spec: FioSpec, rank: Rank) -> tuple[str, ...]:
-    """Writes every block that a run may read or overwrite: a volume answers reads of blocks that
-    were never written without touching its disks."""
+    """Writes every block that a run may read or overwrite: a volume serves reads of blocks that
+    nobody has written without touching its disks."""
     run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=_jobs(spec))
     return (
         *_common(spec, run, rank),

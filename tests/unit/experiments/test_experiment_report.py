@@ -101,10 +101,10 @@ def test_names_values_and_reasons_cannot_be_markup() -> None:
 
 
 def test_an_experiment_in_which_everything_failed_has_a_page_and_a_table() -> None:
-    outcomes = [outcome(1, {"load.concurrency": 1}, state="failed", reason="no answer")]
+    outcomes = [outcome(1, {"load.concurrency": 1}, state="failed", reason="no response")]
     page = experiment_page.render(summarise(outcomes), CONFIG).decode()
     assert "1 of 1 trials does not count." in page
-    assert "left out: trial 1 (load.concurrency=1): failed: no answer" in printed(outcomes)
+    assert "left out: trial 1 (load.concurrency=1): failed: no response" in printed(outcomes)
     assert "0 trials of 0 combinations" in printed([])
 
 
@@ -181,7 +181,7 @@ def test_the_terminal_and_the_file_have_the_answer_of_a_search(tmp_path: Path) -
     assert "holds 32 users, breaks at 64" in text.getvalue()
     write_experiment(tmp_path, CONFIG, summarise(outcomes), a_search())
     found = json.loads((tmp_path / "experiment.json").read_text())["search"]
-    assert found["answer"].startswith("holds 32 users, breaks at 64")
+    assert found["result"].startswith("holds 32 users, breaks at 64")
     assert [each["value"] for each in found["points"]] == [1.0, 8.0, 32.0, 64.0]
 
 

@@ -75,7 +75,7 @@ def test_what_is_not_to_be_used_is_left_out_and_named() -> None:
         outcome(
             3, {"load.concurrency": 4}, throughput=1.0, verdict="invalid", cause="client-bound"
         ),
-        outcome(4, {"load.concurrency": 4}, state="failed", reason="no answer", throughput=1.0),
+        outcome(4, {"load.concurrency": 4}, state="failed", reason="no response", throughput=1.0),
         outcome(5, {"load.concurrency": 4}),
     ]
     (found,) = summarise([*good, *bad]).combinations
@@ -84,7 +84,7 @@ def test_what_is_not_to_be_used_is_left_out_and_named() -> None:
     reasons = {row.number: row.left_out for row in found.left_out}
     assert reasons == {
         3: "invalid: client-bound",
-        4: "failed: no answer",
+        4: "failed: no response",
         5: "nothing was measured",
     }
 

@@ -98,15 +98,15 @@ def test_a_search_that_never_breaks_says_so_after_longer_runs() -> None:
     asked = carry_out(search, math.inf)
     assert [p["load.request_rate"] for p in asked if "load.duration" in p] == [100] * 3
     assert search.ending is Ending.NEVER_BREAKS
-    assert SearchReport.of(search).answer.startswith("holds 100 req/s, the end of the range")
+    assert SearchReport.of(search).result.startswith("holds 100 req/s, the end of the range")
 
 
 def test_a_search_that_breaks_at_once_says_so_after_longer_runs() -> None:
     search = searched()
     assert len(carry_out(search, 0)) == 4
     assert search.ending is Ending.BREAKS_AT_ONCE
-    answer = SearchReport.of(search).answer
-    assert answer.startswith("breaks at 1 req/s, the start of the range (p99 TTFT 512 ms > 500 ms)")
+    result = SearchReport.of(search).result
+    assert result.startswith("breaks at 1 req/s, the start of the range (p99 TTFT 512 ms > 500 ms)")
 
 
 def test_a_client_that_is_the_limit_is_never_the_servers_limit() -> None:
@@ -118,16 +118,16 @@ def test_a_client_that_is_the_limit_is_never_the_servers_limit() -> None:
     assert upper is not None
     assert lower.value <= 700 < upper.value
     assert (lower.confirmations, upper.runs) == (3, 1)
-    answer = SearchReport.of(search).answer
-    assert "the client is the limit, not the server (late by 20 ms)" in answer
-    assert "breaks" not in answer
+    result = SearchReport.of(search).result
+    assert "the client is the limit, not the server (late by 20 ms)" in result
+    assert "breaks" not in result
 
 
 def test_a_trial_without_a_usable_result_ends_the_range_there() -> None:
     search = searched(low=100, high=1600)
     carry_out(search, 300, above=UNUSABLE)
     assert search.ending is Ending.UNUSABLE
-    assert "tells nothing of the server: a worker was lost" in SearchReport.of(search).answer
+    assert "tells nothing of the server: a worker was lost" in SearchReport.of(search).result
 
 
 def test_a_point_that_is_not_clear_gets_a_longer_run_at_once() -> None:

@@ -29,7 +29,7 @@ def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
     return RunOutcome(**{**given, **fields})
 
 
-NOT_REACHED = failed_outcome(EnvironmentProblem("nobody answers"))
+NOT_REACHED = failed_outcome(EnvironmentProblem("nothing responds"))
 REFUSED = failed_outcome(ConfigError("no such model"))
 
 
@@ -74,7 +74,7 @@ def test_the_files_hold_every_run_and_an_exact_total(
     assert json.loads(said.out)["results"] == joint
     assert (joint["total_of"], joint["exit_code"]) == (["eu", "us"], int(code))
     eu, us, asia = joint["members"]
-    assert (eu["folder"], asia["folder"], asia["reason"]) == ("eu", "", "nobody answers")
+    assert (eu["folder"], asia["folder"], asia["reason"]) == ("eu", "", "nothing responds")
     for tag in ("request_count", "total_osl"):
         total = joint["total"][tag]["avg"]
         assert total == eu["metrics"][tag]["avg"] + us["metrics"][tag]["avg"]
@@ -85,6 +85,6 @@ def test_the_files_hold_every_run_and_an_exact_total(
     assert "the total is without asia" in said.err
     page = (tmp_path / "report.html").read_text()
     assert '<a href="eu/report.html">eu</a>' in page
-    assert "nobody answers" in page
+    assert "nothing responds" in page
     head = (tmp_path / "joint.csv").read_text().splitlines()[0]
     assert head == "metric,unit,eu,us,asia,total"
