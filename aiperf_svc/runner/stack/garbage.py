@@ -152,7 +152,7 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
         if not chosen:
             return done
         for name in chosen:
-            nothing = f"{name}: nothing in the cluster has its label; what a state knows of it"
+            nothing = f"{name}: what its state lists; nothing in the cluster has its label"
             terminal.say(f"to remove: {_said(found[name]) if name in found else nothing}")
             if folder := _folder_to_resume(home, name):
                 terminal.say(f"  instead, --resume {folder} goes on with its experiment")
