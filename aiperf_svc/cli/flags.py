@@ -52,8 +52,9 @@ TARGET = (
         "address of the server, http://host:port; http:// may be left out; again for more", "URL",
         kind="again", read=values.pages),
     Flag(("--url-strategy",), "endpoint.url_strategy",
-        "with several addresses: round_robin (default), or least_in_flight, the one with the "
-        "fewest requests of a worker in flight", "STRATEGY", read=values.word),
+        "with several addresses: round_robin (default); least_in_flight, the one with the fewest "
+        "requests of a worker in flight; or per_user, the same one for a prompt or conversation "
+        "each time that it is sent", "STRATEGY", read=values.word),
     Flag(("--model", "-m", "--model-names"), "endpoint.model",
         "model to ask for; several, separated by commas, take the prompts in turn", "NAME",
         read=values.names),
@@ -305,7 +306,8 @@ DATASET = (
     Flag(("--public-dataset",), "dataset.public",
         "take the prompts from a public dataset: sharegpt", "NAME"),
     Flag(("--dataset-order", "--dataset-sampling-strategy"), "dataset.order",
-        "sequential (default) or shuffled", "ORDER", read=values.dataset_order),
+        "sequential (default); shuffled: each prompt once before any comes again; or random: each "
+        "is drawn with replacement", "ORDER", read=values.dataset_order),
     Flag(("--tokenizer",), "tokenizer.name",
         "tokenizer.json, a folder with one, or a hub name: counts tokens exactly", "NAME"),
     Flag(("--tokenizer-revision",), "tokenizer.revision", "revision on the hub (default: main)",

@@ -85,6 +85,7 @@ class BenchmarkConfig(Model):
         dataset, api = self.dataset, self.endpoint.type
         if api in WITHOUT_STREAMS and self.endpoint.streaming:
             raise ValueError(f"{{endpoint.streaming}}: the {api} API does not stream")
+        self._check_order()
         if dataset.passages != Passages() and api not in RANKINGS:
             raise ValueError(
                 f"{{dataset.passages}} needs {{endpoint.type}} {', '.join(RANKINGS[:-1])} or "
@@ -117,6 +118,20 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 "{tokenizer.apply_chat_template} needs {endpoint.type} "
                 f"{', '.join(MESSAGE_APIS[:-1])} or {MESSAGE_APIS[-1]}, not {api}"
+            )
+
+    def _check_order(self) -> None:
+        if self.dataset.order != "random":
+            return
+        if self.dataset.kind in TRACES:
+            raise ValueError(
+                f"{{dataset.order}} random: rows of {{dataset.kind}} {self.dataset.kind} are read "
+                "one after the other; expected sequential or shuffled"
+            )
+        if self.load.user_centric is not None:
+            raise ValueError(
+                "{dataset.order} random: users of {load.user_centric} take one conversation after "
+                "the other; expected sequential or shuffled"
             )
 
     def _check_sounds_alone(self) -> None:

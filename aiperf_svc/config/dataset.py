@@ -83,7 +83,9 @@ class Dataset(Model):
     max_download: SizeBytes = 2 * 2**30
     entries: Annotated[int, Field(gt=0)] | None = None
     """Number of distinct prompts: 1,000 when synthetic, 100 of a random pool, all of a file."""
-    order: Literal["sequential", "shuffled"] = "sequential"
+    order: Literal["sequential", "shuffled", "random"] = "sequential"
+    """Shuffled: each entry once, in another order in each pass. Random: each is drawn, with
+    replacement."""
     input_tokens: Length = Length(mean=550)
     """Of a ranking, the tokens of the query alone."""
     mix: tuple[Shape, ...] = ()

@@ -63,6 +63,7 @@ class Tls(Model):
         return self
 
 
+UrlStrategy = Literal["round_robin", "least_in_flight", "per_user"]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][!#$%&'*+.^_`|~0-9A-Za-z-]*$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
 """A header value without line breaks, since a line break would begin another header."""
@@ -86,9 +87,10 @@ class Endpoint(Hooks):
     http2: bool = False
     """Requests go over HTTP/2: chosen by ALPN for https URLs, without asking (prior knowledge) for
     http URLs. One request at a time on each connection, as over HTTP/1.1."""
-    url_strategy: Literal["round_robin", "least_in_flight"] = "round_robin"
-    """With several URLs: each in turn, or the one to which a worker has the fewest requests in
-    flight. All turns of a conversation go to one."""
+    url_strategy: UrlStrategy = "round_robin"
+    """With several URLs: each in turn, the one to which a worker has the fewest requests in flight,
+    or one for each user, which is an entry of the dataset: it goes there each time that it is sent.
+    All turns of a conversation go to one."""
     type: EndpointType = EndpointType.CHAT
     model: Annotated[str, Field(min_length=1)]
     models: tuple[Annotated[str, Field(min_length=1)], ...] = ()

@@ -8,6 +8,7 @@ dataset blocks and replies to its clock probes.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ from aiperf_svc.core.control.control_intervals import (
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_choice import shift_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
@@ -158,7 +160,9 @@ class Worker(BaseService):
         until_mono_ns = mono_ns() + config.endpoint.wait_for_server
         targets = [await self._find_target(each, until_mono_ns) for each in self._configs]
         target = targets[0]
-        self._entries = entries = EntryCache(target, self._wanted.put_nowait)
+        self._entries = entries = EntryCache(
+            target, self._wanted.put_nowait, partial(order_of, config)
+        )
         self._generator = generator = generator_of(
             config,
             run_id=self.context.run_id,
@@ -218,9 +222,8 @@ class Worker(BaseService):
         if len(targets) == 1:
             return InferenceClient(targets[0], **given)
         config = self.context.inference
-        is_least = config.endpoint.url_strategy == "least_in_flight"
-        shift = shift_of(config)
-        return SeveralTargets(targets, shift=shift, is_least_in_flight=is_least, **given)
+        strategy, shift = config.endpoint.url_strategy, shift_of(config)
+        return SeveralTargets(targets, shift=shift, strategy=strategy, **given)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
         finding = said = ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from arro3.io import read_parquet
 from running_command import FINISHED, Command, artifacts
 
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -101,12 +102,40 @@ def test_one_run_asks_each_address_in_turn_and_one_that_is_down_has_its_share_of
     assert [each["error_request_count"]["avg"] for each in targets] == [0, 20, 0]
     assert results["request_count"]["avg"] == 40
     assert results["error_request_count"]["avg"] == 20
+    (error,) = results["error_summary"]
+    assert error["error_details"]["message"].startswith(nobody.removeprefix("http://") + ": ")
     counts = [each.get("request_latency", {}).get("count", 0) for each in targets]
     assert results["request_latency"]["count"] == sum(counts)
     accounts = results["aiperf_svc"]["accounts"]
     assert (accounts["granted"], accounts["completed"], accounts["errored"]) == (60, 40, 20)
     assert accounts["violations"] == []
     command.assert_nothing_is_left()
+
+
+def test_the_prompts_of_a_user_go_to_one_address_each_time_that_they_are_sent(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [[f"turn {turn} of user {user}" for turn in range(2)] for user in range(5)]
+    prompts.write_text("\n".join(json.dumps({"turns": each}) for each in lines))
+    with running(MockServerConfig(truth=True, ttft="1ms", tokens=2)) as other:
+        before = mock.truth()["requests"]
+        flags = ("-u", other.url, "--url-strategy", "per_user", "--dataset-order", "shuffled")
+        command = Command(
+            tmp_path,
+            mock.url,
+            *(*flags, "--concurrency", "3", "--request-count", "100"),
+            *("--input-file", str(prompts), "--custom-dataset-type", "multi_turn"),
+        )
+        results = command.finish()["results"]
+        served = [mock.truth()["requests"] - before, other.truth()["requests"]]
+    assert command.code in FINISHED, command.errors
+    targets = results["aiperf_svc"]["targets"]
+    assert [each["request_count"]["avg"] for each in targets] == served == [60, 40]
+    table = read_parquet(artifacts(tmp_path) / "records.parquet").read_all()
+    at = zip(table["entry"].to_pylist(), table["target"].to_pylist(), strict=True)
+    assert Counter(at) == {(entry, entry % 2): 20 for entry in range(5)}
+    assert results["aiperf_svc"]["accounts"]["violations"] == []
 
 
 def test_the_least_busy_address_is_asked_and_each_model_has_its_prompts(

@@ -331,7 +331,7 @@ class InferenceClient:
                     text = "timed out while connecting"
                     if conn.state == CONNECTING:
                         self._pool.failed(conn, text)
-                    text = f"{conn.address.name}: {text}"
+                    text = f"{conn.address.place}: {text}"
                     self._in_flight.fail(conn, ErrorKind.CONNECT, text)
                     continue
             elif request is not None:

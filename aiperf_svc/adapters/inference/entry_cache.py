@@ -12,6 +12,7 @@ from collections.abc import Callable
 from aiperf_svc.adapters.inference.request import PreparedTurn
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.endpoints.forced_length import without_forced_length
+from aiperf_svc.core.load.entry_order import EntryOrder
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import Conversation, DatasetBlock, Turn
 
@@ -73,8 +74,15 @@ class Entry:
 class EntryCache:
     """Finds entries by phase and credit index; `request(block)` asks for a missing block."""
 
-    def __init__(self, target: Target, request: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        request: Callable[[int], None],
+        order_of: Callable[[int], EntryOrder | None] = lambda count: None,
+    ) -> None:
+        """`order_of` returns the order of so many entries, if it is not that of the dataset."""
         self._target = target
+        self._order_of = order_of
         self.leaves_length_free = False
         """Requests go without the members that force an output length."""
         self._request = request
@@ -90,6 +98,8 @@ class EntryCache:
         """First entry of each block."""
         self._block_count = 0
         self._sizes = {int(Phase.WARMUP): (0, 1), int(Phase.PROFILING): (0, 1)}
+        self._orders: dict[int, EntryOrder | None] = {}
+        """By phase."""
         self._all: list[Entry] | None = None
 
     @property
@@ -111,6 +121,9 @@ class EntryCache:
             rest = block.entry_count - own
             self._sizes[int(Phase.PROFILING)] = (0, rest)
             self._sizes[int(Phase.WARMUP)] = (rest, own) if own else (0, rest)
+            self._orders = {
+                phase: self._order_of(count) for phase, (_, count) in self._sizes.items()
+            }
             if block.is_streamed:
                 self._most_bytes = AHEAD_BYTES
         self._asked.discard(block.block)
@@ -146,7 +159,8 @@ class EntryCache:
         """Return the entry that a credit sends. If it is not there yet, ask for it and return
         None."""
         first, count = self._sizes[phase]
-        number = first + index % count
+        order = self._orders.get(phase)
+        number = first + (index % count if order is None else order.entry(index))
         if self._all is not None:
             return self._all[number]
         at = bisect_right(self._starts, number) - 1
@@ -160,8 +174,8 @@ class EntryCache:
 
     def whole(self, phase: int) -> list[Entry] | None:
         """Return all entries of a phase, of which credit `index` sends `whole[index % len(whole)]`;
-        None while, or where, not all of them are here."""
-        if self._all is None:
+        None while, or where, not all of them are here, and where they have another order."""
+        if self._all is None or self._orders[phase] is not None:
             return None
         first, count = self._sizes[phase]
         return self._all[first : first + count]

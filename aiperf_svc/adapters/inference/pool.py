@@ -134,7 +134,7 @@ class ConnectionPool:
     def connect_message(self, address: TargetAddress) -> str:
         """Return why a request got no connection; the last attempt was at this address."""
         count = len(self.addresses.in_use)
-        message = f"{address.name}: {address.error}"
+        message = f"{address.place}: {address.error}"
         if count > 1 and not self.addresses.has_up:
             message += f" (and no other of the target's {count} addresses is up)"
         return message

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.inference.in_flight import OnEnd
 from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.config.endpoint import UrlStrategy
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.domain.request_ids import TARGET_SHIFT
 from aiperf_svc.protocol.messages import AddressUse
@@ -27,17 +28,19 @@ class SeveralTargets:
         targets: Sequence[Target],
         *,
         shift: int,
-        is_least_in_flight: bool = False,
+        strategy: UrlStrategy = "round_robin",
         on_end: OnEnd,
         on_timer: Callable[[int], None],
         on_batch: Callable[[bytes, bytes, bytes, int], None],
         poll_every_ns: int,
         on_part: Callable[[Request], None] | None = None,
     ) -> None:
-        """`shift` is added to the index of a request to find its target, or with
-        `is_least_in_flight` the one that is preferred among equals."""
+        """`shift` is added to the index of a request, or with `per_user` to the number of its
+        entry, to find its target; or with `least_in_flight` the one that is preferred among
+        equals."""
         records = RawRecords(on_batch)
-        self._is_least_in_flight = is_least_in_flight
+        self._is_per_user = strategy == "per_user"
+        self._is_least_in_flight = strategy == "least_in_flight"
         self.parts = [
             InferenceClient(
                 target,
@@ -105,7 +108,8 @@ class SeveralTargets:
 
     def send(self, request: Request) -> Connection | None:
         """Write a request to its target; returns the connection, as the client of one does."""
-        number = (request.index + self._shift) % self._count
+        chosen_by = request.entry if self._is_per_user else request.index
+        number = (chosen_by + self._shift) % self._count
         if self._is_least_in_flight:
             number = self._least_in_flight(request, number)
         if number:

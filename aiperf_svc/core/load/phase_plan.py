@@ -12,6 +12,7 @@ from aiperf_svc.config.load_shapes import Arrival, Bursts, UserCentric
 from aiperf_svc.config.urls import address_of, is_loopback
 from aiperf_svc.core.load.arrivals import Curve
 from aiperf_svc.core.load.bursts import BurstCurve
+from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.rate_curve import curve_of
 from aiperf_svc.core.load.user_schedule import UserSchedule
 from aiperf_svc.domain.outcomes import Phase
@@ -135,7 +136,10 @@ def _plan(
     turns = turns_of(phase, shape)
     users = load.user_centric
     first = UserSchedule(users=users.users, rate=users.rate, turns=turns).first if users else []
-    credits, last_turns = credits_for(requests, turns, first)
+    order = order_of(config, len(turns)) if requests is not None and len(turns) else None
+    # So many conversations have at least so many requests.
+    taken = turns if order is None else turns[order.entries(requests or 0)]
+    credits, last_turns = credits_for(requests, taken, first)
     scheduled = len(shape.due_ns) // 8
     if load.fixed_schedule and (credits is None or credits > scheduled):
         # A trace is replayed once.

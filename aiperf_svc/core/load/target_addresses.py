@@ -40,6 +40,9 @@ class TargetAddress:
     def __init__(self, socket_address: SocketAddress) -> None:
         self.socket_address = socket_address
         self.name = str(socket_address.address[0])
+        host = f"[{self.name}]" if ":" in self.name else self.name
+        self.place = f"{host}:{socket_address.address[1]}"
+        """Address with its port, which may be all that tells two targets apart."""
         self.connections = 0
         """Number of connections made."""
         self.requests = 0

@@ -219,12 +219,13 @@ def _histograms(
 
 
 def _errors(rows: Rows, readers: Sequence[ResponseReader]) -> tuple[ErrorSample, ...]:
-    """Return the errors by phase, kind and status, with the first message of each."""
-    found: dict[tuple[int, int, int], list[Any]] = {}
+    """Return the errors by phase, kind, status and target, with the first message of each."""
+    found: dict[tuple[int, int, int, int], list[Any]] = {}
     for i in np.flatnonzero(rows["error"]).tolist():
-        key = (int(rows["phase"][i]), int(rows["error"][i]), int(rows["status"][i]))
+        phase, kind, status, target = rows[["phase", "error", "status", "target"]][i].item()
+        key = (phase, kind, status, target)
         found.setdefault(key, [readers[i].message, 0])[1] += 1
     return tuple(
         ErrorSample(Phase(phase), kind, status, message, count)
-        for (phase, kind, status), (message, count) in found.items()
+        for (phase, kind, status, _), (message, count) in found.items()
     )

@@ -1,12 +1,14 @@
 """A worker's part of the dataset: what is fetched, what is kept, what is asked for."""
 
 from array import array
+from typing import Any
 
 import pytest
 
 from aiperf_svc.adapters.inference import entry_cache
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.core.load.entry_order import EntryOrder
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import Conversation, DatasetBlock, Turn
 
@@ -20,11 +22,11 @@ FIRST = [sum(LENGTHS[:number]) for number in range(BLOCKS)]
 class Server:
     """Serves what a cache asks for, one block at a time, as a worker does."""
 
-    def __init__(self, *, is_streamed: bool = False) -> None:
+    def __init__(self, *, is_streamed: bool = False, **given: Any) -> None:
         self.is_streamed = is_streamed
         self.asked: list[int] = []
         target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
-        self.cache = EntryCache(target, self.asked.append)
+        self.cache = EntryCache(target, self.asked.append, **given)
 
     def respond_to_all(self, *, at_most: int = 100) -> int:
         """Until nothing is asked for any more; how many blocks were given."""
@@ -61,6 +63,17 @@ def test_a_dataset_that_fits_is_fetched_whole_and_once() -> None:
     found = server.cache.find(int(Phase.PROFILING), 39)
     assert found is not None
     assert found.number == 39
+
+
+def test_entries_in_another_order_are_found_by_it_and_not_taken_as_a_list() -> None:
+    order = EntryOrder("random", ENTRIES, 1)
+    server = Server(order_of=lambda count: EntryOrder("random", count, 1))
+    server.cache.fetch_what_fits()
+    server.respond_to_all()
+    phase = int(Phase.PROFILING)
+    assert server.cache.whole(phase) is None
+    found = [server.cache.find(phase, index) for index in range(2 * ENTRIES)]
+    assert [entry and entry.number for entry in found] == order.entries(2 * ENTRIES).tolist()
 
 
 def test_a_dataset_larger_than_the_cache_is_ready_when_the_cache_is_full(
