@@ -66,7 +66,7 @@ def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
     code, said, errors = measured(tmp_path, url, *away, *wandb)
     assert code == ExitCode.ERROR, errors
     assert "not sent to MLflow at http://127.0.0.1:9: " in said["artifact_error"]
-    assert "`aiperf-svc track FOLDER` sends it again" in said["artifact_error"]
+    assert "`aiperf-svc track FOLDER` sends what is missing" in said["artifact_error"]
     folder, results = tmp_path / said["artifacts"], said["results"]
     assert results["request_count"]["avg"] == 30
 
@@ -104,10 +104,32 @@ def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
 def test_the_trials_of_an_experiment_are_filed_each_by_hand(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from mlflow import MlflowClient
+
     _, said, _ = measured(tmp_path, url, "--num-profile-runs", "2")
     folder, store = tmp_path / said["artifacts"], f"file:{tmp_path}/mlruns"
     assert main(["track", str(folder), "--mlflow-tracking-uri", store]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    client = MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("aiperf")
+    assert experiment is not None
+    first = client.search_runs([experiment.experiment_id])
+    assert len(first) == len(capsys.readouterr().out.splitlines()) == 2
+
+    # One of them was not taken: only that one is sent when it is asked for again.
+    (_, missing) = sorted((folder / "trials").glob("*/trackers.json"))
+    missing.unlink()
+    assert main(["track", str(folder), "--mlflow-tracking-uri", store]) == 0
+    earlier, sent = capsys.readouterr().out.splitlines()
+    assert earlier.endswith("trackers.json)")
+    again = client.search_runs([experiment.experiment_id])
+    assert len(again) == 3
+    (new,) = {run.info.run_id for run in again} - {run.info.run_id for run in first}
+    assert f"MLflow run {new} in" in sent
+    assert main(["track", str(folder), "--mlflow-tracking-uri", store]) == 0
+    assert len(client.search_runs([experiment.experiment_id])) == 3
+    other = ("--mlflow-tracking-uri", store, "--mlflow-experiment", "other")
+    assert main(["track", str(folder), *other]) == 0
+    assert "sent earlier" not in capsys.readouterr().out.splitlines()[-1]
     assert main(["track", str(tmp_path), "--mlflow-tracking-uri", store]) == ExitCode.BAD_CONFIG
     assert "config.yaml: no such file" in capsys.readouterr().err
 
@@ -115,7 +137,7 @@ def test_the_trials_of_an_experiment_are_filed_each_by_hand(
 def test_a_run_that_could_not_be_filed_whole_is_ended_there(
     tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = FinishedFolder(folder=tmp_path, name="a", params={"load.requests": "1"},
+    finished = FinishedFolder(folder=tmp_path, name="a", run_id="r", params={"load.requests": "1"},
                               metrics={}, tags={}, was_cancelled=False, ended_ms=1)  # fmt: skip
 
     def refuse(*_: Any, **__: Any) -> None:

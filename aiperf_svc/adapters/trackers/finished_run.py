@@ -35,6 +35,7 @@ class FinishedFolder:
     folder: Path
     name: str
     """Name of the folder."""
+    run_id: str
     params: dict[str, str]
     """Keys of the config that are set, dotted, as text."""
     metrics: dict[str, float]
@@ -71,6 +72,7 @@ def read_finished(folder: Path) -> FinishedFolder:
     return FinishedFolder(
         folder=folder,
         name=folder.name,
+        run_id=str(tags["run_id"]),
         params=dict(_params(config)),
         metrics=dict(_metrics(content)),
         tags={f"aiperf_svc.{name}": str(value) for name, value in tags.items() if value},

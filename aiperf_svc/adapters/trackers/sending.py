@@ -1,19 +1,26 @@
 """Sends a finished run to each tracker that its config names. The libraries are optional: a run
 without a tracker neither needs nor imports them."""
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from aiperf_svc.adapters.trackers.finished_run import RESULTS, read_finished
+from aiperf_svc.adapters.trackers.finished_run import (
+    RESULTS,
+    FinishedFolder,
+    read_finished,
+)
+from aiperf_svc.adapters.trackers.sent_record import SentRecord
 from aiperf_svc.adapters.trackers.wandb_runs import KEY_VARIABLE, MODE_VARIABLE, lacks_key
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 
-AGAIN = "`aiperf-svc track FOLDER` sends it again"
+AGAIN = "`aiperf-svc track FOLDER` sends what is missing"
 
 
 def problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -30,36 +37,48 @@ def problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[tuple[str
 
 
 def send(folder: Path, artifacts: Artifacts) -> list[str]:
-    """Send a run, or each trial of an experiment that has results; return where they are. Raises
-    EnvironmentProblem that names the trackers which did not take it; the others have it."""
-    said, failed = [], []
+    """Send a run, or each trial of an experiment that has results, to the trackers that do not have
+    it; return where they are. Raises EnvironmentProblem that names the trackers which did not take
+    it; the others have it."""
+    said: list[str] = []
     # What the libraries print is no result.
     with redirect_stdout(sys.stderr):
         for each in _runs(folder):
-            for name, message in problems(artifacts, {KEY_VARIABLE: "checked when it is used"}):
-                failed.append(f"{name}: {message}")
+            failed = [
+                f"{name}: {message}"
+                for name, message in problems(artifacts, {KEY_VARIABLE: "checked when it is used"})
+            ]
+            if not failed:
+                finished, record = read_finished(each), SentRecord(each)
+                for into, send_to in _trackers(artifacts):
+                    where = record.find(into, finished.run_id)
+                    if where is not None:
+                        said.append(f"{where} (sent earlier, by {record.path})")
+                        continue
+                    try:
+                        where = send_to(finished)
+                        record.add(into, finished.run_id, where)
+                        said.append(where)
+                    except EnvironmentProblem as error:
+                        failed.append(str(error))
             if failed:
-                break
-            finished = read_finished(each)
-            if artifacts.mlflow is not None:
-                from aiperf_svc.adapters.trackers import mlflow_runs
-
-                try:
-                    said.append(mlflow_runs.send(finished, artifacts.mlflow))
-                except EnvironmentProblem as error:
-                    failed.append(str(error))
-            if artifacts.wandb is not None:
-                from aiperf_svc.adapters.trackers import wandb_runs
-
-                try:
-                    said.append(wandb_runs.send(finished, artifacts.wandb))
-                except EnvironmentProblem as error:
-                    failed.append(str(error))
-            if failed:
-                break
-    if failed:
-        raise EnvironmentProblem(f"not sent to {'; '.join(failed)}; {AGAIN}")
+                raise EnvironmentProblem(f"not sent to {'; '.join(failed)}; {AGAIN}")
     return said
+
+
+def _trackers(artifacts: Artifacts) -> Iterator[tuple[str, Callable[[FinishedFolder], str]]]:
+    """Yield the name of each tracker and project, and what sends a run there."""
+    if (mlflow := artifacts.mlflow) is not None:
+        from aiperf_svc.adapters.trackers import mlflow_runs
+
+        into = f"MLflow {mlflow.experiment!r} at {mlflow.tracking_uri}"
+        yield into, partial(mlflow_runs.send, into=mlflow)
+    if (wandb := artifacts.wandb) is not None:
+        from aiperf_svc.adapters.trackers import wandb_runs
+
+        mode = os.environ.get(MODE_VARIABLE, "online")
+        into = f"Weights & Biases {wandb.entity or ''}/{wandb.project}, {mode}"
+        yield into, partial(wandb_runs.send, into=wandb)
 
 
 def _runs(folder: Path) -> list[Path]:

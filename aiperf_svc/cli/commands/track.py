@@ -11,8 +11,9 @@ from aiperf_svc.domain.errors import ConfigError
 DESCRIPTION = """File a finished run, or the trials of an experiment, in MLflow or Weights & Biases.
 
 A run whose config names one does this itself; this is for one that was not taken, and for other
-runs. Each call makes a new run there. Keys come from the environment: MLFLOW_TRACKING_TOKEN, or
-MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; WANDB_API_KEY."""
+runs. What a tracker has is recorded in trackers.json of the run's folder, and is not sent there
+again. Keys come from the environment: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and
+MLFLOW_TRACKING_PASSWORD; WANDB_API_KEY."""
 
 _KEYS = ("artifacts.mlflow.", "artifacts.wandb.")
 _FLAGS = tuple(flag for flag in FLAGS if flag.key.startswith(_KEYS))
