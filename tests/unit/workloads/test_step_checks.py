@@ -12,7 +12,8 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.protocol.step_messages import CommandEnd, StepRecord
 from aiperf_svc.workloads.base import ClaimedBytes
-from aiperf_svc.workloads.checks import CHECKS, UNSENT_BYTES
+from aiperf_svc.workloads.checks import CHECKS
+from aiperf_svc.workloads.traffic_checks import UNSENT_BYTES
 
 VALID, DEGRADED, INVALID = "valid", "degraded", "invalid"
 MS = 1_000_000

@@ -1,0 +1,137 @@
+"""Checks of a tool: did every step run, on every rank, to its end and with a result?"""
+
+from aiperf_svc.core.verdict.check_result import Reason, graded
+from aiperf_svc.workloads.step_evidence import StepEvidence, not_retried, place_of, witnessed
+
+
+def run(e: StepEvidence) -> Reason:
+    """Whether the run came to its end."""
+    return graded(
+        "run",
+        1.0 if e.failure else 0.0,
+        (0.0, 0.0),
+        unit="failed",
+        text=f"the run failed: {e.failure}" if e.failure else "the run came to its end",
+        remedy="look at what the failure names, and at the logs of the services",
+    )
+
+
+def steps(e: StepEvidence) -> Reason:
+    """Steps that were run, with those that were planned."""
+    done = sum(not attempt.problem for attempt in e.attempts)
+    failed = sum(attempt.has_failed for attempt in e.attempts)
+    missing = e.planned - done - failed
+    can_stand = e.was_cancelled and e.counted
+    why = ": the run was stopped" if e.was_cancelled else ""
+    return graded(
+        "steps",
+        float(missing),
+        0.0 if can_stand else (0.0, 0.0),
+        unit="steps",
+        text=f"{done:,} of {e.planned:,} steps succeeded"
+        + (f"; {missing:,} were not run{why}" if missing else ""),
+        remedy="let the run come to its end",
+    )
+
+
+def step_failed(e: StepEvidence) -> Reason:
+    """The last attempt at each step."""
+    failed = [attempt for attempt in e.attempts if attempt.has_failed]
+    first = f"; first {failed[0].name}" if failed else ""
+    return graded(
+        "step-failed",
+        float(len(failed)),
+        (0.0, 0.0),
+        unit="steps",
+        text=f"failed steps: {len(failed):,}{first}" if failed else "no step failed",
+        remedy="look at what the step left under raw/",
+    )
+
+
+def retried(e: StepEvidence) -> Reason | None:
+    """Attempts that failed and were made again."""
+    if not e.config.workload.retries:
+        return None
+    retried = [attempt for attempt in e.attempts if attempt.was_retried]
+    first = f"; first {retried[0].name}: {retried[0].problem}" if retried else ""
+    return graded(
+        "retried",
+        float(len(retried)),
+        0.0,
+        unit="attempts",
+        text=f"{len(retried):,} attempts failed and were made again{first}",
+        remedy="find out why it fails at times: the numbers are of the attempts that succeeded",
+    )
+
+
+def exit_codes(e: StepEvidence) -> Reason:
+    """Exit codes of all commands but those that were told to end."""
+    bad = [
+        (attempt.name, end.exit_code)
+        for attempt in e.attempts
+        if not attempt.was_retried
+        for end in attempt.ends
+        if end.exit_code and not end.was_told_to_end
+    ]
+    first = f"; first {bad[0][0]}: {_exit_text(bad[0][1])}" if bad else ""
+    return graded(
+        "exit-codes",
+        float(len(bad)),
+        (0.0, 0.0),
+        unit="commands",
+        text=f"commands that did not exit with 0: {len(bad):,}{first}",
+        remedy="look at the command's standard error under raw/",
+    )
+
+
+def _exit_text(code: int) -> str:
+    return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def values(e: StepEvidence) -> Reason | None:
+    """Whether each measured step has its headline metric."""
+    if not e.headline or not e.counted:
+        return None
+    without = [
+        a for a in e.counted if a.reading is None or e.headline_of(a) not in a.reading.values
+    ]
+    tag = e.headline_of((without or e.counted)[0])
+    return graded(
+        "values",
+        float(len(without)),
+        (0.0, 0.0),
+        unit="steps",
+        text=f"{len(without):,} of {len(e.counted):,} measured steps have no {tag}",
+        remedy="look at the tool's output under raw/",
+    )
+
+
+def rank_lost(e: StepEvidence) -> Reason:
+    """Whether each rank reported each of its steps."""
+    lost = sorted({rank for attempt in not_retried(e) for rank in attempt.silent_ranks})
+    names = ", ".join(map(str, lost))
+    return graded(
+        "rank-lost",
+        float(len(lost)),
+        (0.0, 0.0),
+        unit="ranks",
+        text=f"rank{'s' * (len(lost) > 1)} {names} did not report a step in which they took part"
+        if lost
+        else "every rank reported each of its steps",
+        remedy="look at the rank's pod or process: its last state, its node, its log",
+    )
+
+
+def oom(e: StepEvidence) -> Reason:
+    """Processes of the ranks that the kernel killed for want of memory."""
+    kills = [(w.oom_kills, w, a) for a, w in witnessed(not_retried(e)) if w.oom_kills]
+    count = sum(number for number, _, _ in kills)
+    where = f": first on {place_of(kills[0][1])} in {kills[0][2].name}" if kills else ""
+    return graded(
+        "oom",
+        float(count),
+        (0.0, 0.0),
+        unit="processes",
+        text=f"the kernel killed {count:,} processes of the ranks for want of memory{where}",
+        remedy="raise the memory of the ranks (deployment.pods.rank), or make the workload smaller",
+    )

@@ -1,0 +1,262 @@
+"""Checks of a tool: did the ranks do what was asked for, together and unhindered?"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import fmean, stdev
+
+from aiperf_svc.core.verdict.check_result import Reason, graded, told
+from aiperf_svc.protocol.step_messages import RankWitness
+from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
+
+# A pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
+TOO_SHORT = (0.02, 0.10)
+TOO_LONG = 0.10
+LONGER_NS = 2_000_000_000
+"""Time that a step may take beyond its length: to connect, to exchange results, to end."""
+START_SKEW_NS = (5_000_000, 100_000_000)
+START_SKEW_SHARE = 0.01
+"""Share of the step from which a skew is invalid, where that is less than 100 ms."""
+LATE_START_NS = 100_000_000
+THROTTLED_SHARE = (0.01, 0.20)
+"""Limits of the time for which the CPU quota stopped a rank. From a fifth on, the quota is what was
+measured."""
+CPU_PRESSURE = 0.20
+MEMORY_PRESSURE = 0.10
+STOLEN_SHARE = 0.05
+SPREAD = 0.05
+"""Limit of the standard deviation over repetitions, as a share of the average."""
+COURIER_SHARE = 0.02
+SHORTEST_LOAD_NS = 1_000_000_000
+"""A step shorter than this is taken for as long when its courier's load is judged: starting it
+takes the same few milliseconds."""
+
+
+def step_length(e: StepEvidence) -> Reason | None:
+    """Length of each step, with the length that was asked for."""
+    known = [a for a in e.counted if a.plan.step.expected_ns and a.length_ns]
+    return worst([_length(attempt) for attempt in known]) if known else None
+
+
+def _length(attempt: Attempt) -> Reason:
+    expected_ns = attempt.plan.step.expected_ns
+    short = 1 - attempt.length_ns / expected_ns
+    long = (attempt.length_ns - expected_ns - LONGER_NS) / expected_ns
+    is_short = short > 0
+    return graded(
+        "step-length",
+        short if is_short else max(long, 0.0),
+        TOO_SHORT if is_short else TOO_LONG,
+        text=f"{attempt.name} took {attempt.length_ns / 1e9:.3g} s; {expected_ns / 1e9:g} s were "
+        "asked for",
+        remedy="look at the tool's output under raw/: did it end early, or wait for something?",
+    )
+
+
+def tool_versions(e: StepEvidence) -> Reason | None:
+    """The tool's versions on all ranks."""
+    found: dict[str, str] = {}
+    for attempt in e.counted:
+        assert attempt.reading is not None
+        if attempt.reading.tool:
+            found.setdefault(attempt.reading.tool, attempt.name)
+        for rank, tool in attempt.reading.tools.items():
+            found.setdefault(tool, f"rank {rank}")
+    if not found:
+        return None
+    names = ", ".join(f"{tool} ({where})" for tool, where in found.items())
+    return graded(
+        "tool-versions",
+        float(len(found) - 1),
+        0.0,
+        unit="versions",
+        text=f"the ranks ran different versions: {names}" if len(found) > 1 else f"all ran {names}",
+        remedy="give all ranks the same image",
+    )
+
+
+def same_node(e: StepEvidence) -> Reason | None:
+    """Nodes of a step's ranks, where ranks are to be apart."""
+    several = [a for a in e.counted if len(a.witnesses) > 1]
+    if not several:
+        return None
+    if e.is_local:
+        return told(
+            "same-node", "all ranks ran on this machine: no network between machines was measured"
+        )
+    if e.config.deployment.ranks.nodes != "apart":
+        return None
+    shared = {
+        (first.rank, second.rank, first.node)
+        for attempt in several
+        for first, second in pairwise(sorted(attempt.witnesses, key=lambda w: (w.node, w.rank)))
+        if first.node == second.node
+    }
+    first = min(shared, default=None)
+    text = "each rank of a step had a node of its own"
+    if first is not None:
+        text = f"ranks {first[0]} and {first[1]} were on one node, {first[2]}"
+    return graded(
+        "same-node",
+        float(len(shared)),
+        (0.0, 0.0),
+        unit="pairs",
+        text=f"{text}; deployment.ranks.nodes asks for apart",
+        remedy="look at the cluster's nodes and the ranks' pods: who placed them so?",
+    )
+
+
+def start_skew(e: StepEvidence) -> Reason | None:
+    """The ranks' start times with each other."""
+    found = [_skew(a, a.skew_ns) for a in e.counted if a.skew_ns is not None]
+    return worst(found) if found else None
+
+
+def _skew(attempt: Attempt, skew_ns: int) -> Reason:
+    uncertainty_ns = max(w.clock_uncertainty_ns for w in attempt.witnesses)
+    first_ns = START_SKEW_NS[0] + uncertainty_ns
+    share_ns = START_SKEW_SHARE * attempt.length_ns if attempt.length_ns else START_SKEW_NS[1]
+    second_ns = max(first_ns, min(START_SKEW_NS[1], share_ns))
+    return graded(
+        "start-skew",
+        skew_ns / 1e6,
+        (first_ns / 1e6, second_ns / 1e6),
+        unit="ms",
+        text=f"{attempt.name}: the ranks started within {skew_ns / 1e6:.3g} ms"
+        + (f"; their clocks are known to {uncertainty_ns / 1e6:.3g} ms" if uncertainty_ns else ""),
+        remedy="keep other load off the nodes, synchronise their clocks, or measure for longer",
+    )
+
+
+def late_start(e: StepEvidence) -> Reason | None:
+    """Start times with the due time."""
+    late = [
+        (w.started_wall_ns - w.due_wall_ns, w, attempt)
+        for attempt, w in witnessed(e.counted)
+        if w.started_wall_ns and w.due_wall_ns
+    ]
+    if not late:
+        return None
+    late_ns, witness, attempt = max(late, key=lambda item: item[0])
+    return graded(
+        "late-start",
+        max(late_ns, 0) / 1e6,
+        LATE_START_NS / 1e6,
+        unit="ms",
+        text=f"{attempt.name} started {late_ns / 1e6:.3g} ms after its due time on "
+        f"{place_of(witness)}",
+        remedy="keep other load off the node: starting a command takes a few milliseconds",
+    )
+
+
+def throttled(e: StepEvidence) -> Reason | None:
+    """Time for which the CPU quota stopped a rank."""
+    return _worst_share(
+        e,
+        "throttled",
+        lambda w, length_ns: min(w.throttled_ns / length_ns, 1.0),
+        THROTTLED_SHARE,
+        "the CPU quota stopped {place} for {share:.1%} of the step {step}",
+        "raise or remove the CPU limit of the ranks (deployment.pods.rank)",
+    )
+
+
+def cpu_pressure(e: StepEvidence) -> Reason | None:
+    """Time in which a task of the node waited for a CPU."""
+    return _worst_share(
+        e,
+        "cpu-pressure",
+        lambda w, _: w.cpu_pressure,
+        CPU_PRESSURE,
+        "tasks of the node of {place} waited for a CPU in {share:.1%} of the step {step}",
+        "keep other load off the node, or start fewer processes than it has cores",
+    )
+
+
+def memory_pressure(e: StepEvidence) -> Reason | None:
+    """Time in which a task of the node waited for memory."""
+    return _worst_share(
+        e,
+        "memory-pressure",
+        lambda w, _: w.memory_pressure,
+        MEMORY_PRESSURE,
+        "tasks of the node of {place} waited for memory in {share:.1%} of the step {step}",
+        "keep other load off the node, or make the workload smaller",
+    )
+
+
+def stolen(e: StepEvidence) -> Reason | None:
+    """CPU time that the machine's host gave to others."""
+    return _worst_share(
+        e,
+        "stolen",
+        lambda w, length_ns: w.stolen_ns / length_ns,
+        STOLEN_SHARE,
+        "the host took {share:.1%} of the CPU time of the machine of {place} in the step {step}",
+        "run on machines whose cores are their own (no burstable or shared ones)",
+    )
+
+
+def repetitions(e: StepEvidence) -> Reason | None:
+    """Standard deviation of the headline metric over repetitions."""
+    values: dict[str, list[float]] = {}
+    headlines: dict[str, str] = {}
+    for attempt in e.counted:
+        tag = e.headline_of(attempt)
+        if attempt.reading is not None and tag in attempt.reading.values:
+            headlines[attempt.plan.step.name] = tag
+            values.setdefault(attempt.plan.step.name, []).append(attempt.reading.values[tag])
+    repeated = {name: found for name, found in values.items() if len(found) > 1}
+    if not values:
+        return None
+    if not repeated:
+        return told(
+            "repetitions", "one repetition says nothing about noise; repetitions: 5 would show it"
+        )
+    name = max(repeated, key=lambda step: _spread(repeated[step]))
+    spread = _spread(repeated[name])
+    return graded(
+        "repetitions",
+        spread,
+        SPREAD,
+        text=f"{headlines[name]} of {name} differs by {spread:.1%} (standard deviation) over "
+        f"{len(repeated[name])} repetitions",
+        remedy="look for what else runs on the nodes; measure for longer or more often",
+    )
+
+
+def _spread(values: Sequence[float]) -> float:
+    average = fmean(values)
+    return stdev(values) / abs(average) if average else 0.0
+
+
+def courier_load(e: StepEvidence) -> Reason | None:
+    """CPU time of the courier."""
+    return _worst_share(
+        e,
+        "courier-load",
+        lambda w, length_ns: w.courier_cpu_ns / max(length_ns, SHORTEST_LOAD_NS),
+        COURIER_SHARE,
+        "the courier of {place} took {share:.1%} of a core in the step {step}",
+        "make the tool print less while it runs",
+    )
+
+
+def _worst_share(
+    e: StepEvidence,
+    check: str,
+    share_of: Callable[[RankWitness, int], float],
+    limits: tuple[float, float] | float,
+    text: str,
+    remedy: str,
+) -> Reason | None:
+    """Grade the worst rank and step by a share of the step's length."""
+    shares = [
+        (share_of(witness, attempt.length_ns), witness, attempt)
+        for attempt, witness in witnessed(e.counted)
+        if attempt.length_ns
+    ]
+    if not shares:
+        return None
+    share, witness, attempt = max(shares, key=lambda item: item[0])
+    said = text.format(place=place_of(witness), share=share, step=attempt.name)
+    return graded(check, share, limits, text=said, remedy=remedy)

@@ -1,0 +1,186 @@
+"""Checks of a tool: do the bytes that it claims agree with the counters of the interfaces, and did
+packets get lost?"""
+
+from collections.abc import Callable, Iterator
+
+from aiperf_svc.core.verdict.check_result import Reason, graded, told
+from aiperf_svc.protocol.step_messages import RankWitness
+from aiperf_svc.workloads.base import ClaimedBytes
+from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
+
+# A pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
+BYTES_ABOVE = (0.0, 0.02)
+"""Limits of bytes that a tool claims beyond those that its interface carried. The interface carries
+headers too, so any excess is wrong."""
+UNSENT_BYTES = 4_000_000
+"""Bytes that a sender has written and its sockets may still hold at the end."""
+UNSENT_SHARES = (0.10, 0.50)
+"""Limits of these, as a share of what was carried: where only the sender claims, and where a
+receiver claims too. The receiver's claim is exact, so a sender that claims more is then at most
+degraded."""
+BYTES_BELOW = (0.02, 0.25)
+"""Limits of bytes that the interface carried beyond the claimed ones and their headers. Something
+else used the network, or the tool counts too little."""
+UNCLAIMED_BYTES = 1_000_000
+"""Bytes of a step that no tool claims: its own control connection, the courier's messages."""
+HEADER_BYTES = 66
+"""Ethernet, IPv4 and TCP with timestamps, around the payload of each packet."""
+ACKNOWLEDGEMENT_BYTES = 33
+"""Acknowledgements for each packet: one of 66 bytes for every second one."""
+PACKET_PAYLOAD = 1448
+FEWEST_PACKETS = 10_000
+"""Shares of fewer packets say nothing."""
+DROPPED_SHARE = 0.001
+RETRANSMITTED_SHARE = 0.01
+
+
+def interface_bytes(e: StepEvidence) -> Reason | None:
+    """Bytes that the tool claims, with the interfaces' counters."""
+    if not e.counted:
+        return None
+    found = [reason for attempt in e.counted for reason in _bytes_of(attempt)]
+    if not found:
+        return told(
+            "interface-bytes",
+            "the tool does not say how many bytes it moved over the network, so the interfaces' "
+            "counters have nothing to confirm",
+        )
+    return worst(found)
+
+
+def _bytes_of(attempt: Attempt) -> Iterator[Reason]:
+    assert attempt.reading is not None
+    claims = {
+        rank: claim
+        for rank, claim in attempt.reading.claimed_bytes.items()
+        if claim.sent or claim.received
+    }
+    is_confirmed = any(claim.received for claim in claims.values())
+    seen = {w.rank: w for w in attempt.witnesses}
+    shared = [w for w in attempt.witnesses if w.is_shared_network]
+    if shared and len({w.node for w in attempt.witnesses}) == 1:
+        # All traffic between ranks of one machine crosses its loopback, once.
+        carried = max(w.loopback_bytes for w in shared)
+        where = f"by the loopback of {place_of(shared[0])}"
+        sent = sum(claim.sent for claim in claims.values())
+        received = sum(claim.received for claim in claims.values())
+        if sent:
+            yield _sent_above(sent, carried, where, attempt, is_confirmed=is_confirmed)
+        if received:
+            yield _claimed_above(received, carried, BYTES_ABOVE, 0, where, attempt)
+        return
+    for rank, claim in claims.items():
+        witness = seen.get(rank)
+        if witness is None:
+            continue
+        place = f"by the interfaces of {place_of(witness)}"
+        if claim.sent:
+            carried, where = witness.interface_tx_bytes, f"sent {place}"
+            yield _sent_above(claim.sent, carried, where, attempt, is_confirmed=is_confirmed)
+            if not witness.is_shared_network:
+                yield _claimed_below(claim, claim.sent, carried, where, attempt)
+        if claim.received:
+            carried, where = witness.interface_rx_bytes, f"received {place}"
+            yield _claimed_above(claim.received, carried, BYTES_ABOVE, 0, where, attempt)
+            if not witness.is_shared_network:
+                # Datagrams that the tool's full socket refused have crossed the interface.
+                arrived = claim.received + witness.udp_errors * claim.packet_payload
+                yield _claimed_below(claim, arrived, carried, where, attempt)
+
+
+def _sent_above(
+    claimed: int, carried: int, where: str, attempt: Attempt, *, is_confirmed: bool
+) -> Reason:
+    unsent = min(UNSENT_BYTES, round(UNSENT_SHARES[is_confirmed] * carried))
+    limits = BYTES_ABOVE[0] if is_confirmed else BYTES_ABOVE
+    return _claimed_above(claimed, carried, limits, unsent, where, attempt)
+
+
+def _claimed_above(
+    claimed: int,
+    carried: int,
+    limits: tuple[float, float] | float,
+    unsent: int,
+    where: str,
+    attempt: Attempt,
+) -> Reason:
+    return graded(
+        "interface-bytes",
+        max(claimed - unsent - carried, 0) / carried if carried else 1.0,
+        limits,
+        text=f"{attempt.name}: the tool claims {claimed:,} bytes; {carried:,} were seen: {where}",
+        remedy="look at the tool's output under raw/: it did not move over this network what it "
+        "says, or moved it on another way (shared memory, a device that the kernel does not count)",
+    )
+
+
+def _claimed_below(
+    claim: ClaimedBytes, claimed: int, carried: int, where: str, attempt: Attempt
+) -> Reason:
+    around = HEADER_BYTES + ACKNOWLEDGEMENT_BYTES
+    overhead = around / (around + claim.packet_payload)
+    unclaimed = max(carried - claimed - UNCLAIMED_BYTES, 0)
+    return graded(
+        "interface-bytes",
+        unclaimed / max(carried, 1),
+        (overhead + BYTES_BELOW[0], overhead + BYTES_BELOW[1]),
+        text=f"{attempt.name}: the tool claims {claimed:,} bytes; {carried:,} were seen: "
+        f"{where}; headers explain {overhead:.1%} of them",
+        remedy="keep other traffic away from the ranks, or look whether the tool counts all of its "
+        "own",
+    )
+
+
+def drops(e: StepEvidence) -> Reason | None:
+    """Dropped packets and UDP errors, with the packets of the step."""
+
+    def of(w: RankWitness) -> tuple[int, int]:
+        return w.dropped_packets + w.udp_errors, w.interface_rx_bytes + w.interface_tx_bytes
+
+    return _packets(
+        e,
+        "drops",
+        of,
+        DROPPED_SHARE,
+        "{count:,} packets were dropped at {place} in the step {step}",
+        "look at the interface's queues and the socket buffers, or send slower",
+    )
+
+
+def retransmits(e: StepEvidence) -> Reason | None:
+    """TCP segments that were sent again, with the packets of the step."""
+
+    def of(w: RankWitness) -> tuple[int, int]:
+        return w.tcp_retransmits, w.interface_tx_bytes
+
+    return _packets(
+        e,
+        "retransmits",
+        of,
+        RETRANSMITTED_SHARE,
+        "TCP sent {count:,} segments again from {place} in the step {step}",
+        "look for a lossy link or a full queue between the nodes",
+    )
+
+
+def _packets(
+    e: StepEvidence,
+    check: str,
+    of: Callable[[RankWitness], tuple[int, int]],
+    limit: float,
+    text: str,
+    remedy: str,
+) -> Reason | None:
+    """Grade a count of packets as a share of those that carried the step's bytes. Where others use
+    the interfaces too, it is only told."""
+    found = []
+    for attempt, witness in witnessed(e.counted):
+        count, size = of(witness)
+        found.append((count / max(size / PACKET_PAYLOAD, FEWEST_PACKETS), count, witness, attempt))
+    if not found:
+        return None
+    share, count, witness, attempt = max(found, key=lambda item: item[0])
+    said = text.format(count=count, place=place_of(witness), step=attempt.name)
+    if witness.is_shared_network:
+        return told(check, f"{said}, by whoever uses the machine's network")
+    return graded(check, share, limit, text=said, remedy=remedy)
