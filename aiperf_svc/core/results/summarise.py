@@ -187,6 +187,7 @@ def _evidence(
         ),
         impossible=totals.impossible,
         finish_reasons=named_reasons(totals.finish_reasons),
+        without_tokens=totals.without_tokens,
         osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
         osl_off=totals.osl_off,
         osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,

@@ -53,6 +53,9 @@ class Totals(msgspec.Struct):
     reasoning_tokens: float = 0.0
     has_input_tokens: bool = False
     has_output_tokens: bool = False
+    without_input_tokens: int = 0
+    without_output_tokens: int = 0
+    """Completed requests whose input, or output, tokens nobody counted."""
     usage_prompt: float = 0.0
     usage_completion: float = 0.0
     usage_total: float = 0.0
@@ -95,6 +98,14 @@ class Totals(msgspec.Struct):
         """Number of requests that the target did not accept: no connection could be made, or it
         broke while the request was written."""
         return int(sum(self.errors[kind] for kind in UNREACHABLE))
+
+    @property
+    def without_tokens(self) -> int:
+        """Number of completed requests that a sum of tokens leaves out, of a run that has it."""
+        return max(
+            self.without_input_tokens if self.has_input_tokens else 0,
+            self.without_output_tokens if self.has_output_tokens else 0,
+        )
 
     @property
     def written(self) -> int:
@@ -182,6 +193,9 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     given, made = done["input_tokens"], done["output_tokens"]
     totals.has_input_tokens |= bool((given >= 0).any())
     totals.has_output_tokens |= bool((made >= 0).any())
+    totals.without_input_tokens += _count(given < 0)
+    has_content = done["finish_reason"] != FinishReason.NO_CONTENT
+    totals.without_output_tokens += _count((made < 0) & has_content)
     totals.input_tokens += _sum(np.maximum(given, 0))
     totals.output_tokens += _sum(np.maximum(made, 0))
     totals.content_tokens += float(np.nansum(f.output_token_count(done)))

@@ -30,6 +30,9 @@ failures decide p99. From 10% on, the server did not carry the load that was ask
 `LOAD_SHORTFALL`), and a failed request costs it less than a completed one: the latencies are those
 of another benchmark. A larger error budget in the config raises the second limit, since failures
 are then what is measured."""
+UNCOUNTED_SHARE = 0.01
+"""Limit of completed requests whose tokens are unknown: sums of tokens and rates of tokens leave
+them out."""
 CENSORED_SHARE = 0.01
 """Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
 them into account."""
@@ -242,6 +245,18 @@ def _censored(e: Evidence) -> Reason:
     )
 
 
+def _token_counts(e: Evidence) -> Reason:
+    return graded(
+        "token_counts",
+        e.without_tokens / e.completed if e.completed else 0.0,
+        UNCOUNTED_SHARE,
+        text=f"{e.without_tokens:,} of {e.completed:,} completed requests have no token count: "
+        "token throughputs and sums of tokens are without them",
+        remedy="give a tokenizer (tokenizer.name) to count the tokens here, or let the server state "
+        "usage in every response",
+    )
+
+
 def _impossible(e: Evidence) -> Reason:
     return graded(
         "time_order",
@@ -268,5 +283,6 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _schedule_lag,
     _errors,
     _censored,
+    _token_counts,
     _impossible,
 )

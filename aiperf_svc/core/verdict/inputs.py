@@ -124,6 +124,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     violations: tuple[str, ...] = ()
     finish_reasons: dict[str, int] = {}
     """Number of requests by finish reason."""
+    without_tokens: int = 0
+    """Completed requests that have no token count, while others have one."""
     osl_known: int = 0
     """Completed requests whose output length is known and was prescribed."""
     osl_off: int = 0

@@ -472,6 +472,32 @@ def test_a_length_that_is_only_a_maximum_is_not_checked() -> None:
     assert "output_length" not in {c.check for c in found.verdict.checks}
 
 
+@pytest.mark.parametrize(
+    ("columns", "severity"),
+    [
+        ({"output_tokens": -1}, "degraded"),
+        ({"input_tokens": -1}, "degraded"),
+        ({"output_tokens": -1, "finish_reason": FinishReason.NO_CONTENT}, "valid"),
+        ({"output_tokens": -1, "outcome": Outcome.CANCELLED}, "valid"),
+    ],
+)
+def test_responses_without_a_token_count_are_named_where_others_have_one(
+    columns: dict[str, int], severity: str
+) -> None:
+    rows = np.concatenate([fake_run.request(tokens=8, input_tokens=7) for _ in range(20)])
+    for name, value in columns.items():
+        rows[name][::2] = value
+    checks = {check.check: check for check in results(rows).verdict.checks}
+    assert checks["token_counts"].severity == severity
+
+
+def test_a_run_in_which_no_response_has_a_token_count_has_no_sum_of_tokens() -> None:
+    rows = np.concatenate([fake_run.request(output_tokens=-1) for _ in range(20)])
+    found = results(rows)
+    assert not {"total_osl", "total_isl"} & found.scalars.keys()
+    assert "token_counts" not in {reason.check for reason in found.verdict.reasons}
+
+
 def test_finish_reasons_of_the_phase_are_counted_by_name() -> None:
     rows = np.concatenate(
         [

@@ -133,6 +133,8 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
             "valid",
         ),
         ("censored", CLOSED, {"cancelled": 60, "timed_out": 41}, "degraded"),
+        ("token_counts", CLOSED, {"without_tokens": 100}, "valid"),
+        ("token_counts", CLOSED, {"without_tokens": 101}, "degraded"),
         ("time_order", CLOSED, {"impossible": 10}, "valid"),
         ("time_order", CLOSED, {"impossible": 50}, "degraded"),
         ("time_order", CLOSED, {"impossible": 101}, "invalid"),
