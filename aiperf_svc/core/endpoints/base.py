@@ -356,18 +356,23 @@ def finish_body(
     return body
 
 
-def requested_tokens(prompt: Prompt, body: Mapping[str, Any]) -> int:
-    """Return how many output tokens a finished body asks for. -1 if the dataset has no length, or
-    the body does not contain it."""
+def requested_tokens(prompt: Prompt, body: Mapping[str, Any], *, prompts: int = 1) -> int:
+    """Return how many output tokens a finished body asks for: of each of its choices, for each of
+    so many prompts. -1 if the dataset has no length, or the body does not contain it."""
     if not prompt.output_tokens:
         return -1
-    asked = next((body[key] for key in _MAXIMUM_KEYS if body.get(key)), None)
-    return asked if isinstance(asked, int) and 0 < asked <= _LARGEST_COUNT else -1
+    length = next((body[key] for key in _MAXIMUM_KEYS if body.get(key)), None)
+    asked = length * _choices_of(body) * prompts if isinstance(length, int) else -1
+    return asked if 0 < asked <= _LARGEST_COUNT else -1
 
 
 def choices_asked_for(options: config.Endpoint) -> int:
     """Return how many choices each request asks for; 1 if a file's payloads decide."""
-    asked = options.extra_inputs.get("n")
+    return _choices_of(options.extra_inputs)
+
+
+def _choices_of(body: Mapping[str, Any]) -> int:
+    asked = body.get("n")
     return asked if isinstance(asked, int) and asked > 1 else 1
 
 

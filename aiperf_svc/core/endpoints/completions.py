@@ -61,9 +61,11 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """Render the whole body; several texts are sent as a list of prompts."""
     value = base.texts_of(prompt, prompt_key="prompt", api="completions")
     rest = base.finish_body(prompt, options, prompt_key="prompt")
+    # A list of numbers is one prompt of token ids.
+    is_many = isinstance(value, list) and not isinstance(value[0], int)
     return Rendered(
         body=msgspec.json.encode({"prompt": value} | rest),
-        requested_tokens=base.requested_tokens(prompt, rest),
+        requested_tokens=base.requested_tokens(prompt, rest, prompts=len(value) if is_many else 1),
     )
 
 

@@ -40,6 +40,25 @@ def test_a_payload_of_token_ids_is_sent_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "extra", "expected"),
+    [
+        (Prompt(texts=("a",), output_tokens=8), {}, 8),
+        (Prompt(texts=("a",), output_tokens=8), {"n": 3}, 24),
+        (Prompt(texts=("a", "b"), output_tokens=8), {"n": 3}, 48),
+        (Prompt(payload={"prompt": [1, 2], "max_tokens": 8}, output_tokens=8), {}, 8),
+        (Prompt(payload={"prompt": [[1, 2], [3]], "n": 2}, output_tokens=8), {}, 32),
+        (Prompt(texts=("a",)), {"n": 3}, -1),
+    ],
+)
+def test_the_requested_length_is_that_of_all_texts_and_choices_together(
+    prompt: Prompt, extra: dict[str, object], expected: int
+) -> None:
+    given = {"url": "http://localhost:1", "model": "m", "type": "completions"}
+    options = Options.model_validate({**given, "extra_inputs": extra})
+    assert COMPLETIONS.render(prompt, options).requested_tokens == expected
+
+
+@pytest.mark.parametrize(
     "prompt", [Prompt(messages=({"role": "user", "content": "x"},)), Prompt(payload={"n": 1})]
 )
 def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
