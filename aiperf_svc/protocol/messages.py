@@ -120,6 +120,8 @@ class WorkerCounts(Value, frozen=True):
     many records waited for the record processor."""
     abandoned: int = 0
     """Credits that ended because their client left, as the load asks for."""
+    turns_completed: int = 0
+    """Completed requests after which their conversations went on."""
 
 
 class ClockEstimate(Value, frozen=True):

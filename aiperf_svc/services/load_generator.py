@@ -144,6 +144,7 @@ class LoadGenerator:
         self._is_paused = self._is_held_back
         """True while nothing is sent: after the stop, or while the load is held back."""
         self.granted = self.completed = self.errored = self.cancelled = self.abandoned = 0
+        self.turns_completed = 0
         self.unsent = self.revoked = self.capped = 0
         self.max_in_flight = 0
         self._sent_before = self._retries_before = 0
@@ -246,6 +247,7 @@ class LoadGenerator:
             errored=self.errored,
             cancelled=self.cancelled,
             abandoned=self.abandoned,
+            turns_completed=self.turns_completed,
             unsent=self.unsent,
             revoked=self.revoked,
             requests_sent=client.requests_sent - self._sent_before,
@@ -431,6 +433,7 @@ class LoadGenerator:
             self._active -= 1
             self.cancelled += 1
             return
+        self.turns_completed += 1
         session.turn += 1
         session.flags &= ~_CAPPED  # it was the turn before that waited
         turn = entry.turn(session.turn)

@@ -216,7 +216,7 @@ class RunProgress:
             phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
             requested_requests=limits.requests,
             requested_duration_s=limits.duration / 1e9 if limits.duration else None,
-            completed=sum(c.completed for c in counts),
+            completed=sum(c.completed + c.turns_completed for c in counts),
             errored=sum(c.errored for c in counts),
             cancelled=sum(c.cancelled for c in counts),
             abandoned=sum(c.abandoned for c in counts),
@@ -253,7 +253,9 @@ class RunProgress:
     def _ended(self) -> int:
         phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
-        return sum(c.completed + c.errored + c.cancelled + c.abandoned for c in counts)
+        return sum(
+            c.completed + c.turns_completed + c.errored + c.cancelled + c.abandoned for c in counts
+        )
 
     def _rate(self) -> float:
         if len(self._rate_points) < 2:

@@ -240,6 +240,16 @@ def test_a_turn_that_finds_a_free_slot_has_not_waited_even_if_the_one_before_it_
     assert [bool(each.flags & Flag.CAPPED) for each in (waited, found)] == [True, False]
 
 
+def test_a_turn_is_a_completed_request_and_its_conversation_a_completed_credit() -> None:
+    made, client, _ = generator(turns=2)
+    end(made, client.sent[0])
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.completed, counts.turns_completed) == (0, 1)
+    end(made, client.sent[2])
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.completed, counts.turns_completed) == (1, 1)
+
+
 def test_slots_of_a_ramp_are_used_when_they_open() -> None:
     start = time_ns()
     made, client, _ = generator(start_wall_ns=start, prefill_ramp_ns=10**12)

@@ -5,7 +5,8 @@ from time import time_ns
 
 from controller_context import controller_context
 
-from aiperf_svc.protocol.messages import RunState, RunStatePublished
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import RunState, RunStatePublished, WorkerCounts
 from aiperf_svc.services.run_progress import RunProgress
 
 CONFIG = {
@@ -30,3 +31,14 @@ def test_the_time_of_a_load_that_starts_with_others_begins_with_the_load(tmp_pat
         elapsed.append(progress.status().phase_elapsed_s)
     assert elapsed[0] == 0
     assert 0 <= elapsed[1] < 3600
+
+
+def test_turns_of_conversations_that_go_on_are_completed_requests(tmp_path: Path) -> None:
+    context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
+    progress = RunProgress(context.inference, context.topology)
+    for second, turns in enumerate((100, 300), start=1):
+        counts = WorkerCounts(Phase.PROFILING, completed=2, turns_completed=turns)
+        progress.set_counts("worker-0", (counts,))
+        progress.tick(second * 10**9)
+    status = progress.status()
+    assert (status.completed, status.requests_per_s) == (302, 200.0)
