@@ -9,6 +9,7 @@ from aiperf_svc.config.load_shapes import (
     Arrival,
     Bursts,
     Cancellation,
+    Rate,
     RatePoint,
     Stage,
     UserCentric,
@@ -27,7 +28,7 @@ class Load(Model):
     """
 
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
-    request_rate: Annotated[float, Field(gt=0)] | None = None
+    request_rate: Rate | None = None
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = None
     """Open loop: one rate after the other. The load ends with the last stage."""
     rate_series: Annotated[tuple[RatePoint, ...], Field(min_length=2)] | None = None

@@ -7,13 +7,21 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs, Share, format_duration
 
+MOST_RATE = 1_000_000
+"""Highest rate, in requests per second: what is due waits in memory until it is sent, so a mistyped
+rate would fill it."""
+Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
+_NEVER_S = 4e9
+"""Time after which nothing is due, within 64 bits of nanoseconds."""
+
 
 class Arrival(Model):
     """The spacing of requests in open loop."""
 
     pattern: Literal["constant", "poisson", "gamma"] = "poisson"
-    burstiness: Annotated[float, Field(gt=0)] = 1.0
-    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular."""
+    burstiness: Annotated[float, Field(ge=0.001)] = 1.0
+    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular. At
+    0.001 a thousand requests come at once."""
 
     @model_validator(mode="after")
     def _burstiness_belongs_to_gamma(self) -> Self:
@@ -35,7 +43,7 @@ class Warmup(Model):
     duration: PositiveDurationNs | None = None
     grace_period: DurationNs = 30 * SECOND_NS
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
-    request_rate: Annotated[float, Field(gt=0)] | None = None
+    request_rate: Rate | None = None
     """Makes the warmup an open loop of one rate, whatever the measurement is."""
     arrival: Arrival | None = None
     ramp: DurationNs = 0
@@ -60,7 +68,7 @@ class Warmup(Model):
 class Stage(Model):
     """A time with one rate."""
 
-    rate: Annotated[float, Field(ge=0)]
+    rate: Annotated[float, Field(ge=0, le=MOST_RATE)]
     duration: PositiveDurationNs
 
 
@@ -68,13 +76,13 @@ class RatePoint(Model):
     """A point of a rate that changes."""
 
     at: DurationNs
-    rate: Annotated[float, Field(ge=0)]
+    rate: Annotated[float, Field(ge=0, le=MOST_RATE)]
 
 
 class Bursts(Model):
     """A higher rate that comes again and again."""
 
-    rate: Annotated[float, Field(gt=0)]
+    rate: Rate
     """Requests per second during a burst, in place of the usual rate."""
     length: PositiveDurationNs
     every: PositiveDurationNs
@@ -92,14 +100,14 @@ class Bursts(Model):
 class UserCentric(Model):
     """Users who each take a turn of their conversation at a regular interval."""
 
-    rate: Annotated[float, Field(gt=0)]
+    rate: Rate
     """Requests per second of all users together: each sends one every `users / rate` seconds."""
     users: Annotated[int, Field(gt=0, le=1_000_000)]
 
     @property
     def turn_gap_ns(self) -> int:
         """Time between two turns of a user."""
-        return round(self.users / self.rate * 1e9)
+        return round(min(self.users / self.rate, _NEVER_S) * 1e9)
 
 
 class Cancellation(Model):

@@ -73,13 +73,16 @@ class Arrivals:
         if self._pattern == "constant":
             # The first one is due at the start, not one gap later.
             expected = expected - 1.0
-        if not isinstance(self._rate, float):
-            due_s = np.minimum(self._rate.times(expected), _NEVER_S)
-            return np.rint(due_s * 1e9).astype(np.int64)
-        due_s = expected / self._rate
-        if self._ramp_s > 0:
-            within = self._rate * self._ramp_s / 2
-            early = np.sqrt(2 * self._ramp_s * np.minimum(expected, within) / self._rate)
-            late = self._ramp_s + (expected - within) / self._rate
-            due_s = np.where(expected <= within, early, late)
+        due_s = np.minimum(self._times(expected), _NEVER_S)
         return np.rint(due_s * 1e9).astype(np.int64)
+
+    def _times(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the seconds at which so many arrivals are expected."""
+        if not isinstance(self._rate, float):
+            return self._rate.times(expected)
+        if self._ramp_s <= 0:
+            return expected / self._rate
+        within = self._rate * self._ramp_s / 2
+        early = np.sqrt(2 * self._ramp_s * np.minimum(expected, within) / self._rate)
+        late = self._ramp_s + (expected - within) / self._rate
+        return np.where(expected <= within, early, late)

@@ -252,8 +252,8 @@ def _token_counts(e: Evidence) -> Reason:
         UNCOUNTED_SHARE,
         text=f"{e.without_tokens:,} of {e.completed:,} completed requests have no token count: "
         "token throughputs and sums of tokens are without them",
-        remedy="name a tokenizer (tokenizer.name), which counts them at the client, or let the server "
-        "state usage in every response",
+        remedy="name a tokenizer (tokenizer.name), which counts them at the client, or let the "
+        "server state usage in every response",
     )
 
 

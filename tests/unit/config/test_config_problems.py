@@ -81,6 +81,10 @@ ONE_MISTAKE = {
         ("load.concurrency", 10**9),
         "load.concurrency: 1000000000: expected a number of at most 10,000,000",
     ),
+    "a rate that would fill the memory": (
+        ("load.request_rate", 1e12),
+        "load.request_rate: 1000000000000.0: expected a number of at most 1,000,000",
+    ),
     "no whole number": (
         ("load.concurrency", 1.5),
         "load.concurrency: 1.5: expected a whole number",

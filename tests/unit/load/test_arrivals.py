@@ -66,3 +66,11 @@ def test_a_linear_ramp_has_half_the_requests_of_full_rate_and_then_the_full_rate
 def test_arrivals_never_go_back_in_time() -> None:
     times = due(50_000, pattern="gamma", burstiness=0.1, ramp_ns=3 * SECOND)
     assert (np.diff(times) >= 0).all()
+
+
+@pytest.mark.parametrize("ramp_ns", [0, 10**9])
+@pytest.mark.parametrize("rate", [1e-6, 1e-9, 1e-300])
+def test_an_arrival_after_all_time_is_never_due(rate: float, ramp_ns: int) -> None:
+    arrivals = Arrivals(rate=rate, pattern="poisson", ramp_ns=ramp_ns, seed=0, stream=0)
+    for hours in (1, 2):
+        assert len(arrivals.take(before_ns=hours * 3_600 * 10**9)) == 0
