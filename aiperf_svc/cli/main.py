@@ -16,6 +16,7 @@ from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
 
+JSON = "--json"
 COMMANDS = {
     "profile": "measure a server, described by flags",
     "run": "measure as a stack file says",
@@ -46,23 +47,33 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Nothing but SystemExit for `--help` leaves this."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
-        # Here a reader that is gone can still be handled; at the interpreter's end it cannot.
-        sys.stdout.flush()
-        return code
-    except AiperfError as error:
-        _print_error(str(error), error)
-        return int(error.exit_code)
-    except KeyboardInterrupt:
-        return int(ExitCode.INTERRUPTED)
+        return _code(given)
     except BrokenPipeError:
         # The reader of our output is gone: nothing can be said to it, and that is no mistake.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.ERROR)
+
+
+def _code(arguments: list[str]) -> int:
+    """Run the command line, and say why it has failed; the exit code."""
+    try:
+        code = _run(arguments)
+        # Here a reader that is gone can still be handled; at the interpreter's end it cannot.
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        raise
+    except AiperfError as error:
+        _print_error(str(error), error, arguments)
+        return int(error.exit_code)
+    except KeyboardInterrupt as error:
+        _print_json("stopped by the user", error, arguments)
+        return int(ExitCode.INTERRUPTED)
     except Exception as error:
         text = f"unexpected {type(error).__name__}: {error}; AIPERF_DEBUG=1 shows where"
-        _print_error(text, error)
+        _print_error(text, error, arguments)
         return int(ExitCode.ERROR)
 
 
@@ -100,9 +111,19 @@ def _help() -> str:
     )
 
 
-def _print_error(text: str, error: BaseException) -> None:
+def _print_error(text: str, error: BaseException, arguments: Sequence[str]) -> None:
     print(f"error: {lines(text)}", file=sys.stderr)
     if os.environ.get("AIPERF_DEBUG"):
         import traceback
 
         print(lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    _print_json(text, error, arguments)
+
+
+def _print_json(text: str, error: BaseException, arguments: Sequence[str]) -> None:
+    """Print an error as the JSON object that was asked for. What a command prints itself it prints
+    at its end, after which it raises nothing."""
+    if JSON in arguments:
+        from aiperf_svc.runner.printing import print_failure
+
+        print_failure(error, lines(text))

@@ -16,6 +16,8 @@ class AiperfError(Exception):
     """Base of all errors that a user sees as one message, never as a traceback."""
 
     exit_code = ExitCode.ERROR
+    run_id = ""
+    """The run that the error has ended, if there was one."""
 
 
 class ConfigError(AiperfError):

@@ -12,14 +12,12 @@ from aiperf_svc.runner.outcome import RunOutcome
 
 
 @contextmanager
-def failure_as_json(run_id: str, options: RunOptions) -> Iterator[None]:
-    """Print an error that ends the block as a JSON object, with `--json`. The error is raised
-    again."""
+def errors_of(run_id: str) -> Iterator[None]:
+    """Let an error that ends the block name its run, for `--json`."""
     try:
         yield
     except AiperfError as error:
-        if options.json:
-            printing.print_failure(run_id, error)
+        error.run_id = run_id
         raise
 
 

@@ -27,7 +27,7 @@ from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails
 from aiperf_svc.runner.common_start import GiveStart, given
 from aiperf_svc.runner.display import Display, make_display
-from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.fork_server import ForkServer
@@ -89,7 +89,7 @@ def run_local(
         )
         run.write_files()
         try:
-            with failure_as_json(run.run_id, options):
+            with errors_of(run.run_id):
                 outcome = asyncio.run(LocalLaunch(run, command, forks).run(problem))
         finally:
             log_tails.remove_empty(logs)

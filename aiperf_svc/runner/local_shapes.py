@@ -23,7 +23,7 @@ from aiperf_svc.runner import (
     resuming,
     trial_lists,
 )
-from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.environment import LocalRun, new_run_id
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch, show_warnings
@@ -48,7 +48,7 @@ def run_shapes(
     if options.resume is not None:
         resuming.prepare(options.resume, config)
     run = _ShapesRun(config, shapes, options, local_facts())
-    with failure_as_json(run.run_id, options):
+    with errors_of(run.run_id):
         outcome = asyncio.run(run.run(forks))
     return finish(outcome, config.artifacts, options)
 

@@ -15,6 +15,8 @@ RUN_RESULT = SCHEMA.partition("/")[0] + "/"
 """Beginning of the `schema_version` of results.json."""
 EXPERIMENT = "experiment/"
 """Beginning of the `schema_version` of experiment.json."""
+_OBJECTIVE = ("metric", "stat", "reason")
+"""What is said of an objective that is missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +71,25 @@ class RunOutcome:
         return ExitCode.OK
 
     def _failed_part(self) -> str:
-        """Return what failed in a run that ended as planned, and yet is a failed benchmark."""
-        if self.exit_code is not ExitCode.BENCHMARK_FAILED:
-            return ""
-        return "nothing was measured" if self.summary is None else first_failure(self.summary)
+        """Return why a run that ended as planned has another exit code than 0."""
+        summary = self.summary
+        match self.exit_code:
+            case ExitCode.OK:
+                return ""
+            case ExitCode.LEAKED:
+                return f"left behind: {', '.join(self.left)}"
+            case ExitCode.ERROR:
+                return self.artifact_error or "whether anything is left is not known"
+            case ExitCode.INTERRUPTED:
+                return "stopped by the user"
+        if summary is None:
+            return "nothing was measured"
+        match self.exit_code:
+            case ExitCode.VERDICT_INVALID:
+                return f"the verdict is invalid: {_not_believed(summary)}"
+            case ExitCode.SLO_MISSED:
+                return f"SLO missed: {_missed(summary)}"
+        return first_failure(summary) or "no request completed"
 
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as an object for `--json`."""
@@ -154,6 +171,24 @@ def has_succeeded(summary: dict[str, Any]) -> bool:
         is_whole = not accounts["failed"] and not accounts["lost"]
         return is_whole and bool(accounts["completed"]) and not summary["failure"]
     return bool(summary.get("request_count", {}).get("avg"))
+
+
+def _not_believed(summary: dict[str, Any]) -> str:
+    if is_experiment(summary):
+        return "no trial can be believed"
+    own = own_part(summary)
+    if is_run_result(summary):
+        return ", ".join(failed_checks(own))
+    texts = (each["text"] for each in own.get("reasons", ()) if each["severity"] == "invalid")
+    return next(texts, "") or str(own.get("cause") or "see verdict.json")
+
+
+def _missed(summary: dict[str, Any]) -> str:
+    if is_experiment(summary):
+        return "by all trials that can be believed"
+    missed = (each for each in own_part(summary).get("slo", ()) if not each.get("ok"))
+    texts = (" ".join(str(each.get(key, "")) for key in _OBJECTIVE) for each in missed)
+    return "; ".join(texts)
 
 
 def first_failure(summary: dict[str, Any]) -> str:

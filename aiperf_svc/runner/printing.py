@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 
@@ -25,14 +25,16 @@ def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
         print_json(outcome.as_json())
 
 
-def print_failure(run_id: str, error: AiperfError) -> None:
-    """The JSON object of a run that could not be finished."""
+def print_failure(error: BaseException, reason: str) -> None:
+    """The JSON object of a command that an error, or the user, has ended before its results."""
+    is_stopped = isinstance(error, KeyboardInterrupt)
+    code = getattr(error, "exit_code", ExitCode.INTERRUPTED if is_stopped else ExitCode.ERROR)
     print_json(
         {
-            "run_id": run_id,
-            "exit_code": int(error.exit_code),
-            "state": "failed",
-            "reason": str(error),
+            "run_id": getattr(error, "run_id", ""),
+            "exit_code": int(code),
+            "state": "cancelled" if is_stopped else "failed",
+            "reason": reason,
             "results": None,
         }
     )

@@ -61,7 +61,9 @@ def run_on(mock: RunningMockServer, own_mounts: tuple[str, ...]) -> RunOn:
             (folder / "run" / name).mkdir(parents=True, exist_ok=True)
         within = (*own_mounts, "sh", "-c", MOUNT, options, mounted)
         command = Command(folder / "run", mock.url, *LOAD, *DATASET, within=within)
-        results = command.finish()["results"]
+        said = command.finish()
+        results = said["results"]
+        assert bool(said["reason"]) is bool(command.code)
         (folder / "kept").rename(folder / "artifacts")
         assert "Traceback" not in command.errors
         assert results["request_count"]["avg"] == REQUESTS == mock.truth()["requests"]

@@ -7,7 +7,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.common_start import GiveStart
-from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
@@ -25,7 +25,7 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     later ones are reported by the exit code."""
     request.check_secrets()
     with (
-        failure_as_json(request.plan.identity.run_id, options.run),
+        errors_of(request.plan.identity.run_id),
         terminal.ignore_closed_stderr(),
     ):
         screen = WholeScreen(options.run)

@@ -17,7 +17,7 @@ from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.plan.pods import upload_keys
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders, resuming, signals
-from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.resuming import Resumed
@@ -71,7 +71,7 @@ def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
         if is_asked and not signals.run(terminal.ask("Create these stacks?")):
             terminal.say(NOTHING_MADE)
             return ExitCode.INTERRUPTED
-        with failure_as_json(request.plan.identity.run_id, options.run):
+        with errors_of(request.plan.identity.run_id):
             outcome = signals.run(_ShapeStacks(request, members, options).run())
     return finish(outcome, request.config.artifacts, options.run)
 

@@ -9,28 +9,16 @@ from aiperf_svc.adapters.trackers import sending
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.ending import failure_as_json, finish
+from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 
 
-def test_an_error_is_printed_as_json_and_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_names_the_run_that_it_has_ended() -> None:
     error = EnvironmentProblem("no space left")
-    with pytest.raises(EnvironmentProblem), failure_as_json("1a2b", RunOptions(json=True)):
+    with pytest.raises(EnvironmentProblem), errors_of("1a2b"):
         raise error
-    assert json.loads(capsys.readouterr().out) == {
-        "run_id": "1a2b",
-        "exit_code": int(error.exit_code),
-        "state": "failed",
-        "reason": "no space left",
-        "results": None,
-    }
-
-
-def test_an_error_prints_nothing_without_json(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EnvironmentProblem), failure_as_json("1a2b", RunOptions()):
-        raise EnvironmentProblem("no space left")
-    assert capsys.readouterr().out == ""
+    assert error.run_id == "1a2b"
 
 
 def test_what_a_tracker_says_counts_in_what_is_printed_and_in_the_exit_code(

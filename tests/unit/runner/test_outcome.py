@@ -120,7 +120,7 @@ ERRORS = [
             summary(requests=0) | {"error_summary": ERRORS},
             "no request completed: connection refused",
         ),
-        (summary(requests=0), ""),
+        (summary(requests=0), "no request completed"),
         (None, "nothing was measured"),
         (summary() | {"error_summary": ERRORS}, ""),
     ],

@@ -1,0 +1,192 @@
+"""With `--json` a command that fails prints one object that says why, however it fails."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running_command import Command
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+
+SMALL = ("--concurrency", "2", "--request-count", "6")
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[RunningMockServer]:
+    with running(MockServerConfig(ttft="5ms", tokens=2, truth=True)) as server:
+        yield server
+
+
+@pytest.fixture
+def nobody() -> str:
+    """A URL at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def failure(command: Command) -> tuple[ExitCode, str]:
+    """The exit code and the reason of a command that has failed. More than one object, or none,
+    is no JSON."""
+    said: dict[str, Any] = command.finish()
+    assert "Traceback" not in command.errors
+    assert said["exit_code"] == command.code != ExitCode.OK, command.errors
+    assert isinstance(said["reason"], str)
+    assert said["reason"].strip() == said["reason"] != ""
+    command.assert_nothing_is_left()
+    return command.code, said["reason"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--concurrency", "many"), "'many'"),
+        (("--concurency", "3"), "--concurency"),
+        ((*SMALL, "--config", "none.yaml"), "none.yaml"),
+        ((*SMALL, "--input-file", "none.jsonl"), "none.jsonl"),
+        ((*SMALL, "--resume", "none"), "--resume"),
+        ((*SMALL, "--slo", "nonsense:p50<1"), "nonsense"),
+        (("--concurrency", "1,0", "--request-count", "5"), "load.concurrency"),
+        (("--search", "load.concurrency=9..1"), "9"),
+        ((*SMALL, "--kubernetes", "--yes"), "--url"),
+    ],
+)
+def test_what_is_refused(
+    mock: RunningMockServer, tmp_path: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    before = mock.truth()["requests"]
+    code, said = failure(Command(tmp_path, mock.url, *flags))
+    assert code in (ExitCode.BAD_CONFIG, ExitCode.ERROR)
+    assert reason in said
+    assert mock.truth()["requests"] == before
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    assert failure(Command(tmp_path, None, words=("profle",)))[0] is ExitCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize("words", [("gc",), ("check-cluster",)])
+def test_a_cluster_that_is_away(tmp_path: Path, nobody: str, words: tuple[str, ...]) -> None:
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": nobody}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    environ = os.environ | {"KUBECONFIG": "kubeconfig", "PULUMI_CONFIG_PASSPHRASE": "p"}
+    done = subprocess.run(
+        [sys.executable, "-m", "aiperf_svc", *words, "--json"],
+        cwd=tmp_path, env=environ | {"HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert said["exit_code"] == done.returncode == ExitCode.ERROR
+    assert nobody in said["reason"]
+
+
+def test_a_server_that_is_away(tmp_path: Path, nobody: str) -> None:
+    code, reason = failure(Command(tmp_path, nobody, *SMALL))
+    assert code is ExitCode.BENCHMARK_FAILED
+    assert "refused" in reason
+
+
+def test_a_server_that_does_not_get_ready(tmp_path: Path, nobody: str) -> None:
+    wait = ("--wait-for-model-timeout", "1")
+    code, reason = failure(Command(tmp_path, nobody, *SMALL, *wait))
+    assert code in (ExitCode.ERROR, ExitCode.BENCHMARK_FAILED)
+    assert "not ready" in reason
+
+
+def test_a_model_that_the_server_does_not_have(mock: RunningMockServer, tmp_path: Path) -> None:
+    flags = ("-u", mock.url, "-m", "mock-error-404", *SMALL)
+    code, reason = failure(Command(tmp_path, None, *flags))
+    assert code is ExitCode.BENCHMARK_FAILED
+    assert "404" in reason
+
+
+def test_an_experiment_all_of_whose_trials_fail(tmp_path: Path, nobody: str) -> None:
+    flags = ("--concurrency", "1,2", "--request-count", "4")
+    code, reason = failure(Command(tmp_path, nobody, *flags))
+    assert code is ExitCode.VERDICT_INVALID
+    assert reason == "the verdict is invalid: no trial can be believed"
+
+
+def test_a_folder_that_is_none(mock: RunningMockServer, tmp_path: Path) -> None:
+    (tmp_path / "artifacts").write_text("a file where the folder should be")
+    code, reason = failure(Command(tmp_path, mock.url, *SMALL))
+    assert code is ExitCode.ERROR
+    assert "artifacts" in reason
+
+
+def test_an_slo_that_is_missed(tmp_path: Path) -> None:
+    slo = ("--slo", "time_to_first_token:p50<1ms", "--concurrency", "2", "--request-count", "6")
+    with running(MockServerConfig(ttft="500ms", tokens=1)) as slow:
+        code, reason = failure(Command(tmp_path, slow.url, *slo))
+    words = {
+        ExitCode.SLO_MISSED: "SLO missed: time_to_first_token p50 ",
+        ExitCode.VERDICT_INVALID: "the verdict is invalid: ",  # on a busy machine
+    }
+    assert reason.startswith(words[code])
+
+
+Event = Callable[[Command], None]
+
+
+def interrupt(command: Command) -> None:
+    command.process.send_signal(signal.SIGINT)
+
+
+def interrupt_twice(command: Command) -> None:
+    command.process.send_signal(signal.SIGINT)
+    command.process.send_signal(signal.SIGTERM)
+
+
+def kill_the_worker(command: Command) -> None:
+    os.kill(command.service("worker-0"), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (interrupt, ExitCode.INTERRUPTED),
+        (interrupt_twice, ExitCode.INTERRUPTED),
+        (kill_the_worker, ExitCode.VERDICT_INVALID),
+    ],
+)
+def test_what_happens_in_the_load(
+    mock: RunningMockServer, tmp_path: Path, event: Event, code: ExitCode
+) -> None:
+    flags = ("--concurrency", "5", "--duration", "4", "--workers-max", "1", "--grace-period", "0")
+    command = Command(tmp_path, mock.url, *flags)
+    command.wait_for_requests(mock, mock.truth()["requests"] + 50)
+    event(command)
+    assert failure(command)[0] in (code, ExitCode.BENCHMARK_FAILED)
+
+
+def test_ctrl_c_before_the_load(tmp_path: Path) -> None:
+    with running(MockServerConfig(ttft="30s", tokens=1, truth=True)) as mock:
+        command = Command(tmp_path, mock.url, *SMALL)
+        command.wait_for_requests(mock, 1)
+        command.process.send_signal(signal.SIGINT)
+        assert failure(command)[0] is ExitCode.INTERRUPTED
+
+
+def test_a_step_of_a_tool_that_fails(tmp_path: Path) -> None:
+    workload: dict[str, Any] = {"kind": "command", "command": ["sh", "-c", "exit 3"]}
+    workload["metrics"] = {"speed": {"unit": "GB/s", "pattern": r"speed: (\d+)"}}
+    (tmp_path / "input.jsonl").write_text(json.dumps({"workload": workload}))
+    code, reason = failure(Command(tmp_path, None, "--config", "input.jsonl"))
+    assert code is ExitCode.BENCHMARK_FAILED
+    assert reason.startswith("step ")
