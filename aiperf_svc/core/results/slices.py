@@ -2,7 +2,8 @@
 seconds, and in the next.
 
 A request belongs to the slice in which it was started, as in AIPerf, so a slice says how requests
-fared that met the server at that time.
+fared that met the server at that time. One that found no connection belongs to that of its due
+time.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import load_window
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_formulas import Columns
-from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.outcomes import Outcome, Phase
 
 MOST_SLICES = 10_000
 """A run that would have more gets slices of twice the width, and again, until it has not."""
@@ -57,11 +58,11 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
     request, and for the records of one slice."""
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
     totals = add_up(PhaseRows(columns, phase=Phase.PROFILING), clocks)
-    if not totals.sent:
+    if totals.requests == totals.unsent:
         return
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
     begin_ns = min(window.begin_ns, totals.first_start)
-    last_ns = max(window.stop_ns, totals.last_start + 1)
+    last_ns = max(window.stop_ns, totals.last_tried + 1)
     while (last_ns - begin_ns) > MOST_SLICES * width_ns:
         width_ns *= 2
     rows, numbers = _numbered(columns, clocks, begin_ns, width_ns)
@@ -91,11 +92,12 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
 def _numbered(
     columns: Columns, clocks: ClockMap, begin_ns: int, width_ns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of the phase's requests that were sent, ordered by slice, and the slices."""
-    started = np.asarray(columns["start_wall_ns"])
-    is_sent = (started != 0) & (np.asarray(columns["phase"]) == Phase.PROFILING)
-    rows = np.flatnonzero(is_sent)
-    start = clocks.to_timing(started[rows], np.asarray(columns["worker"])[rows])
-    numbers = (start - begin_ns) // width_ns
+    """Return the rows of the phase's requests that were tried, ordered by slice, and the slices."""
+    is_tried = np.asarray(columns["outcome"]) != Outcome.UNSENT
+    rows = np.flatnonzero(is_tried & (np.asarray(columns["phase"]) == Phase.PROFILING))
+    started = np.asarray(columns["start_wall_ns"])[rows]
+    begun = np.where(started != 0, started, np.asarray(columns["due_wall_ns"])[rows])
+    start = clocks.to_timing(begun, np.asarray(columns["worker"])[rows])
+    numbers = np.maximum(start - begin_ns, 0) // width_ns
     order = np.argsort(numbers, kind="stable")
     return rows[order], numbers[order]

@@ -2,11 +2,12 @@
 
 The number in flight falls at the end of every run, when the last requests drain, and rises with the
 ramp. Neither is the client's fault. So each worker is judged over its own window: from the end of
-the ramp to the stop or, if a run ends by count, to the worker's last start, until which every free
-slot had a next request. The available time is the worker's slots times that window. The used time
-is from connecting to the last byte. Think time of a conversation holds the slot too, but not the
-time for which a turn is late. A conversation between two turns at the stop is in its think time for
-no longer than the longest one seen: what comes after that is a turn that was not sent.
+the ramp to the stop or, if a run ends by count, to the last start of a request, or of a
+conversation, of the worker: until then every free slot had a next one. The available time is the
+worker's slots times that window. The used time is from connecting to the last byte. Think time of a
+conversation holds the slot too, but not the time for which a turn is late. A conversation between
+two turns at the stop is in its think time for no longer than the longest one seen: what comes after
+that is a turn that was not sent.
 """
 
 from typing import Any
@@ -52,10 +53,10 @@ def slot_use(
     """Compute the use over all workers, each with its share of `concurrency`. `begin_ns` is the end
     of the ramp, `stop_ns` the end of sending, or 0 if a count ended it. None if there is no
     window."""
-    last_starts = np.zeros(max(worker_count, len(totals.last_start_by_worker)), dtype=np.int64)
-    last_starts[: len(totals.last_start_by_worker)] = totals.last_start_by_worker
+    last_begins = np.zeros(max(worker_count, len(totals.last_begin_by_worker)), dtype=np.int64)
+    last_begins[: len(totals.last_begin_by_worker)] = totals.last_begin_by_worker
     # A worker that never sent anything had slots too.
-    stops = np.where(last_starts == 0, totals.last_start, last_starts)
+    stops = np.where(last_begins == 0, last_begins.max(), last_begins)
     if stop_ns:
         stops = np.full_like(stops, stop_ns)
     ranks = np.arange(len(stops))

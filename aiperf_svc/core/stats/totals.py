@@ -89,9 +89,10 @@ class Totals(msgspec.Struct):
     sent_by_worker: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(0, dtype=np.int64)
     )
-    last_start_by_worker: NDArray[np.int64] = msgspec.field(
+    last_begin_by_worker: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(0, dtype=np.int64)
     )
+    """Last start of a first turn, 0 if there was none."""
 
     @property
     def unreachable(self) -> int:
@@ -171,8 +172,9 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
     size = int(worker.max()) + 1
     totals.sent_by_worker = padded(totals.sent_by_worker, size)
     totals.sent_by_worker += np.bincount(worker, minlength=len(totals.sent_by_worker))
-    totals.last_start_by_worker = padded(totals.last_start_by_worker, size)
-    np.maximum.at(totals.last_start_by_worker, worker, start)
+    totals.last_begin_by_worker = padded(totals.last_begin_by_worker, size)
+    begins = sent["turn"] == 0
+    np.maximum.at(totals.last_begin_by_worker, worker[begins], start[begins])
 
 
 def _impossible(sent: Chunk) -> int:

@@ -17,7 +17,7 @@ from aiperf_svc.core.results import slices as module
 from aiperf_svc.core.results.slices import Slice, slices
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
-from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
 
 SECOND = 10**9
@@ -49,6 +49,19 @@ def test_each_request_is_in_the_slice_of_its_start(rows: Rows) -> None:
         assert each.scalars["request_count"] == len(some)
         total += len(some)
     assert total == len(profiling)
+
+
+def test_requests_that_found_no_connection_are_in_the_slice_of_their_due_time(rows: Rows) -> None:
+    away = rows.copy()
+    half = np.argsort(away["start_wall_ns"])[len(away) // 2 :]
+    away["outcome"][half], away["error"][half] = Outcome.ERRORED, ErrorKind.CONNECT
+    away["start_wall_ns"][half] = 0
+    found = sliced(away, SECOND // 2)
+    due = away["due_wall_ns"][half]
+    assert sum(each.scalars["error_request_count"] for each in found) == len(half)
+    for each in found:
+        inside = (due >= each.start_wall_ns) & (due < each.end_wall_ns)
+        assert each.scalars["error_request_count"] == np.count_nonzero(inside)
 
 
 def test_slices_follow_each_other_and_only_the_last_may_be_cut(rows: Rows) -> None:

@@ -108,6 +108,17 @@ def test_think_time_at_the_stop_holds_the_slot() -> None:
     assert use(rows, stop_ms=150).ratio == pytest.approx(120 / 150)
 
 
+def test_the_drain_after_the_last_conversation_has_begun_does_not_count() -> None:
+    # Two users and three conversations: one user has nothing left while the other takes its turns.
+    others = [
+        a_request(0, 40, index=0, flags=LAST_TURN),
+        a_request(40, 50, index=2, flags=LAST_TURN),
+    ]
+    long = [a_request(n * 50, n * 50 + 50, index=1, turn=n) for n in range(10)]
+    rows = np.concatenate([*others, *long])
+    assert use(rows, concurrency=2).ratio == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     "end", [{"flags": LAST_TURN}, {"outcome": Outcome.ERRORED}], ids=["last", "failed"]
 )
