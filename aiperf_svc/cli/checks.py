@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.datasets.tokenizers import existing_path, is_path
-from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -83,6 +82,8 @@ def local_problems(
         elif not os.access(name, os.R_OK):
             found.append(Problem(key, f"{name!r}: not readable by this user"))
     if not found and config.endpoint.tls.ca_file:
+        from aiperf_svc.adapters.inference.resolved_target import tls_context
+
         try:
             tls_context(config.endpoint.tls)
         except ConfigError as error:

@@ -3,17 +3,25 @@
 A formula takes a mapping of column name to array, all of one length, and returns float64 of that
 length in the metric's own unit, NaN where the metric is not defined for a request. Times are 0 and
 token counts -1 where there is none. Nothing here knows where the columns are kept.
+
+The catalog of metrics, which the runner prints from, has these formulas and is imported without
+numpy: formulas that call it import it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from math import nan
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Columns = Mapping[str, NDArray[Any]]
-"""Field name of a metric record to an array of shape (n,)."""
-Floats = NDArray[np.float64]
+    Floats = NDArray[np.float64]
+    Columns = Mapping[str, NDArray[Any]]
+    """Field name of a metric record to an array of shape (n,)."""
+else:
+    Floats, Columns = Any, Mapping[str, Any]
+
 Formula = Callable[[Columns], Floats]
 
 NS_PER_MS = 1e6
@@ -27,15 +35,17 @@ def between(begin: str, end: str) -> Formula:
     def formula(columns: Columns) -> Floats:
         first, last = columns[begin], columns[end]
         gap: Floats = (last - first) / NS_PER_MS
-        gap[(first == 0) | (last == 0)] = np.nan
+        gap[(first == 0) | (last == 0)] = nan
         return gap
 
     return formula
 
 
-def last_content(columns: Columns) -> NDArray[np.int64]:
+def last_content(columns: Columns) -> "NDArray[np.int64]":
     """Wall time of the last content, or of the last byte where a response has no content events
     (embeddings)."""
+    import numpy as np
+
     last, end = columns["last_token_wall_ns"], columns["end_wall_ns"]
     return np.where(last == 0, end, last)
 
@@ -44,7 +54,7 @@ def _since(begin: str) -> Formula:
     def formula(columns: Columns) -> Floats:
         first, last = columns[begin], last_content(columns)
         gap: Floats = (last - first) / NS_PER_MS
-        gap[(first == 0) | (last == 0)] = np.nan
+        gap[(first == 0) | (last == 0)] = nan
         return gap
 
     return formula
@@ -59,7 +69,7 @@ _intended_first_token = between("due_wall_ns", "first_token_wall_ns")
 def _streamed(formula: Formula) -> Formula:
     def only_streams(columns: Columns) -> Floats:
         values = formula(columns)
-        values[~columns["is_streamed"]] = np.nan
+        values[~columns["is_streamed"]] = nan
         return values
 
     return only_streams
@@ -75,8 +85,8 @@ def count_of(column: str) -> Formula:
     """A token count; undefined where it is not known (negative)."""
 
     def formula(columns: Columns) -> Floats:
-        values = columns[column].astype(np.float64)
-        values[values < 0] = np.nan
+        values = columns[column].astype(float)
+        values[values < 0] = nan
         return values
 
     return formula
@@ -84,7 +94,7 @@ def count_of(column: str) -> Formula:
 
 def number_of(column: str) -> Formula:
     """A count that is always known."""
-    return lambda columns: columns[column].astype(np.float64)
+    return lambda columns: columns[column].astype(float)
 
 
 def duration_of(column: str) -> Formula:
@@ -103,13 +113,15 @@ _input_tokens = count_of("input_tokens")
 
 def output_token_count(columns: Columns) -> Floats:
     """Output tokens without the reasoning ones."""
+    import numpy as np
+
     return _output_tokens(columns) - np.maximum(columns["reasoning_tokens"], 0)
 
 
 def reasoning_token_count(columns: Columns) -> Floats:
     """Reasoning tokens, defined only where there are some."""
-    values = columns["reasoning_tokens"].astype(np.float64)
-    values[values <= 0] = np.nan
+    values = columns["reasoning_tokens"].astype(float)
+    values[values <= 0] = nan
     return values
 
 
@@ -121,12 +133,12 @@ def decode_duration(columns: Columns) -> Floats:
 def inter_token_latency(columns: Columns) -> Floats:
     """(request latency - TTFT) / (output tokens - 1); undefined under two tokens."""
     tokens = _output_tokens(columns)
-    tokens[tokens < 2] = np.nan
+    tokens[tokens < 2] = nan
     return decode_duration(columns) / (tokens - 1)
 
 
 def _inverted(values: Floats, *, numerator: Floats | float) -> Floats:
-    values[values <= 0] = np.nan
+    values[values <= 0] = nan
     rate: Floats = numerator / values
     return rate
 
@@ -156,8 +168,8 @@ def difference_of(reported: str, counted: str) -> Formula:
 
     def formula(columns: Columns) -> Floats:
         ours = count_of(counted)(columns)
-        ours[ours == 0] = np.nan
-        off: Floats = np.abs(ours - count_of(reported)(columns)) / ours * 100.0
+        ours[ours == 0] = nan
+        off: Floats = abs(ours - count_of(reported)(columns)) / ours * 100.0
         return off
 
     return formula
@@ -165,8 +177,8 @@ def difference_of(reported: str, counted: str) -> Formula:
 
 def requested_osl(columns: Columns) -> Floats:
     """Output tokens that the request asked for; undefined where it asked for no number."""
-    values = columns["requested_tokens"].astype(np.float64)
-    values[values <= 0] = np.nan
+    values = columns["requested_tokens"].astype(float)
+    values[values <= 0] = nan
     return values
 
 
@@ -192,7 +204,7 @@ def http_total(columns: Columns) -> Floats:
 
 def connection_reused(columns: Columns) -> Floats:
     """Return 1 for a reused connection, else 0."""
-    values: Floats = columns["is_reused"].astype(np.float64)
+    values: Floats = columns["is_reused"].astype(float)
     return values
 
 
@@ -202,6 +214,8 @@ schedule_lag = between("due_wall_ns", "start_wall_ns")
 def client_lag(columns: Columns) -> Floats:
     """The part of the schedule lag that only the client can have caused: connecting is taken off,
     and waiting for the concurrency cap, which the config asks for, counts as none."""
+    import numpy as np
+
     lag = np.maximum(schedule_lag(columns) - connecting(columns), 0.0)
     lag[columns["is_capped"] | np.isnan(lag)] = 0.0
     return lag
@@ -211,6 +225,8 @@ def write_time(columns: Columns) -> Floats:
     """Time between the timestamps just before and just after the write. The true departure lies
     between the two, as long as the request fits into the socket's send buffer; larger requests,
     which may wait for the network, count as 0."""
+    import numpy as np
+
     values = between("start_wall_ns", "sent_wall_ns")(columns)
     values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
     return values
@@ -234,6 +250,8 @@ def uncertainty_of(column: str) -> Formula:
 def stamp_uncertainty(columns: Columns) -> Floats:
     """Uncertainty of the event that sets the headline latency: the first token of a stream,
     otherwise the last content."""
+    import numpy as np
+
     first, last = uncertainty_of("ttft_uncertainty_ns"), uncertainty_of("last_uncertainty_ns")
     values: Floats = np.where(columns["is_streamed"], first(columns), last(columns))
     return values

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.core.results.run_result import SCHEMA
-from aiperf_svc.core.verdict.judge import ENDED_EARLY
+from aiperf_svc.core.verdict.check_result import ENDED_EARLY
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import MetricResult, RunResult, StepTable
-from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.runner.numbers import number
 from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_verdict

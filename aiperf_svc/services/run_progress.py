@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.telemetry.client_series import ClientLoad
+from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons

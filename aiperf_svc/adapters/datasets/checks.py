@@ -5,21 +5,17 @@ The file is read once, within `CHECK_S` and, if its kind is held while it is rea
 What comes after that is checked when the dataset is built.
 """
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-import msgspec
-
 from aiperf_svc.adapters.datasets.builder import KINDS
+from aiperf_svc.adapters.datasets.checked_files import CheckedFile, at_own_speed
 from aiperf_svc.adapters.datasets.files import folder_of, is_packed, read_pools
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
-from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import (
     Source,
     finish,
@@ -33,51 +29,6 @@ from aiperf_svc.core.load.fixed_schedule import due_times
 
 CHECK_S = 20.0
 CHECK_BYTES = 2**28
-
-
-class CheckedFile(msgspec.Struct, frozen=True):
-    """A dataset file that has been read."""
-
-    notice: str = ""
-    """What the user should know of it."""
-    replay_ns: int | None = None
-    """Length of a fixed schedule without a speedup; None: there is none, or it is longer than what
-    was read."""
-
-
-class CheckedFiles:
-    """The dataset files of several configs, each read once."""
-
-    def __init__(self, configs: Iterable[BenchmarkConfig]) -> None:
-        """Raises DatasetError that names file and line."""
-        self._files: dict[str, CheckedFile] = {}
-        for config in configs:
-            if _key(config) not in self._files:
-                self._files[_key(config)] = check_dataset(config)
-
-    @property
-    def notices(self) -> list[str]:
-        """What the user should know of the files."""
-        return [found.notice for found in self._files.values() if found.notice]
-
-    def replay_ns(self, config: BenchmarkConfig) -> int | None:
-        """Return how long a config's fixed schedule is, in whole seconds; None if that is
-        unknown."""
-        length_ns = self._files[_key(config)].replay_ns
-        if length_ns is None:
-            return None
-        return math.ceil(length_ns / config.load.replay_speedup / SECOND_NS) * SECOND_NS
-
-
-def _key(config: BenchmarkConfig) -> str:
-    """Return what the content of a dataset depends on, without the speed."""
-    return config.model_copy(update={"load": _at_own_speed(config.load)}).model_dump_json(
-        include={"dataset", "load", "endpoint"}
-    )
-
-
-def _at_own_speed(load: Load) -> Load:
-    return load.model_copy(update={"replay_speedup": 1.0})
 
 
 def check_dataset(config: BenchmarkConfig) -> CheckedFile:
@@ -124,7 +75,7 @@ def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> Check
     if not config.load.fixed_schedule or limit.is_reached:
         return CheckedFile(notice)
     firsts = index.times_s[index.firsts[:-1]]
-    return CheckedFile(notice, int(due_times(firsts, _at_own_speed(config.load))[-1]))
+    return CheckedFile(notice, int(due_times(firsts, at_own_speed(config.load))[-1]))
 
 
 def _check_number(config: BenchmarkConfig, file: str, last: Line) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
-from aiperf_svc.core.verdict.check_result import Reason
-from aiperf_svc.core.verdict.judge import Verdict
+from aiperf_svc.core.verdict.check_result import Reason, Verdict
 
 
 def render(summary: Summary) -> bytes:

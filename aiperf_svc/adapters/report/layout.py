@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from aiperf_svc.core.verdict.check_result import Reason, Severity
-from aiperf_svc.core.verdict.judge import Verdict
+from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 
 
 def document(title: str, parts: Iterable[str]) -> bytes:

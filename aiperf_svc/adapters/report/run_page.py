@@ -13,7 +13,7 @@ from aiperf_svc.adapters.report import layout, run_charts
 from aiperf_svc.adapters.report.layout import cell, details, number, row, table
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import STATS, MetricResult, RunResult, StepTable
-from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.workloads.base import Plot
 

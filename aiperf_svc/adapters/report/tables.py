@@ -9,7 +9,7 @@ import msgspec
 from aiperf_svc.adapters.report import layout
 from aiperf_svc.adapters.report.layout import cell, number, row, table
 from aiperf_svc.core.results.accounts import Accounts
-from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind

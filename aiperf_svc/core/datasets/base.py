@@ -7,13 +7,15 @@ lines (or a JSON list's elements) with their numbers, so that an error can name 
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import numpy as np
 
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Lines = Iterable[tuple[int, bytes]]
 """Numbers (from 1) and bytes of lines, or of list elements with the line on which each begins."""
@@ -114,9 +116,12 @@ _DATASET_KEY = 0xDA7A
 """Key that separates the dataset's streams from others of the same seed."""
 
 
-def generator(seed: int, purpose: Purpose, *names: int) -> np.random.Generator:
+def generator(seed: int, purpose: Purpose, *names: int) -> "np.random.Generator":
     """Return the stream of random numbers of one purpose, or of one thing within it that `names`
     identify."""
+    # Not above: the runner needs the other names of this module, and no numpy.
+    import numpy as np
+
     key = (_DATASET_KEY, purpose, *names)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 

@@ -9,7 +9,7 @@ from aiperf_svc.core.experiments.evidence import Evidence
 from aiperf_svc.core.experiments.search import TrialResult
 from aiperf_svc.core.results.objective_batches import GOODPUT, allowed_share
 from aiperf_svc.core.results.slo import check_slo, unknown_metric
-from aiperf_svc.core.verdict.judge import ENDED_EARLY
+from aiperf_svc.core.verdict.check_result import ENDED_EARLY
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 CURVE = (

@@ -11,7 +11,7 @@ from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import STATS, MetricResult
-from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 
 _NS_PER = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 

@@ -8,9 +8,8 @@ from typing import Any, Self
 import msgspec
 
 from aiperf_svc.core.results.measured import MetricInfo, Series, Table
-from aiperf_svc.core.results.slo import ObjectiveResult
-from aiperf_svc.core.verdict.check_result import Reason, Severity
-from aiperf_svc.core.verdict.judge import Verdict
+from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 
 SCHEMA = "run-result/1"
 """`schema_version` of results.json. The number is raised when a key changes its meaning."""

@@ -5,12 +5,12 @@ A limit is a number in the metric's own unit, or for a duration a string with a 
 
 from collections.abc import Callable, Iterable, Mapping
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import parse_duration_ns
+from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult
 from aiperf_svc.core.results.survivors import Failures, over_budget, too_few_values
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -24,36 +24,6 @@ from aiperf_svc.domain.metric_catalog import (
 )
 
 _NS_PER = {"ms": 1e6, "sec": 1e9}
-
-
-class TierResult(msgspec.Struct, frozen=True):
-    """Goodput by one set of limits."""
-
-    name: str
-    limits: dict[str, float | str]
-    good_request_count: int
-    attainment: float | None
-    """Share of the due requests that are good, failures and unsent ones included, without those of
-    clients that leave early; None if none was due."""
-    goodput: float | None
-    """Good requests per second of the load; None if it took no time."""
-
-
-class ObjectiveResult(msgspec.Struct, frozen=True):
-    """Result of one limit."""
-
-    metric: str
-    stat: str
-    bound: str
-    """`max` or `min`."""
-    limit: float
-    measured: float | None
-    """Measured value; None: not measured, or beyond every observed value."""
-    unit: str
-    ok: bool
-    reason: str = ""
-    """Reason why the objective is missed; empty if it holds."""
-
 
 OF_GOODPUT = ("goodput", "good_request_count")
 """Metrics that have data only with limits of a good request."""

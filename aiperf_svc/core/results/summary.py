@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.objective_batches import ObjectiveBatches
-from aiperf_svc.core.results.slo import ObjectiveResult, TierResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.core.stats.timeline import Timeline
 from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.verdict.check_result import Verdict
 from aiperf_svc.core.verdict.health_log import Health
-from aiperf_svc.core.verdict.judge import Verdict
 from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample, HookCall
 
 

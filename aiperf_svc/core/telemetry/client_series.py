@@ -8,8 +8,7 @@ thousands of them.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
+from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import Page, Series
 from aiperf_svc.core.telemetry.series import Plotted
@@ -44,17 +43,6 @@ _CAUSES = {
     "stolen": "stolen by the host",
     "throttled": "over the quota",
 }
-
-
-class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What the busiest of the own services of each kind does now."""
-
-    cpu_cores: dict[str, float]
-    """Cores by kind of service."""
-    loop_lag_s: dict[str, float]
-    """Largest delay of an event loop by kind of service."""
-    cpu_lost: dict[str, float]
-    """Largest share of the time in which a node's CPU was with others, by cause."""
 
 
 class _Heard(NamedTuple):

@@ -1,4 +1,5 @@
-"""Result of one check of the verdict: the measured value, its limit, and what to change."""
+"""Results of the checks of a verdict: the measured value, its limit, and what to change; and the
+verdict that they make together."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -33,6 +34,31 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """True if the check passed or had nothing to judge."""
         return self.severity in (Severity.INFO, Severity.VALID)
+
+
+ENDED_EARLY = "ended-early"
+"""Cause of a run that was cut short because a search knew enough: it is no measurement."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The verdict on a run: the worst result of all checks."""
+
+    verdict: Severity
+    cause: str
+    """Cause of an invalid run if it is known. Of an inference benchmark: `client-bound`,
+    `run-failed`, `process-lost`, `target-failing` or `ended-early`."""
+    checks: tuple[Reason, ...]
+
+    @property
+    def label(self) -> str:
+        """`valid`, `degraded`, `invalid`, or `invalid: ` and the cause."""
+        return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The checks that did not pass, the worst first."""
+        failed = [check for check in self.checks if not check.ok]
+        return tuple(sorted(failed, key=lambda check: check.severity is not Severity.INVALID))
 
 
 def graded(

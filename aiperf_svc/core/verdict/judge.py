@@ -11,11 +11,17 @@ All checks are listed, including those that passed, so that a report shows what 
 
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, Severity, worst_of
+from aiperf_svc.core.verdict.check_result import (
+    ENDED_EARLY,
+    MORE_WORKERS,
+    Reason,
+    Severity,
+    Verdict,
+    worst_of,
+)
 from aiperf_svc.core.verdict.effect_checks import EARLY_END, EFFECT_CHECKS, LOAD_SHORTFALL
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
@@ -23,29 +29,6 @@ from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
 """Checks that fail when the client is overloaded. If one of them is invalid and there is no other
 cause, the run is `client-bound`."""
-ENDED_EARLY = "ended-early"
-"""Cause of a run that was cut short because a search knew enough: it is no measurement."""
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The verdict on a run: the worst result of all checks."""
-
-    verdict: Severity
-    cause: str
-    """Cause of an invalid run if it is known. Of an inference benchmark: `client-bound`,
-    `run-failed`, `process-lost`, `target-failing` or `ended-early`."""
-    checks: tuple[Reason, ...]
-
-    @property
-    def label(self) -> str:
-        """`valid`, `degraded`, `invalid`, or `invalid: ` and the cause."""
-        return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """The checks that did not pass, the worst first."""
-        failed = [check for check in self.checks if not check.ok]
-        return tuple(sorted(failed, key=lambda check: check.severity is not Severity.INVALID))
 
 
 def judge(evidence: Evidence) -> Verdict:

@@ -5,7 +5,7 @@ from time import monotonic_ns, time_ns
 from typing import Any
 
 from aiperf_svc.adapters.results_api.status import Status, StepStatus
-from aiperf_svc.core.telemetry.client_series import ClientLoad
+from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import (

@@ -13,7 +13,7 @@ from played_run import TOKEN, Api, Provider, make_status
 
 from aiperf_svc.adapters.results_api.server import ResultsServer, serve
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.telemetry.client_series import ClientLoad
+from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.services.serving import serve_results
 

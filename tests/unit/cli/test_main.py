@@ -194,6 +194,20 @@ def test_help_is_there_without_the_models_and_the_libraries() -> None:
     assert ended.stderr == ""
 
 
+def test_the_command_of_a_local_run_does_without_the_libraries_of_its_services() -> None:
+    code = (
+        "import sys\n"
+        "from aiperf_svc.cli.main import main\n"
+        "main(['profile', '-u', 'h', '-m', 'm', '--concurrency', '1', '--dry-run'])\n"
+        "from aiperf_svc.runner import live_display, local, tables\n"
+        "sys.stderr.write(', '.join({'numpy', 'aiohttp', 'uvloop'} & set(sys.modules)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == ""
+
+
 def command_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def run(args: object) -> int:
         raise error

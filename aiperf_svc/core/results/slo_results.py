@@ -1,0 +1,32 @@
+"""What the objectives and goodput limits of a run have given."""
+
+import msgspec
+
+
+class TierResult(msgspec.Struct, frozen=True):
+    """Goodput by one set of limits."""
+
+    name: str
+    limits: dict[str, float | str]
+    good_request_count: int
+    attainment: float | None
+    """Share of the due requests that are good, failures and unsent ones included, without those of
+    clients that leave early; None if none was due."""
+    goodput: float | None
+    """Good requests per second of the load; None if it took no time."""
+
+
+class ObjectiveResult(msgspec.Struct, frozen=True):
+    """Result of one limit."""
+
+    metric: str
+    stat: str
+    bound: str
+    """`max` or `min`."""
+    limit: float
+    measured: float | None
+    """Measured value; None: not measured, or beyond every observed value."""
+    unit: str
+    ok: bool
+    reason: str = ""
+    """Reason why the objective is missed; empty if it holds."""
