@@ -17,7 +17,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
-    from aiperf_svc.adapters.datasets.checked_files import CheckedFiles
+    from aiperf_svc.cli.checked_files import CheckedFiles
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config, WorkloadConfig
@@ -157,7 +157,7 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     inference = [each for each in trials.different if isinstance(each, BenchmarkConfig)]
     for variable in {each.endpoint.api_key_env for each in inference} - {None, *secrets}:
         secrets[str(variable)] = os.environ[str(variable)]
-    from aiperf_svc.adapters.datasets.checked_files import CheckedFiles
+    from aiperf_svc.cli.checked_files import CheckedFiles
 
     files = CheckedFiles(inference)
     if args.dry_run:

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
+import msgspec
+
 from aiperf_svc.adapters.datasets.builder import KINDS
-from aiperf_svc.adapters.datasets.checked_files import CheckedFile, at_own_speed
 from aiperf_svc.adapters.datasets.files import folder_of, is_packed, read_pools
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import (
     Source,
     finish,
@@ -29,6 +31,16 @@ from aiperf_svc.core.load.fixed_schedule import due_times
 
 CHECK_S = 20.0
 CHECK_BYTES = 2**28
+
+
+class CheckedFile(msgspec.Struct, frozen=True):
+    """A dataset file that has been read."""
+
+    notice: str = ""
+    """What the user should know of it."""
+    replay_ns: int | None = None
+    """Length of a fixed schedule without a speedup; None: there is none, or it is longer than what
+    was read."""
 
 
 def check_dataset(config: BenchmarkConfig) -> CheckedFile:
@@ -75,7 +87,11 @@ def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> Check
     if not config.load.fixed_schedule or limit.is_reached:
         return CheckedFile(notice)
     firsts = index.times_s[index.firsts[:-1]]
-    return CheckedFile(notice, int(due_times(firsts, at_own_speed(config.load))[-1]))
+    return CheckedFile(notice, int(due_times(firsts, _at_own_speed(config.load))[-1]))
+
+
+def _at_own_speed(load: Load) -> Load:
+    return load.model_copy(update={"replay_speedup": 1.0})
 
 
 def _check_number(config: BenchmarkConfig, file: str, last: Line) -> None:

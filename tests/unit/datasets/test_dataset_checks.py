@@ -10,8 +10,8 @@ import pytest
 from test_trace_files import AZURE, BURST_GPT
 
 from aiperf_svc.adapters.datasets import checks, files
-from aiperf_svc.adapters.datasets.checked_files import CheckedFile, CheckedFiles
-from aiperf_svc.adapters.datasets.checks import check_dataset
+from aiperf_svc.adapters.datasets.checks import CheckedFile, check_dataset
+from aiperf_svc.cli.checked_files import CheckedFiles
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets import trace_index
