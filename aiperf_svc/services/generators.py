@@ -7,7 +7,7 @@ from aiperf_svc.core.endpoints.base import choices_asked_for
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.abandonment import abandonment_of
 from aiperf_svc.core.responses.first_tokens import FirstTokens
-from aiperf_svc.core.responses.reader import ResponseFormat
+from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.services.load_generator import LoadGenerator
 from aiperf_svc.services.prefill_generator import PrefillGenerator
 from aiperf_svc.services.query_generator import QueryGenerator

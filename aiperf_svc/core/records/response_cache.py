@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.records.rows import put_response, response_columns
 from aiperf_svc.core.responses.read_times import ReadTimes
-from aiperf_svc.core.responses.reader import ResponseFormat, ResponseReader
+from aiperf_svc.core.responses.reader import ResponseReader
+from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ_DTYPE, Flag, Rows
 

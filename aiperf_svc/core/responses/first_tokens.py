@@ -8,7 +8,7 @@ from typing import Any
 
 from aiperf_svc.core.responses.events import ResponseEvents
 from aiperf_svc.core.responses.http1 import ProtocolViolation
-from aiperf_svc.core.responses.reader import ResponseFormat
+from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.core.responses.sse import EventTooLarge
 
 

@@ -27,20 +27,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from aiperf_svc.core.endpoints.base import (
-    MAX_CHOICES,
     Delta,
-    Endpoint,
     MalformedResponse,
     Part,
     error_message,
     find_error,
 )
 from aiperf_svc.core.endpoints.refused_inputs import hint_for
-from aiperf_svc.core.responses.event_cache import EventMemo
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_plain
-from aiperf_svc.core.responses.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
+from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation
 from aiperf_svc.core.responses.read_times import ReadTimes
+from aiperf_svc.core.responses.response_format import (
+    BODY,
+    ERROR_BODY,
+    NO_HEAD,
+    STREAM,
+    ResponseFormat,
+)
 from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES, EventTooLarge
 from aiperf_svc.domain.finish_reasons import (
     ENDS_WITHOUT_CONTENT,
@@ -59,10 +63,6 @@ TEXT_BYTES: Final = 64
 ERROR_BODY_BYTES: Final = 16_384
 """Most bytes kept of a body that is only read for its error message."""
 MESSAGE_CHARACTERS: Final = 500
-_KNOWN_HEADS: Final = 512
-
-_NO_HEAD, _STREAM, _BODY, _ERROR_BODY = range(4)
-"""Modes in which a response is read."""
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _STATUS = int(ErrorKind.STATUS)
@@ -70,53 +70,10 @@ _CUT = (int(Outcome.CANCELLED), int(Outcome.ABANDONED))
 """Outcomes of requests that ended at our side, whatever had come."""
 
 
-class ResponseFormat:
-    """Format of a good response, the same for all responses of a run."""
-
-    def __init__(
-        self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool, choices: int = 1
-    ) -> None:
-        """Set up the format; each request asks for `choices` choices."""
-        self.memo = EventMemo(endpoint.parse_event)
-        self.parse_body = endpoint.parse_body
-        self.content_types = endpoint.content_types(streaming=is_streaming)
-        self.has_end_mark = endpoint.has_end_mark
-        self.keeps_text = keeps_text
-        self.last_choice = min(max(choices, 1), MAX_CHOICES) - 1
-        self._is_streaming = is_streaming
-        self._known: dict[bytes, tuple[Head, int]] = {}
-
-    def take_heads(self, raw: bytes) -> tuple[Head, int]:
-        """Return the last of the heads in `raw` (interim ones come before it), and the mode in
-        which to read the body. Raises ProtocolViolation.
-
-        Servers repeat their heads exactly within a second, so parsed ones are cached.
-        """
-        known = self._known.get(raw)
-        if known is None:
-            if len(self._known) >= _KNOWN_HEADS:
-                self._known.clear()
-            end_of_interim = raw.rfind(b"\r\n\r\n", 0, -4)
-            head = parse_head(raw[end_of_interim + 4 :] if end_of_interim >= 0 else raw)
-            known = self._known[raw] = head, self._mode(head)
-        return known
-
-    def is_stream(self, raw: bytes) -> bool:
-        """Return whether the body after these heads is a stream of events. Raises
-        ProtocolViolation."""
-        return self.take_heads(raw)[1] == _STREAM
-
-    def _mode(self, head: Head) -> int:
-        is_other_type = head.content_type and head.content_type not in self.content_types
-        if head.status >= 300 or is_other_type or head.content_coding:
-            return _ERROR_BODY
-        return _STREAM if self._is_streaming else _BODY
-
-
 class ResponseReader:
     """Reads one response."""
 
-    _mode = _NO_HEAD
+    _mode = NO_HEAD
     _events: ResponseEvents | None = None
     _chunks: ChunkedBody | None = None
     """Chunks of a body that is not a stream of events."""
@@ -212,7 +169,7 @@ class ResponseReader:
             self._fail(ErrorKind.PROTOCOL, str(violation))
             return
         self._content_type, self._content_coding = head.content_type, head.content_coding
-        if self._mode == _STREAM:
+        if self._mode == STREAM:
             self._events = ResponseEvents(self._format.memo, framing)
         elif framing == Framing.CHUNKED:
             self._chunks = ChunkedBody()
@@ -224,7 +181,7 @@ class ResponseReader:
 
         They came in `count` reads starting with `first`, which may begin before `at`.
         """
-        if self._mode != _NO_HEAD and not self.error:
+        if self._mode != NO_HEAD and not self.error:
             try:
                 if self._events is not None:
                     self._take_events(self._events, data, at, stop, reads, first)
@@ -360,7 +317,7 @@ class ResponseReader:
     def _take_body(self, part: bytes) -> None:
         if self._body is None:
             self._body = bytearray(part)
-        elif self._mode == _BODY or len(self._body) < ERROR_BODY_BYTES:
+        elif self._mode == BODY or len(self._body) < ERROR_BODY_BYTES:
             self._body += part
             if len(self._body) > MAX_BODY_BYTES:
                 self.give_up(f"a body of over {MAX_BODY_BYTES // 2**20} MiB")
@@ -415,9 +372,9 @@ class ResponseReader:
             self.message = one_line(self.message, limit=MESSAGE_CHARACTERS)
 
     def _check_whole(self, status: int) -> None:
-        if self._mode == _ERROR_BODY:
+        if self._mode == ERROR_BODY:
             self._explain_body(status)
-        elif self._mode == _STREAM:
+        elif self._mode == STREAM:
             assert self._events is not None
             is_whole = (
                 self._is_ended or self._events.is_done_unfinished or not self._format.has_end_mark
@@ -427,7 +384,7 @@ class ResponseReader:
                 self._fail(ErrorKind.DISCONNECTED, text)
             elif not self.first_token_wall_ns and not (is_whole and self._ended_at_once()):
                 self._fail_empty("no event of the stream has content")
-        elif self._mode == _BODY:
+        elif self._mode == BODY:
             self._parse_body()
         else:
             self._fail(ErrorKind.PROTOCOL, "a response without a head")

@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.responses.first_tokens import FirstTokens
-from aiperf_svc.core.responses.reader import ResponseFormat
+from aiperf_svc.core.responses.response_format import ResponseFormat
 from aiperf_svc.protocol.records import Framing
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
