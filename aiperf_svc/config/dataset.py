@@ -87,7 +87,7 @@ class Dataset(Model):
     """Shuffled: each entry once, in another order in each pass. Random: each is drawn, with
     replacement."""
     input_tokens: Length = Length(mean=550)
-    """Of a ranking, the tokens of the query alone."""
+    """Tokens of a prompt; in a ranking, those of the query alone."""
     mix: tuple[Shape, ...] = ()
     """Kinds of synthetic requests, in place of `input_tokens` and `output_tokens`."""
     passages: Passages = Passages()

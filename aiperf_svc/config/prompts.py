@@ -12,7 +12,7 @@ class Length(Model):
     """A distribution of whole numbers, such as token counts. Values below one become one."""
 
     mean: Annotated[float, Field(gt=0)]
-    """Of a uniform distribution it follows from the limits."""
+    """Average; in a uniform distribution it follows from the limits."""
     stddev: Annotated[float, Field(ge=0)] = 0.0
     distribution: Literal["normal", "lognormal", "uniform"] = "normal"
     """`mean` and `stddev` are those of the values also where the distribution is lognormal."""

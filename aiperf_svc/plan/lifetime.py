@@ -29,7 +29,7 @@ class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     """Until every pod of the stack is ready: first the target's, then the services'."""
     load: int
-    """Of the load, or of the steps on ranks, as far as the config bounds them."""
+    """Time of the load, or of the steps on ranks, as far as the config bounds them."""
     is_bounded: bool = True
     """Whether the config bounds the load. A number of requests has no bound."""
     start_keys: str = "deployment.ready_timeout, deployment.target.ready_timeout"

@@ -267,7 +267,7 @@ class StepProgress(Value, frozen=True):
     attempts: int
     """Attempts at steps that have ended; each leaves a StepRecord, but for those in `silent`."""
     name: str = ""
-    """Of the step under way."""
+    """Name of the step under way."""
     stage: str = ""
     """Its `StepStage`."""
     due_wall_ns: int = 0
@@ -313,7 +313,7 @@ class Heartbeat(Message, frozen=True):
     batches_read: int = 0
     """Raw batches that a record processor has read. While it grows, missing records may arrive."""
     steps: StepProgress | None = None
-    """Of the timing manager of a benchmark on ranks."""
+    """Progress of a benchmark on ranks (timing manager only)."""
     finding: dict[str, Any] | None = None
     """What a search needs to know of the trial's results (records manager only)."""
     ends_early: bool = False

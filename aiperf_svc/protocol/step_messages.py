@@ -63,7 +63,7 @@ class StepOrder(Message, frozen=True):
     plan: bytes
     """JSON of a `workloads.base.PlannedStep`."""
     due_wall_ns: int = 0
-    """Of RUN, on the timing manager's clock."""
+    """Due time of a RUN, on the timing manager's clock."""
 
 
 class RankStatus(Message, frozen=True):
@@ -124,7 +124,7 @@ class RankWitness(Value, frozen=True):
     ended_wall_ns: int = 0
     clock_uncertainty_ns: int = 0
     interface_rx_bytes: int = 0
-    """Of all interfaces but the loopback."""
+    """Bytes received by all interfaces but the loopback."""
     interface_tx_bytes: int = 0
     loopback_bytes: int = 0
     dropped_packets: int = 0
@@ -183,7 +183,7 @@ class StepOutput(Message, frozen=True):
     """`stdout`, `stderr`, or a path in the work folder."""
     data: bytes
     is_last: bool
-    """Of the step and rank."""
+    """True for the last piece of the step and rank."""
     report: RankReport | None = None
     """With the last piece."""
 

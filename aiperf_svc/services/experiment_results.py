@@ -62,7 +62,7 @@ class ExperimentResults:
         self._ended: list[EndedTrial] = []
         """In the order of running, with the last attempt of each."""
         self._results_of_search: list[TrialResult] = []
-        """Of each of these, what a search makes of it."""
+        """What a search makes of each of these trials."""
         self._written: ExperimentFolder | None = None
         self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
         self._upload_name = context.upload_into or _upload_name(context)

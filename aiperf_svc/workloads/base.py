@@ -79,7 +79,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Program and arguments; no shell reads them."""
     env: dict[str, str] = {}
     listens_on: int = 0
-    """Of a server: the TCP port on which it listens when it is ready."""
+    """TCP port on which a server listens when it is ready; 0: none."""
     ends_with_step: bool = False
     """Whether it is told to end (SIGTERM) when the step's other commands have ended; its exit code
     then has no meaning."""

@@ -28,9 +28,9 @@ class PerftestSpec(WorkloadSpec):
     mode: Literal["read", "write"] = "write"
     """Whether the client reads the server's memory or writes into it."""
     iterations: Annotated[int, Field(ge=5, le=10**9)] = 1000
-    """Of each message size."""
+    """Iterations for each message size."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 18515
-    """Through which client and server find each other."""
+    """Port through which client and server find each other."""
     extra_args: tuple[Argument, ...] = ()
     """Further arguments of both ends, such as `--tclass=106`."""
 

@@ -197,7 +197,7 @@ def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> R
 
 
 _FIRST_ADDRESS = IPv4Address("192.0.2.0")
-"""Of the ranks before they are there: a range for documentation (RFC 5737)."""
+"""First address of ranks that are not there yet, in a range for documentation (RFC 5737)."""
 
 
 def _steps_ns(config: WorkloadConfig[Any]) -> int:

@@ -113,7 +113,7 @@ class StepMachine:
         """The attempt under way."""
         self.stage = StepStage.PREPARE
         self.due_wall_ns = 0
-        """Of the attempt under way, when it is running."""
+        """Due time of the attempt under way, when it is running."""
         self._problem = ""
         self._since_wall_ns = 0
         self._sent_wall_ns = 0

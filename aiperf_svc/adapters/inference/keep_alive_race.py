@@ -15,14 +15,14 @@ import struct
 from typing import Final
 
 PATH_JITTER: Final = 0.25
-"""Of the shortest round trip: what queues on a path add to it as a rule."""
+"""Share of the shortest round trip that queues on a path add to it as a rule."""
 SERVER_MARGIN_NS: Final = 5_000_000
 """From a server's decision to close to the close itself. Requests that a server drops sooner than
 this after reading them are retried too; the accounts and the verdict say how many they were."""
 
 _TCP_INFO_BYTES: Final = 152
 _MIN_RTT_AT: Final = 148
-"""Of `tcpi_min_rtt` in Linux's `struct tcp_info`, microseconds."""
+"""Offset of `tcpi_min_rtt`, in microseconds, in Linux's `struct tcp_info`."""
 _UNKNOWN: Final = 0xFFFFFFFF
 
 

@@ -43,7 +43,7 @@ the third read has the first token at the latest."""
 MAX_RESPONSE_BYTES: Final = 255 * 2**20
 """Its parts must be counted by 16 bits, the last one included."""
 MAX_KEPT_BYTES: Final = 16 * 2**20
-"""Of a response that a worker keeps whole, since the conversation's next request repeats it."""
+"""Largest response that a worker keeps whole, since the conversation's next request repeats it."""
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _REUSED: Final = int(Flag.REUSED)

@@ -22,7 +22,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     mono_ns: int = 0
     """When they were read."""
     rx_bytes: int = 0
-    """Of all interfaces but the loopback."""
+    """Bytes received by all interfaces but the loopback."""
     tx_bytes: int = 0
     loopback_bytes: int = 0
     drops: int = 0
@@ -35,7 +35,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """`cpu`, `io`, `memory` to the time in which some task waited for it."""
     stolen_ns: int = 0
     own_cpu_ns: int = 0
-    """Of this process."""
+    """CPU time of this process."""
 
 
 def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Counters:

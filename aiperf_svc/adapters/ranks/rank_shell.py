@@ -66,7 +66,7 @@ class RankShell:
         self._on_started = on_started
         self._on_ended = on_ended
         self._token = secrets.token_hex(4)
-        """Of the reset after which everything that the loop says is for this object."""
+        """Token of the reset after which everything that the loop says is for this object."""
         self._is_ready = asyncio.Event()
         self._copied: dict[str, asyncio.Event] = {}
         self._orders = -1

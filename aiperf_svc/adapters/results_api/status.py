@@ -18,7 +18,7 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
     ended: int
     failed: int
     name: str
-    """Of the step under way; empty between steps."""
+    """Name of the step under way; empty between steps."""
     stage: str
     """`prepare`, `run` or `finish`."""
     running_s: float

@@ -62,7 +62,7 @@ class Finished(msgspec.Struct, frozen=True):
 
     entries: list[PromptConversation]
     input_tokens: list[int]
-    """Of each turn, in order; -1: unknown."""
+    """Input tokens of each turn, in order; -1: unknown."""
     conversations: tuple[Conversation, ...]
 
 

@@ -33,7 +33,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[int, ...] = ()
     """Requests of each batch; empty if the objective is no statistic of requests."""
     totals: tuple[float, ...] = ()
-    """Of each batch: the number of requests beyond the limit, or the sum of the values."""
+    """For each batch, the number of requests beyond the limit, or the sum of the values."""
     allowed: float = 0.0
     """Greatest share beyond the limit, or the limit of the average."""
     is_share: bool = True

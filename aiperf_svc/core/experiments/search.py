@@ -41,7 +41,7 @@ class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Share of requests beyond a limit, as a multiple of the allowed share: the greatest of all
     limits; None: no limit is on a percentile."""
     statistics: dict[str, float]
-    """Of the longest trial."""
+    """Statistics of the longest trial."""
     verdict: str
     is_client_bound: bool
     reason: str

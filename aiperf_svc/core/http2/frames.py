@@ -21,9 +21,9 @@ WINDOW_UPDATE: Final = 8
 CONTINUATION: Final = 9
 
 ACK: Final = 0x1
-"""Of SETTINGS and PING."""
+"""Flag of SETTINGS and PING."""
 END_STREAM: Final = 0x1
-"""Of DATA and HEADERS."""
+"""Flag of DATA and HEADERS."""
 END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 PRIORITY: Final = 0x20
@@ -39,7 +39,7 @@ SMALLEST_MAX_FRAME: Final = 16_384
 LARGEST_MAX_FRAME: Final = 2**24 - 1
 
 HEADER: Final = struct.Struct(">IBI")
-"""Of each frame: length and type, flags, stream."""
+"""Header of each frame: length and type, flags, stream."""
 
 _ERRORS: Final = (
     "NO_ERROR",

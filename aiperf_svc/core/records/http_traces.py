@@ -18,7 +18,7 @@ class OpenTraces:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[int, dict[int, tuple[int, Chunks]]]] = {}
-        """Of each worker: its epoch, and by request the bytes of its head and its reads."""
+        """Worker to its epoch and, by request, the bytes of its head and its reads."""
 
     def drop_worker(self, worker_id: str) -> None:
         """Forget the responses of a lost worker."""

@@ -149,7 +149,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[int, str] = {}
     """Rank to the tool's name and version."""
     exit_codes: tuple[int, ...] = ()
-    """Of its commands and servers; negative: the signal that ended one."""
+    """Exit codes of its commands and servers; negative: the signal that ended one."""
     witnesses: tuple[StepWitness, ...] = ()
 
     @property

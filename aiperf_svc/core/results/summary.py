@@ -37,7 +37,7 @@ class EarlyEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     batches: tuple[ObjectiveBatches, ...]
-    """Of these objectives, as if every other request of the load had been within the limit."""
+    """Batches of these objectives, as if every other request of the load were within the limit."""
 
 
 NetworkTimes = Mapping[str, Histogram]

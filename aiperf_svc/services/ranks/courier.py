@@ -90,7 +90,7 @@ class Courier(BaseService):
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._traffic: Traffic | None = None
-        """Of the step that runs."""
+        """Traffic of the step that runs."""
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,

@@ -28,9 +28,9 @@ class CommandMetric(Model):
     file: FileName | None = None
     """Where it is; None: standard output."""
     take: Literal["first", "last", "min", "max", "avg", "sum"] = "last"
-    """Of several matches or lines."""
+    """Which of several matches or lines counts, or how they are combined."""
     combine: Literal["avg", "min", "max", "sum"] = "avg"
-    """Of the values of several ranks."""
+    """How the values of several ranks are combined."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

@@ -24,7 +24,8 @@ BANDWIDTH_LOG = "fio_bw.*.log"
 LATENCY_TABLE = "completion latency"
 _TABLE_PERCENTILES = (1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99)
 _ETA = re.compile(r"\[([^][]*/s)\]\[([^][]*) IOPS\]")
-"""Of `Jobs: 1 (f=1): [m(1)][60.0%][r=130MiB/s,w=128MiB/s][r=33.3k,w=32.8k IOPS][eta 00m:02s]`."""
+"""Matches the rates in a line such as
+`Jobs: 1 (f=1): [m(1)][60.0%][r=130MiB/s,w=128MiB/s][r=33.3k,w=32.8k IOPS][eta 00m:02s]`."""
 _DIRECTIONS: dict[str, Direction] = {"0": "read", "1": "write"}
 """As the third column of a log has them."""
 

@@ -16,9 +16,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run."""
 
     name: str
-    """Of its step."""
+    """Name of its step."""
     prefix: str = ""
-    """Of its metrics, which differ between the runs of a suite."""
+    """Prefix of its metrics, which differ between the runs of a suite."""
     shows: tuple[Shown, ...]
     """The metrics that the terminal's table has, the most important first."""
     rw: Pattern

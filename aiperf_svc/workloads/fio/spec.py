@@ -56,7 +56,7 @@ class FioSpec(WorkloadSpec):
     num_jobs: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Processes of each worker, which have files of their own."""
     size: Annotated[SizeBytes, Field(gt=0)] = 10 * 2**30
-    """Of all files of one job; of the one file of a suite."""
+    """Size of all files of one job, or of the one file of a suite."""
     thread: bool = False
     """Threads instead of processes."""
     workers: Annotated[int, Field(gt=0, le=1_000)] = 1

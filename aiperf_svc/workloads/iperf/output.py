@@ -14,8 +14,8 @@ from aiperf_svc.workloads.iperf.spec import IperfSpec
 from aiperf_svc.workloads.json_output import Fields, fields_of
 
 _SHORTEST_INTERVAL_S = 0.5
-"""Of a series: the remainder after the last full second may last a millisecond, in which a rate
-means nothing."""
+"""Shortest interval of a series: the rest after the last full second may last a millisecond, in
+which a rate means nothing."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class _Path:
     """One direction of the data."""
 
     suffix: str
-    """Of metrics and series."""
+    """Suffix of metrics and series."""
     senders: Sequence[Fields]
     """One for each process."""
     receivers: Sequence[Fields]

@@ -33,7 +33,7 @@ class IperfSpec(WorkloadSpec):
     )
     """Time before the measured one, in which TCP finds its rate."""
     bitrate: BitRate | None = None
-    """Of each stream, at most; 0: no limit. `udp` needs it."""
+    """Largest bit rate of each stream; 0: no limit. `udp` needs it."""
     reverse: bool = False
     """The server sends, and the client receives."""
     bidirectional: bool = False

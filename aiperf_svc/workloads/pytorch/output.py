@@ -18,7 +18,7 @@ class Measured(msgspec.Struct, frozen=True):
     process: int
     processes: int
     parameters: int
-    """Of the model."""
+    """Number of the model's parameters."""
     batch_s: tuple[float, ...]
     """Wall time of each batch."""
     gpu_s: tuple[float, ...] | None

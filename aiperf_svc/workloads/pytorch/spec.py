@@ -14,7 +14,7 @@ class PyTorchSpec(WorkloadSpec):
     device: Literal["cpu", "cuda"] = "cpu"
     """`cuda` needs GPUs in `deployment.ranks.devices`."""
     model: Literal["alexnet", "resnet50", "llama"] = "resnet50"
-    """Of torchvision; or a decoder in the manner of Llama, 8 layers 1024 wide, whose sample is a
+    """A model of torchvision, or a decoder like Llama, 8 layers 1024 wide, whose sample is a
     text of `sequence_length` tokens."""
     mode: Literal["train", "eval"] = "train"
     """`train`: forward, loss, backward and an SGD step; `eval`: forward without gradients."""
@@ -25,7 +25,7 @@ class PyTorchSpec(WorkloadSpec):
     warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     """Batches before them."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the forward pass (autocast); float16 trains with a scaled loss and needs cuda."""
+    """Precision of the forward pass (autocast). float16 trains with a scaled loss, needs cuda."""
     sequence_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Tokens of a sample of llama."""
     gpus: Annotated[int, Field(ge=1, le=64)] = 1

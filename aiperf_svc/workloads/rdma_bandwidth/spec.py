@@ -12,6 +12,6 @@ class RdmaBandwidthSpec(PerftestSpec):
 
     kind: Literal["rdma-bandwidth"] = "rdma-bandwidth"
     iterations: Annotated[int, Field(ge=5, le=20_000)] = 1000
-    """Of each message size. Above 20000 perftest does not report the peak."""
+    """Iterations for each message size. Above 20000 perftest does not report the peak."""
     qps: Annotated[int, Field(gt=0, le=16_384)] = 1
     """Queue pairs."""

@@ -31,7 +31,7 @@ class UcxSpec(WorkloadSpec):
     max_size: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
     """Largest message; the smallest has one byte."""
     iterations: Annotated[int, Field(ge=10, le=10**9)] = 1000
-    """Of each message size up to 64 KiB; a tenth of it for larger ones."""
+    """Iterations for each message size up to 64 KiB; a tenth of it for larger ones."""
     warmup: Annotated[int, Field(gt=0, le=10**6)] = 100
     """Iterations before those that are measured."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 13337
