@@ -174,7 +174,8 @@ LOAD = (
     Flag(("--benchmark-duration", "--duration"), "load.duration",
         "stop after this time; with --request-count, whichever comes first", DURATION),
     Flag(("--grace-period", "--benchmark-grace-period"), "load.grace_period",
-        "how long requests in flight may go on after that time (default: 30s)", DURATION),
+        "how long requests in flight may go on after that time (default: 30s); inf: as long as "
+        "--request-timeout lets them", DURATION),
     Flag(("--ramp-duration", "--concurrency-ramp-duration", "--request-rate-ramp-duration"),
         "load.ramp", "grow concurrency or rate from zero over this time", DURATION),
     Flag(("--prefill-concurrency",), "load.prefill_concurrency",

@@ -134,6 +134,13 @@ class Endpoint(Hooks):
     source_addresses: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
 
+    def grace_ns(self, grace_period: int | None) -> int:
+        """Return how long requests in flight are waited for after the stop. Without a bound it is
+        the longest that a request takes."""
+        if grace_period is not None:
+            return grace_period
+        return self.request_timeout + self.connect_timeout + SECOND_NS
+
     @property
     def all_urls(self) -> tuple[str, ...]:
         """All base URLs."""

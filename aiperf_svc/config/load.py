@@ -15,7 +15,12 @@ from aiperf_svc.config.load_shapes import (
     UserCentric,
     Warmup,
 )
-from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
+from aiperf_svc.config.units import (
+    DurationNs,
+    PositiveDurationNs,
+    UnboundedDurationNs,
+    format_duration,
+)
 
 
 class Load(Model):
@@ -52,9 +57,9 @@ class Load(Model):
     """Factor by which the times and delays of the trace are shorter."""
     requests: Annotated[int, Field(gt=0)] | None = None
     duration: PositiveDurationNs | None = None
-    grace_period: DurationNs = 30 * SECOND_NS
+    grace_period: UnboundedDurationNs = 30 * SECOND_NS
     """Time after the end of a duration in which requests in flight may complete; then they are
-    cancelled."""
+    cancelled. `inf`: as long as `endpoint.request_timeout` lets them."""
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None

@@ -5,7 +5,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
-from aiperf_svc.config.units import DurationNs, PositiveDurationNs, Share, format_duration
+from aiperf_svc.config.units import (
+    DurationNs,
+    PositiveDurationNs,
+    Share,
+    UnboundedDurationNs,
+    format_duration,
+)
 
 MOST_RATE = 1_000_000
 """Highest rate, in requests per second: what is due waits in memory until it is sent, so a mistyped
@@ -41,7 +47,7 @@ class Warmup(Model):
     conversations: Annotated[int, Field(gt=0)] | None = None
     """Number of conversations, in place of `requests`."""
     duration: PositiveDurationNs | None = None
-    grace_period: DurationNs = 30 * SECOND_NS
+    grace_period: UnboundedDurationNs = 30 * SECOND_NS
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     request_rate: Rate | None = None
     """Makes the warmup an open loop of one rate, whatever the measurement is."""

@@ -49,6 +49,18 @@ def parse_positive_duration_ns(value: Any) -> int:
     return duration_ns
 
 
+def parse_unbounded_duration_ns(value: Any) -> int | None:
+    """Return the nanoseconds as `parse_duration_ns`; None for `inf`."""
+    if value is None or str(value).strip().lower() in ("inf", ".inf"):
+        return None
+    return parse_duration_ns(value)
+
+
+def format_unbounded_duration(value_ns: int | None) -> str:
+    """Return the text of a duration, or `inf`."""
+    return "inf" if value_ns is None else format_duration(value_ns)
+
+
 def format_duration(value_ns: int) -> str:
     """Return the shortest exact form of a duration: 300000000000 is `5m`."""
     if value_ns == 0:
@@ -142,6 +154,12 @@ PositiveDurationNs = Annotated[
     int, BeforeValidator(parse_positive_duration_ns), PlainSerializer(format_duration)
 ]
 """A duration that is not zero."""
+UnboundedDurationNs = Annotated[
+    int | None,
+    BeforeValidator(parse_unbounded_duration_ns),
+    PlainSerializer(format_unbounded_duration),
+]
+"""A duration, or `inf`, which is None."""
 SizeBytes = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
 """A size: human units in a file, bytes in the program."""
 BitRate = Annotated[int, BeforeValidator(parse_bit_rate), PlainSerializer(format_bit_rate)]

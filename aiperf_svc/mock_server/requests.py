@@ -74,6 +74,9 @@ def parse_head(head: bytes) -> Head:
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     parts = first.split(" ")
+    if len(parts) == 3 and parts[1].startswith("http://"):
+        # A proxy may pass on the whole URL (RFC 9112, section 3.2.2).
+        parts[1] = "/" + parts[1][len("http://") :].partition("/")[2]
     if len(parts) != 3 or not parts[0].isalpha() or not parts[1].startswith("/"):
         raise BadRequest(400, f"not an HTTP request line: {first[:80]!r}")
     if parts[2] != "HTTP/1.1":

@@ -41,12 +41,13 @@ class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):
 def load_times(config: BenchmarkConfig) -> LongestTimes:
     """Return the longest times of a benchmark of an inference server."""
     load, warmup, target = config.load, config.load.warmup, config.deployment.target
-    needed = (load.end or load.longest_schedule or 0) + load.grace_period
+    grace_ns = config.endpoint.grace_ns
+    needed = (load.end or load.longest_schedule or 0) + grace_ns(load.grace_period)
     return LongestTimes(
         start=config.deployment.ready_timeout
         + (target.ready_timeout if target.kind != "none" else 0)
         + config.endpoint.wait_for_server,
-        load=needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0),
+        load=needed + ((warmup.duration or 0) + grace_ns(warmup.grace_period) if warmup else 0),
         is_bounded=load.end is not None and (warmup is None or warmup.duration is not None),
     )
 

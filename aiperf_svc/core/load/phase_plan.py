@@ -158,7 +158,7 @@ def _plan(
         arrival=load.arrival,
         random_seed=config.random_seed,
         duration_ns=duration or 0,
-        grace_ns=load.grace_period,
+        grace_ns=config.endpoint.grace_ns(load.grace_period),
         ramp_ns=load.ramp,
         prefill_concurrency=load.prefill_concurrency or 0,
         prefill_ramp_ns=load.prefill_ramp,

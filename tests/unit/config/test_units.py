@@ -7,10 +7,12 @@ from aiperf_svc.config.units import (
     format_cpu,
     format_duration,
     format_size,
+    format_unbounded_duration,
     parse_bit_rate,
     parse_cpu_millis,
     parse_duration_ns,
     parse_size,
+    parse_unbounded_duration_ns,
 )
 
 
@@ -79,3 +81,11 @@ def test_a_bit_rate_is_read_and_written_back_the_same(written: object, bits: int
 def test_what_is_no_bit_rate_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="expected a bit rate"):
         parse_bit_rate(written)
+
+
+def test_a_duration_without_a_bound_is_read_and_written_as_inf() -> None:
+    for written in ("inf", " INF ", float("inf"), None):
+        assert parse_unbounded_duration_ns(written) is None
+    assert parse_unbounded_duration_ns("5s") == 5 * 10**9
+    for value in (None, 5 * 10**9):
+        assert parse_unbounded_duration_ns(format_unbounded_duration(value)) == value

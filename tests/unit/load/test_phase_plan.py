@@ -45,6 +45,18 @@ def test_warmup_has_its_own_limits_and_no_ramp() -> None:
     )
 
 
+def test_without_a_bound_the_grace_period_is_as_long_as_a_request_may_take() -> None:
+    load = config(concurrency=1, duration="3s", grace_period="inf", warmup={"duration": "1s"})
+    load = load.model_copy(
+        update={"endpoint": load.endpoint.model_copy(update={"request_timeout": 20 * S})}
+    )
+    plan, warmup = (plan_phase(phase, load, shape()) for phase in (Phase.PROFILING, Phase.WARMUP))
+    assert plan is not None
+    assert plan.grace_ns == 20 * S + load.endpoint.connect_timeout + S
+    assert warmup is not None
+    assert warmup.grace_ns == 30 * S
+
+
 def test_without_a_warmup_there_is_no_plan_of_one() -> None:
     assert plan_phase(Phase.WARMUP, config(concurrency=1, requests=1), shape()) is None
 
