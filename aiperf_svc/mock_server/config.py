@@ -67,6 +67,7 @@ class MockServerConfig:
     keepalive_timeout: str = _option("0", "close a connection idle for this long; 0 is never")
     refuse: str = _option("", "refuse bodies with these members, separated by commas; status 400")
     api_key: str = _option("", "require `Authorization: Bearer KEY`; 401 otherwise")
+    http2: bool = _option(False, "also speak HTTP/2: by ALPN over TLS, by prior knowledge without")
     tls_cert: str = _option("", "PEM file of the certificate chain; turns TLS on")
     tls_key: str = _option("", "PEM file of the private key")
     truth: bool = _option(False, "keep one row per request with its arrival and send times")

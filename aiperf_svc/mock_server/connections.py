@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from aiperf_svc.mock_server.accounts import Account, RowOutcome
+from aiperf_svc.mock_server.http2 import Http2Socket
 from aiperf_svc.mock_server.serving_state import ConnectionState
 
 
@@ -18,7 +19,7 @@ class Connection(ConnectionState):
 
     __slots__ = ("arrival_wall_ns", "begun_ns", "is_counted", "need", "number", "out", "sock")
 
-    def __init__(self, sock: socket.socket, fd: int, number: int) -> None:
+    def __init__(self, sock: socket.socket | Http2Socket, fd: int, number: int) -> None:
         self.sock = sock
         self.fd = fd
         self.number = number
@@ -52,7 +53,7 @@ class Connections:
         self.on_lost: Callable[[Connection], None] | None = None
         """Told of a connection that closes while its reply is on its way or waits."""
 
-    def open(self, sock: socket.socket) -> None:
+    def open(self, sock: socket.socket | Http2Socket) -> None:
         """Takes in a socket that was just accepted."""
         account, table = self._account, self.table
         fd = sock.fileno()

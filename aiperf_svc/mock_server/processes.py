@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.http2 import ALPN
 from aiperf_svc.mock_server.server import Server
 from aiperf_svc.mock_server.shared_counters import SharedCounters
 
@@ -148,6 +149,8 @@ def _tls_context(config: MockServerConfig) -> ssl.SSLContext | None:
     if not config.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if config.http2:
+        context.set_alpn_protocols(ALPN)
     try:
         context.load_cert_chain(config.tls_cert, config.tls_key or None)
     except (OSError, ssl.SSLError) as error:

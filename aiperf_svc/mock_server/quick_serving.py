@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from aiperf_svc.mock_server.accounts import RequestRows
 from aiperf_svc.mock_server.connections import Connection
+from aiperf_svc.mock_server.http2 import Http2Socket
 from aiperf_svc.mock_server.replies import Reply
 from aiperf_svc.mock_server.serving_state import Tally
 
@@ -42,7 +43,7 @@ where the write was tried and its step is counted, how many of its bytes the ker
 client is gone)."""
 
 
-def send(sock: socket.socket, data: bytes | memoryview) -> int:
+def send(sock: socket.socket | Http2Socket, data: bytes | memoryview) -> int:
     """Returns how many of the bytes the kernel took, -1 if the client is gone."""
     try:
         return sock.send(data)

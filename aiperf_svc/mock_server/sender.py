@@ -41,7 +41,7 @@ class Sender:
         ttft: Delay,
         itl: Delay,
         rng: random.Random,
-        has_tls: bool,
+        is_translated: bool,
         slots: int,
         on_free: Callable[[Connection], None],
     ) -> None:
@@ -52,7 +52,8 @@ class Sender:
         self._ttft_ns, self._draw_ttft = ttft.fixed_ns, ttft.sampler(rng)
         self._itl_ns, self._draw_itl = itl.fixed_ns, itl.sampler(rng)
         self.is_instant = self._ttft_ns == 0 and self._itl_ns == 0
-        itl_ns = -1 if self._itl_ns is None or has_tls else self._itl_ns
+        # What is written is not what the kernel gets over TLS and HTTP/2.
+        itl_ns = -1 if self._itl_ns is None or is_translated else self._itl_ns
         self._due = DueWrites(connections.table, account, account.rows, itl_ns)
         self.next_due_ns = self._due.first_ns
         """Monotonic time of the next write, 0 if none is planned."""

@@ -20,6 +20,7 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.controls import Controls
 from aiperf_svc.mock_server.delays import duration_ns, parse_delay
+from aiperf_svc.mock_server.http2 import Http2Socket
 from aiperf_svc.mock_server.quick_serving import AGAIN, InterpretedQuickEvents, QuickEvents
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
@@ -71,13 +72,14 @@ class Server:
             ttft=parse_delay(config.ttft),
             itl=parse_delay(config.itl),
             rng=rng,
-            has_tls=tls is not None,
+            is_translated=tls is not None or config.http2,
             slots=config.slots,
             on_free=self._resume,
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0
         self._shared = shared
         self._tls = tls
+        self._has_http2 = config.http2
         self._has_stamps = config.truth and tls is None
         slow_ns = duration_ns(config.slow_start)
         self._ready_mono_ns = started_mono_ns + slow_ns if slow_ns else 0
@@ -100,7 +102,7 @@ class Server:
             has_details=not self._is_quick,
         )
         self._quick = self._replies.quick
-        has_steps = self._is_quick and tls is None and not self._has_idle
+        has_steps = self._is_quick and tls is None and not config.http2 and not self._has_idle
         events = QuickEvents if has_steps else InterpretedQuickEvents
         self._events = events(
             self._connections.epoll, self._connections.table, self._quick, self._account
@@ -208,7 +210,7 @@ class Server:
             sock.setblocking(False)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            self._connections.open(sock)
+            self._connections.open(Http2Socket(sock) if self._has_http2 else sock)
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -255,7 +257,7 @@ class Server:
             connection.arrival_wall_ns = time.time_ns()
             self._account.unstamped_arrivals += 1
         sock = connection.sock
-        assert isinstance(sock, ssl.SSLSocket)
+        assert isinstance(sock, ssl.SSLSocket | Http2Socket)
         while data and sock.pending():
             data += sock.recv(_READ_SIZE)
         return data

@@ -21,6 +21,7 @@ def _case(api: str, *flags: str) -> Case:
 
 CASES = (
     _case("chat", *ISL),
+    Case("chat-http2", rate=300, duration_s=8, http2=True),
     _case("completions", *ISL),
     _case("responses", *ISL),
     _case("messages", *ISL),

@@ -31,6 +31,7 @@ class Case:
     itl_ms: int = 5
     duration_s: int = 6
     server_processes: int = 1
+    http2: bool = False
     api: tuple[str, ...] = ()
     """Flags that choose another API than chat completions."""
 
@@ -39,7 +40,9 @@ class Case:
         load = ["--concurrency", str(self.users)]
         if self.rate:
             load = ["--request-rate", str(self.rate), "--arrival-pattern", "constant"]
-        return [*load, "--benchmark-duration", str(self.duration_s), *(self.api or ISL)]
+        version = ["--http2"] if self.http2 else []
+        length = ["--benchmark-duration", str(self.duration_s)]
+        return [*load, *length, *version, *(self.api or ISL)]
 
     @property
     def pace(self) -> str:
@@ -64,6 +67,7 @@ def run_case(case: Case) -> dict[str, Any]:
         tokens=TOKENS,
         processes=case.server_processes,
         truth=True,
+        http2=case.http2,
     )
     with tempfile.TemporaryDirectory() as folder, running(config) as server:
         run = run_client(

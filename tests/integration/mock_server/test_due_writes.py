@@ -47,7 +47,7 @@ class Play:
             ttft=parse_delay(ttft),
             itl=parse_delay(itl),
             rng=random.Random(7),
-            has_tls=False,
+            is_translated=False,
             slots=0,
             on_free=lambda connection: None,
         )

@@ -39,6 +39,13 @@ def test_a_head_gives_what_shapes_the_response() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "path"), [("http://h:1/v1/models", "/v1/models"), ("http://h", "/")]
+)
+def test_a_request_by_way_of_a_proxy_may_have_the_whole_url(url: str, path: str) -> None:
+    assert parse_head(f"GET {url} HTTP/1.1".encode()).path == path
+
+
+@pytest.mark.parametrize(
     ("head", "status"),
     [
         (b"nonsense", 400),

@@ -32,7 +32,7 @@ class Stage:
             ttft=parse_delay("0"),
             itl=parse_delay(f"{ITL_NS}ns"),
             rng=random.Random(1),
-            has_tls=False,
+            is_translated=False,
             slots=slots,
             on_free=lambda connection: None,
         )
