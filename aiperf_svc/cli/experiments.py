@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
-    from aiperf_svc.workloads.trial_configs import CheckedTrials
+    from aiperf_svc.workloads.trial_configs import CheckedTrials, TrialConfig
 
 
 def parallel_problems(config: "Config") -> "list[Problem]":
@@ -30,22 +30,41 @@ def checked_trials(
     source: str,
     names: Mapping[str, str] | None = None,
 ) -> "CheckedTrials":
-    """Check a config, and each different one of its trials or targets, and return the trials.
+    """Check a config, and each different one of its trials and targets, and return the trials.
 
     `check` returns the problems of one of them. Raises ConfigError with those of the config, or
     with the trials or the target that are refused.
     """
     from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.domain.errors import ConfigError
     from aiperf_svc.workloads.target_configs import target_configs
-    from aiperf_svc.workloads.trial_configs import (
-        CheckedTrials,
-        refuse_trials,
-        trial_configs,
-        trial_name,
-    )
+    from aiperf_svc.workloads.trial_configs import CheckedTrials
 
     if problems := check(config):
         raise refusal(problems, source, names=names)
+    members, different = _checked_members(config, check, names)
+    if targets := target_configs(config):
+        different = []
+    for target in targets:
+        if problems := check(target.config):
+            raise refusal(problems, f"target {target.name}", names=names)
+        try:
+            different += _checked_members(target.config, check, names)[1]
+        except ConfigError as error:
+            raise ConfigError(f"target {target.name}: {error}") from error
+    return CheckedTrials(config, members, tuple(different))
+
+
+def _checked_members(
+    config: "Config",
+    check: "Callable[[Config], list[Problem]]",
+    names: Mapping[str, str] | None,
+) -> "tuple[tuple[TrialConfig, ...], list[Config]]":
+    """Return the trials of a config, and each different config of theirs. Raises ConfigError with
+    the trials that are refused."""
+    from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.workloads.trial_configs import refuse_trials, trial_configs, trial_name
+
     members = trial_configs(config, names=names)
     found = {id(each.config): each for each in members}
     errors = [
@@ -54,9 +73,4 @@ def checked_trials(
         if config.experiment is not None and (problems := check(each.config))
     ]
     refuse_trials(errors, len(found))
-    targets = target_configs(config)
-    for target in targets:
-        if problems := check(target.config):
-            raise refusal(problems, f"target {target.name}", names=names)
-    different = tuple(each.config for each in (targets or found.values()))
-    return CheckedTrials(config, members, different)
+    return members, [each.config for each in found.values()]

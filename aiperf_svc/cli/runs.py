@@ -213,12 +213,12 @@ def _show_targets(
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.runner.local_targets import share_of
     from aiperf_svc.workloads.planning import plan_any
-    from aiperf_svc.workloads.shapes import shapes_of
+    from aiperf_svc.workloads.shapes import only_shape
     from aiperf_svc.workloads.trial_configs import trial_configs
 
     facts = share_of(local_facts(), len(targets))
     for each in targets:
-        plan_any(shapes_of(each.config, facts.where)[0], facts)
+        plan_any(only_shape(each.config, "local", "targets"), facts)
     known = [(each, trial_configs(each.config)) for each in targets]
     if args.json:
         shown = [

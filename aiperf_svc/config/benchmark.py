@@ -68,13 +68,8 @@ class BenchmarkConfig(Model):
         return self
 
     def _check_targets(self) -> None:
-        if problem := problem_of(self.targets):
+        if problem := problem_of(self.targets, self.experiment):
             raise ValueError(problem)
-        if self.targets and self.experiment is not None:
-            raise ValueError(
-                "{targets}: the trials of an {experiment} would not start together; leave out one "
-                "of both, or vary {endpoint.url} in the experiment"
-            )
         if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
             raise ValueError(
                 "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from aiperf_svc.config.base import Model
+from aiperf_svc.config.experiment import Experiment
 
 
 class NamedTarget(Model):
@@ -19,8 +20,10 @@ class NamedTarget(Model):
     makes."""
 
 
-def problem_of(targets: tuple[NamedTarget, ...]) -> str:
+def problem_of(targets: tuple[NamedTarget, ...], experiment: Experiment | None) -> str:
     """Return what is wrong with the targets as a whole; empty if nothing is."""
+    if not targets:
+        return ""
     if len(targets) == 1:
         return "{targets}: expected two or more; one target is {endpoint}"
     for target in targets:
@@ -28,4 +31,24 @@ def problem_of(targets: tuple[NamedTarget, ...]) -> str:
             return f"{{targets}}: {target.name}: give {{endpoint}} or {{deployment}}, which differ"
     names = [target.name for target in targets]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    return f"{{targets}}: two are called {twice[0]}" if twice else ""
+    if twice:
+        return f"{{targets}}: two are called {twice[0]}"
+    problem = problem_of_joint(experiment) if experiment is not None else ""
+    return f"{{targets}}: {problem}" if problem else ""
+
+
+def problem_of_joint(experiment: Experiment) -> str:
+    """Return why the trials of an experiment cannot start together in several runs; empty if they
+    can."""
+    if experiment.search is not None:
+        return (
+            "an {experiment.search} chooses its trials by what it has measured, so each run would "
+            "have its own; list the values in {experiment.product}"
+        )
+    if experiment.retries:
+        return (
+            "with {experiment.retries}, a trial would be run again without the others; leave it out"
+        )
+    if experiment.parallel != 1:
+        return "{experiment.parallel}: all trials of a run are in one stack; leave it out"
+    return ""

@@ -1,6 +1,8 @@
 """Prints an experiment on a terminal: a line for each combination of parameters, what is best, and
 the trials that were left out."""
 
+from pathlib import Path
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +12,7 @@ from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.foreign_text import one_line
 
 MEAN_WIDTH = 17
@@ -19,26 +22,34 @@ SHOWN_LINES = 8
 
 
 def print_experiment(
-    summary: ExperimentSummary, console: Console, search: SearchReport | None = None
+    summary: ExperimentSummary,
+    console: Console,
+    search: SearchReport | None = None,
+    *,
+    title: str = "Experiment",
+    is_brief: bool = False,
 ) -> None:
-    """Everything about an experiment that is over."""
-    console.print(f"Experiment: {words.counts(summary)}", style="bold")
+    """Everything about an experiment that is over; with `is_brief` its table and what is wrong."""
+    console.print(f"{one_line(title)}: {words.counts(summary)}", style="bold")
     if search is not None:
         for line in search.lines():
             console.print(Text(line), soft_wrap=True)
     console.print(combinations_table(summary, console.width))
-    if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
-        console.print("±: 95% interval of the mean over the repetitions", style="dim")
-    found = front(summary)
-    if found is not None and len(found.points) > 1:
-        up, down = (words.metric_name(summary, key) for key in (found.throughput, found.latency))
-        console.print(
-            f"*: no other combination is better in {up} and in {down} at once", style="dim"
-        )
-    _print_best(summary, console)
+    if not is_brief:
+        _print_notes(summary, console)
     if search is None:  # which looks for loads that miss it
         _print_lines("SLO missed", words.missed(summary.missing_slo), console)
     _print_lines("left out", words.left_out(summary.left_out), console)
+
+
+def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -> None:
+    """What a scenario makes of each trial, from the folder of the experiment; with `is_brief`
+    without the statistics, which the metrics of the trial have too."""
+    for path in sorted(folder.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):
+        console.print()
+        text = path.read_text().rstrip()
+        shown = text.partition("\n\n")[0] if is_brief else text
+        console.print(Text(shown), soft_wrap=True)
 
 
 def combinations_table(summary: ExperimentSummary, width: int) -> Table:
@@ -73,7 +84,15 @@ def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     return table
 
 
-def _print_best(summary: ExperimentSummary, console: Console) -> None:
+def _print_notes(summary: ExperimentSummary, console: Console) -> None:
+    if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
+        console.print("±: 95% interval of the mean over the repetitions", style="dim")
+    found = front(summary)
+    if found is not None and len(found.points) > 1:
+        up, down = (words.metric_name(summary, key) for key in (found.throughput, found.latency))
+        console.print(
+            f"*: no other combination is better in {up} and in {down} at once", style="dim"
+        )
     for each in best_of(summary)[:MOST_MEANS]:
         divisor, unit = words.unit_of(summary, each.key)
         console.print(

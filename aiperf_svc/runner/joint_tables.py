@@ -1,4 +1,7 @@
-"""Prints several runs at once on a terminal: a column for each and one for the total."""
+"""Prints several runs at once on a terminal: a column for each and one for the total, or a table of
+the trials of each and one of the total."""
+
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -6,8 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.report import joint_words as words
+from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
+from aiperf_svc.core.experiments.joint_trials import JointExperiment
+from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.results.joint_result import Joint, rows
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
 from aiperf_svc.runner.numbers import number
 
 
@@ -22,6 +29,30 @@ def print_joint(joint: Joint, console: Console) -> None:
         line.append(one_line(words.outcome(member)), style)
         console.print(line, soft_wrap=True)
     for text in (words.start(joint), *joint.notes, words.how(joint)):
+        if text:
+            console.print(text, style="dim", soft_wrap=True)
+
+
+def print_joint_experiment(joint: JointExperiment, folder: Path, console: Console) -> None:
+    """Print the table of each run and that of the total, and how each run ended; `folder` is that
+    of the joint result."""
+    console.print(f"\n{one_line(joint.name)}: {len(joint.members)} {joint.kind}", style="bold")
+    for member in joint.members:
+        if member.summary.rows:
+            console.print()
+            print_experiment(member.summary, console, title=member.name, is_brief=joint.has_total)
+            print_scenarios(folder / member.folder, console, is_brief=True)
+    console.print()
+    if joint.has_total:
+        print_experiment(joint.total, console, title="total")
+        console.print()
+    for member in joint.members:
+        style = "" if member.state == DONE else "bold red"
+        line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
+        line.append(one_line(words.end(member)), style)
+        console.print(line, soft_wrap=True)
+    how = words.HOW if joint.has_total else NO_RECORDS
+    for text in (words.starts(joint), *joint.notes, how):
         if text:
             console.print(text, style="dim", soft_wrap=True)
 

@@ -16,7 +16,8 @@ from aiperf_svc.plan.topology import Facts
 from aiperf_svc.runner import folders, log_tails, manifests
 from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.environment import LocalRun
-from aiperf_svc.runner.joint_outcome import JointRun, finish
+from aiperf_svc.runner.joint_outcome import finish
+from aiperf_svc.runner.joint_runs import JointRun
 from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
@@ -25,9 +26,10 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, MemberScreen, make_board
 from aiperf_svc.runner.stack.stages import Stage
 from aiperf_svc.workloads.planning import plan_any
-from aiperf_svc.workloads.shapes import shapes_of
+from aiperf_svc.workloads.shapes import only_shape
 from aiperf_svc.workloads.target_configs import TargetConfig
 
+KEY = "targets"
 LEAD_S = 2.0
 """Time from the moment at which all runs are ready to their start: all is on this machine."""
 
@@ -38,7 +40,7 @@ def run_local_targets(
     """Run all targets and print the joint result. Raises ConfigError if this machine has too few
     cores, EnvironmentProblem if no folder can be made."""
     if options.resume is not None:
-        raise ConfigError("--resume: for an experiment; several targets have no trials")
+        raise ConfigError("--resume: for the experiment of one target; several targets start anew")
     check_single(options)
     facts = share_of(local_facts(), len(targets))
     folder = folders.make_dated_folder(parent, name)
@@ -75,7 +77,7 @@ async def _run_all(
             name=target.name,
             where=target.config.endpoint.url,
             outcome=outcome,
-            offset=start.offsets.get(target.name),
+            offsets=start.offsets[target.name],
         )
         for target, outcome in zip(targets, outcomes, strict=True)
     ]
@@ -124,7 +126,7 @@ async def _launched(
     with folders.private_folder() as private:
         run = LocalRun(
             config=target.config,
-            topology=plan_any(shapes_of(target.config, facts.where)[0], facts),
+            topology=plan_any(only_shape(target.config, "local", KEY), facts),
             options=options,
             private=private,
             artifacts=artifacts,

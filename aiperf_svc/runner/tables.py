@@ -52,8 +52,7 @@ def _print_experiment(outcome: RunOutcome, console: Console) -> None:
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
     from aiperf_svc.core.experiments.search_report import SearchReport
     from aiperf_svc.core.experiments.summary import summarise
-    from aiperf_svc.core.experiments.trials import TRIALS
-    from aiperf_svc.runner.experiment_tables import print_experiment
+    from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
 
     summary = outcome.summary
     assert summary is not None
@@ -63,9 +62,7 @@ def _print_experiment(outcome: RunOutcome, console: Console) -> None:
     found = summarise(read_outcomes(outcome.artifacts, trials))
     search = msgspec.convert(summary["search"], SearchReport) if summary["search"] else None
     print_experiment(found, console, search)
-    for path in sorted(outcome.artifacts.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):
-        console.print()
-        console.print(Text(path.read_text().rstrip()), soft_wrap=True)
+    print_scenarios(outcome.artifacts, console)
 
 
 def _print_summary(summary: dict[str, Any], console: Console) -> None:

@@ -56,6 +56,8 @@ class ExperimentResults:
         self._api: Serving | None = None
         self._results: TrialResults | None = None
         self._published: TrialPublished | None = None
+        self._results_of: TrialPublished | None = None
+        """The trial whose results these are: another one may have been published since."""
         self._numbers_before = 0
         """Highest number of a status of the trials before."""
         self._changed = asyncio.Event()
@@ -106,7 +108,7 @@ class ExperimentResults:
         """Take the records manager of the trial that has begun, and serve. Raises
         EnvironmentProblem."""
         self._numbers_before = self.status().number if self._results is not None else 0
-        self._results = results
+        self._results, self._results_of = results, self._published
         if self._cancel_reason:
             results.cancel(self._cancel_reason)
         self._note_change()
@@ -231,6 +233,8 @@ class ExperimentResults:
         state, reason = status.state, status.reason
         if published is not None and is_over:
             state, reason = published.state.value, published.reason
+        elif published is not self._results_of:
+            state, reason = RunState.PENDING.value, ""
         elif RunState(status.state).is_final:
             # What comes next is not decided yet.
             state = RunState.PROCESSING.value

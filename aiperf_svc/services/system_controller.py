@@ -44,10 +44,13 @@ def _has_warmup(config: Config) -> bool:
     return isinstance(config, BenchmarkConfig) and config.load.warmup is not None
 
 
-def _held_s(config: Config) -> float:
+def _held_s(config: Config, *, is_trial: bool) -> float:
     """Return how long a run waits for its start: as long as the others that it starts with may take
-    to be ready, if they began with it. Whoever is to give the start may be gone by then."""
+    to be ready, if they began with it. Whoever is to give the start may be gone by then. A trial
+    also waits for the end of the one before in the others, whose length is not known here."""
     deployment = config.deployment
+    if is_trial:
+        return deployment.ttl / 1e9
     return (deployment.ready_timeout + deployment.registration_timeout) / 1e9 + _configuring_s(
         config, is_held=True
     )
@@ -86,10 +89,11 @@ class SystemController(BaseService):
         """Whether the end of the trial has been told to the experiment."""
         self._since_wall_ns = wall_ns()
         self._changed = asyncio.Event()
+        held_s = _held_s(context.config, is_trial=self._sequence is not None)
         self._deadlines = {
             RunState.PENDING: context.config.deployment.registration_timeout / 1e9,
             RunState.CONFIGURING: _configuring_s(context.config, is_held=context.is_held),
-            RunState.READY: _held_s(context.config) if context.is_held else READY_S,
+            RunState.READY: held_s if context.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S,
             RunState.DONE: ENDING_S,

@@ -86,6 +86,22 @@ def shapes_of(
     return found
 
 
+def only_shape(
+    config: Config, place: Place, key: str, members: Sequence[TrialConfig] = ()
+) -> Shape:
+    """Return the shape of the trials that start together in several runs, which `key` of the config
+    asks for. Raises ConfigError if there are several shapes."""
+    found = shapes_of(config, place, members)
+    if len(found) > 1:
+        what = "processes" if place == "local" else "pods"
+        keys = ", ".join(dict.fromkeys(name for each in found for name in each.parameters))
+        raise ConfigError(
+            f"{key}: {keys or 'the number of ranks'} needs other {what} for each value, which come "
+            "up at different times in each run; vary the load, or leave out one of both"
+        )
+    return found[0]
+
+
 def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[Shape, ...]:
     """Return the shapes without the trials of these numbers. A shape of which no trial is left
     stays as it is, so that the others keep their numbers."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.config.parameters import merged
+from aiperf_svc.config.parameters import key_path, merged, value_at
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 
@@ -24,7 +24,11 @@ def target_configs(config: Config) -> tuple[TargetConfig, ...]:
     found = []
     for target in config.targets:
         data = config.model_dump(mode="json", by_alias=True, exclude={"targets"})
-        data = merged(data, {"endpoint": target.endpoint, "deployment": target.deployment})
+        own = {"endpoint": target.endpoint, "deployment": target.deployment}
+        for key in config.experiment.keys if config.experiment is not None else ():
+            if value_at(own, key_path(key, BenchmarkConfig)) is not None:
+                raise ConfigError(f"target {target.name} sets {key}, which the experiment varies")
+        data = merged(data, own)
         found.append(TargetConfig(target.name, parse_config(data, f"target {target.name}")))
     return tuple(found)
 

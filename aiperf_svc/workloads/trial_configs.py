@@ -31,7 +31,7 @@ class CheckedTrials(NamedTuple):
     members: tuple[TrialConfig, ...]
     """As `trial_configs` returns them."""
     different: tuple[Config, ...]
-    """Each different config of these, or of the targets if the config has some."""
+    """Each different config of these, or of the targets' trials if the config has targets."""
 
 
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:

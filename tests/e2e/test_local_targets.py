@@ -27,7 +27,7 @@ def mock() -> Iterator[RunningMockServer]:
         yield server
 
 
-def started(folder: Path, mock: RunningMockServer, **load: Any) -> Command:
+def started(folder: Path, mock: RunningMockServer, experiment: Any = None, **load: Any) -> Command:
     """Two targets, which are the same server."""
     content = {
         "name": "two",
@@ -38,6 +38,7 @@ def started(folder: Path, mock: RunningMockServer, **load: Any) -> Command:
             {"name": "there", "endpoint": {"url": mock.url}},
             {"name": "same", "endpoint": {"url": mock.url, "streaming": False}},
         ],
+        "experiment": experiment,
     }
     path = folder.parent / f"{folder.name}.yaml"
     path.write_text(yaml.safe_dump(content))
@@ -62,6 +63,76 @@ def test_targets_start_together_and_the_total_is_exact(
         assert joint["total"][tag]["avg"] == sum(each[tag]["avg"] for each in own)
     assert joint["total"]["request_count"]["avg"] <= mock.truth()["requests"]
     assert joint["start_spread_ms"] < LATE * joint["interval_s"] * 1e3
+    command.assert_nothing_is_left()
+
+
+@pytest.mark.alone
+def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_target(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    with running(MockServerConfig(truth=True, ttft="60ms", itl="1ms", tokens=5)) as slow:
+        before = mock.truth()["requests"]
+        content = {
+            "name": "rates",
+            "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
+            "load": {"duration": "2s"},
+            "dataset": {"input_tokens": {"mean": 32}, "entries": 10},
+            "experiment": {"product": {"load.request_rate": [10, 40]}, "repetitions": 2},
+            "targets": [
+                {"name": "fast", "endpoint": {"url": mock.url}},
+                {"name": "slow", "endpoint": {"url": slow.url}},
+            ],
+        }
+        path = tmp_path.parent / f"{tmp_path.name}.yaml"
+        path.write_text(yaml.safe_dump(content))
+        command = Command(tmp_path, None, words=("profile", "--config", str(path)))
+        said = command.finish()
+        served = {"fast": mock.truth()["requests"] - before, "slow": slow.truth()["requests"]}
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    folder = artifacts(tmp_path)
+    joint = json.loads((folder / "joint.json").read_bytes())
+    assert said["results"] == joint
+    trials = joint["total"]["trials"]
+    assert [each["parameters"]["load.request_rate"] for each in trials] == [10, 40, 10, 40]
+    sent = Counter[str]()
+    for trial, start in zip(trials, joint["starts"], strict=True):
+        own = {name: accounts_of(folder / name, trial["folder"]) for name in ("fast", "slow")}
+        for name, accounts in own.items():
+            assert accounts["violations"] == []
+            sent[name] += accounts["granted"]
+        total = trial["values"]
+        assert total["request_count_avg"] == sum(each["completed"] for each in own.values())
+        assert total["request_latency_count"] == total["request_count_avg"]
+        one = json.loads((folder / "trials" / trial["folder"] / "joint.json").read_bytes())
+        first, second = (each["metrics"]["time_to_first_token"]["p50"] for each in one["members"])
+        assert first < total["time_to_first_token_p50"] < second
+        assert start["start_spread_ms"] < LATE * start["interval_s"] * 1e3
+    assert sent == served
+    fast, slow_one = joint["members"]
+    assert len(fast["combinations"]) == len(slow_one["combinations"]) == 2
+    command.assert_nothing_is_left()
+
+
+def accounts_of(folder: Path, trial: str) -> dict[str, Any]:
+    """The accounts of a trial in the folder of an experiment."""
+    path = folder / "trials" / trial / "profile_export_aiperf.json"
+    accounts: dict[str, Any] = json.loads(path.read_bytes())["aiperf_svc"]["accounts"]
+    return accounts
+
+
+def test_ctrl_c_in_a_trial_keeps_what_all_targets_have_measured(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    experiment = {"product": {"load.concurrency": [1, 2, 3]}}
+    command = started(tmp_path, mock, experiment=experiment, duration="10m")
+    command.wait_for_requests(mock, mock.truth()["requests"] + 10)
+    command.process.send_signal(signal.SIGINT)
+    said = command.finish()
+    assert command.code == ExitCode.INTERRUPTED
+    (trial,) = said["results"]["total"]["trials"]
+    assert trial["left_out"].startswith("cancelled: there: interrupted by the user; same: ")
+    (start,) = said["results"]["starts"]
+    assert start["total_of"] == ["there", "same"]
     command.assert_nothing_is_left()
 
 

@@ -5,7 +5,7 @@ name for it: `time_to_first_token_p99`.
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,18 @@ def export(
 ) -> dict[str, Any]:
     """Return the content of experiment.json as an object: the trials, the combinations with their
     means, what is best."""
-    found = front(summary)
     return {
         **_head(config),
+        "search": None if search is None else _search(search),
+        **described(summary),
+        "config": config.model_dump(mode="json"),
+    }
+
+
+def described(summary: ExperimentSummary) -> dict[str, Any]:
+    """Return what is said of all trials together, and the trials, as a part of an object."""
+    found = front(summary)
+    return {
         "parameters": [{"name": p.name, "values": p.values} for p in summary.parameters],
         "metrics": {
             tag: {"name": info.name, "unit": info.unit, "better": info.better}
@@ -89,33 +98,38 @@ def export(
         },
         "best": [_best(each) for each in best_of(summary)],
         "front": None if found is None else _front(found),
-        "search": None if search is None else _search(search),
         "combinations": [_combination(each) for each in summary.combinations],
         "trials": [_trial(row) for row in summary.rows],
-        "config": config.model_dump(mode="json"),
     }
 
 
 def render_csv(summary: ExperimentSummary) -> bytes:
     """Render experiment.csv. An unknown number is an empty cell."""
+    names = [each.name for each in summary.parameters]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [csv_cell(each.name) for each in summary.parameters]
-    facts = [name for name, _ in FACTS]
-    columns = map(column_name, summary.keys)
-    writer.writerow(("number", "repetition", *names, *facts, *columns))
-    for row in summary.rows:
-        trial, values = row.outcome.trial, row.measured.values if row.measured else {}
-        writer.writerow(
-            (
-                trial.number,
-                trial.repetition,
-                *(_text(trial.parameters.get(each.name)) for each in summary.parameters),
-                *(csv_cell(read(row)) for _, read in FACTS),
-                *(values.get(key, "") for key in summary.keys),
-            )
-        )
+    writer.writerow(csv_head(names, summary.keys))
+    writer.writerows(csv_row(row, names, summary.keys) for row in summary.rows)
     return text.getvalue().encode()
+
+
+def csv_head(parameters: Iterable[str], keys: Iterable[RowKey]) -> tuple[str, ...]:
+    """Return the names of the columns."""
+    facts = [name for name, _ in FACTS]
+    names = map(csv_cell, parameters)
+    return ("number", "repetition", *names, *facts, *map(column_name, keys))
+
+
+def csv_row(row: TrialRow, parameters: Iterable[str], keys: Iterable[RowKey]) -> tuple[Any, ...]:
+    """Return the cells of a trial."""
+    trial, values = row.outcome.trial, row.measured.values if row.measured else {}
+    return (
+        trial.number,
+        trial.repetition,
+        *(_text(trial.parameters.get(name)) for name in parameters),
+        *(csv_cell(read(row)) for _, read in FACTS),
+        *(values.get(key, "") for key in keys),
+    )
 
 
 def write_parquet(path: Path, summary: ExperimentSummary) -> None:

@@ -25,6 +25,20 @@ SHOWN_METRICS = 6
 
 def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
     """Render the file's content."""
+    resolved = config.model_dump(mode="json")
+    shown = escape(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
+    return layout.document(
+        config.name,
+        [
+            layout.header(config.name, _facts(summary)),
+            *sections(summary, search),
+            layout.details("Configuration", f"<pre>{shown}</pre>"),
+        ],
+    )
+
+
+def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> list[str]:
+    """Render what is said of the trials, which are linked from the folder of the experiment."""
     course = [] if search is None else [charts.search_curve(search)]
     course += [] if search is None else [charts.search_path(summary, search)]
     plots = [
@@ -33,23 +47,16 @@ def render(summary: ExperimentSummary, config: Config, search: SearchReport | No
         *charts.by_parameter(summary),
         *charts.heat_maps(summary),
     ]
-    resolved = config.model_dump(mode="json")
-    shown = escape(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
-    return layout.document(
-        config.name,
-        [
-            layout.header(config.name, _facts(summary)),
-            _answer(search) if search is not None else "",
-            _left_out(summary),
-            _missed(summary) if search is None else "",
-            _best(summary),
-            layout.plots([plot for plot in plots if plot]),
-            "<h2>Combinations</h2>",
-            _combinations(summary),
-            _trials(summary),
-            layout.details("Configuration", f"<pre>{shown}</pre>"),
-        ],
-    )
+    return [
+        _answer(search) if search is not None else "",
+        _left_out(summary),
+        _missed(summary) if search is None else "",
+        _best(summary),
+        layout.plots([plot for plot in plots if plot]),
+        "<h2>Combinations</h2>",
+        combinations(summary),
+        _trials(summary),
+    ]
 
 
 def _facts(summary: ExperimentSummary) -> list[str]:
@@ -95,7 +102,8 @@ def _best(summary: ExperimentSummary) -> str:
     return layout.table('<th>Best</th><th>Mean</th><th class="text">At</th>', rows)
 
 
-def _combinations(summary: ExperimentSummary) -> str:
+def combinations(summary: ExperimentSummary) -> str:
+    """Render the table of the combinations."""
     keys = summary.headline[:SHOWN_METRICS]
     units = [words.unit_of(summary, key) for key in keys]
     found = front(summary)

@@ -76,9 +76,11 @@ class ResultsClient:
         """Stop the run; what was measured is kept and reported."""
         await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
 
-    async def start(self, at_wall_ns: int) -> None:
-        """Start the load of a held run at this time by the clock of its records manager."""
-        await self._call("POST", "/v1/start", body=msgspec.json.encode({"at_wall_ns": at_wall_ns}))
+    async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
+        """Start the load of a held run, or of this trial of it, at this time by the clock of its
+        records manager."""
+        body = msgspec.json.encode({"at_wall_ns": at_wall_ns, "trial": trial})
+        await self._call("POST", "/v1/start", body=body)
 
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""

@@ -34,6 +34,7 @@ class _Question(msgspec.Struct, omit_defaults=True):
     timeout_s: float = 0.0
     reason: str = ""
     at_wall_ns: int = 0
+    trial: int = 1
 
 
 class _Reply(msgspec.Struct, omit_defaults=True):
@@ -95,7 +96,7 @@ async def _reply(provider: ResultsProvider, question: _Question) -> _Reply:
         case "cancel":
             provider.cancel(one_line(question.reason))
         case "start":
-            if problem := refused_start(provider, question.at_wall_ns):
+            if problem := refused_start(provider, question.at_wall_ns, question.trial):
                 return _Reply(refused=problem)
             provider.start(question.at_wall_ns)
         case "clock":
@@ -125,9 +126,9 @@ class LocalResultsClient:
         """Stop the run; what was measured is kept and reported."""
         await self._ask(_Question("cancel", reason=reason))
 
-    async def start(self, at_wall_ns: int) -> None:
-        """Start the load of a held run at this time."""
-        await self._ask(_Question("start", at_wall_ns=at_wall_ns))
+    async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
+        """Start the load of a held run, or of this trial of it, at this time."""
+        await self._ask(_Question("start", at_wall_ns=at_wall_ns, trial=trial))
 
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""

@@ -27,7 +27,7 @@ class ResultsProvider(Protocol):
         ...
 
     def start(self, at_wall_ns: int) -> None:
-        """Give a held run the start of its load."""
+        """Give a held run, or the trial that is on, the start of its load."""
         ...
 
     def collected(self) -> None:
@@ -47,11 +47,13 @@ class ResultsProvider(Protocol):
         ...
 
 
-def refused_start(provider: ResultsProvider, at_wall_ns: int) -> str:
-    """Return why a start is not given to the run; empty if it is."""
-    state = provider.status().state
-    if state != RunState.READY:
-        return f"the run is {state} and does not wait for a start"
+def refused_start(provider: ResultsProvider, at_wall_ns: int, trial: int) -> str:
+    """Return why a start is not given to the run, or to this trial of it; empty if it is."""
+    status = provider.status()
+    if status.state != RunState.READY:
+        return f"the run is {status.state} and does not wait for a start"
+    if status.trial != trial:
+        return f"trial {trial} does not wait for a start; trial {status.trial} is on"
     if abs(at_wall_ns - time_ns()) > FURTHEST_START_NS:
         return "a start is at most a minute away; the clocks differ by more"
     return ""

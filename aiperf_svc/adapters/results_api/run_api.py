@@ -34,8 +34,9 @@ class RunApi(Protocol):
         """Stop the run; what was measured is kept and reported."""
         ...
 
-    async def start(self, at_wall_ns: int) -> None:
-        """Start the load of a held run at this time by the clock of its records manager."""
+    async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
+        """Start the load of a held run, or of this trial of it, at this time by the clock of its
+        records manager."""
         ...
 
     async def clock(self) -> int:

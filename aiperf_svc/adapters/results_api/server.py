@@ -9,7 +9,8 @@ GET  /v1/results/{name}                        one file: ranges, ETag, gzip
 POST /v1/cancel      {"reason": "..."}         stop, keep and report what was measured
 GET  /v1/clock                                 {"wall_ns": ...}: the time here
 POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time here, at
-                                               most a minute away; 409 unless it waits for a start
+                                               most a minute away; 409 unless it waits for a start.
+                                               "trial": N for a trial of an experiment; 1 if absent
 POST /v1/collected                             the results are fetched, nobody needs this any more;
                                                409 before they are final
 
@@ -205,7 +206,7 @@ class _Routes:
             given = msgspec.json.decode(await request.read(), type=_Start)
         except msgspec.DecodeError as error:
             raise web.HTTPBadRequest(text=f'expected {{"at_wall_ns": N}}: {error}\n') from error
-        if problem := refused_start(self._provider, given.at_wall_ns):
+        if problem := refused_start(self._provider, given.at_wall_ns, given.trial):
             raise web.HTTPConflict(text=f"{problem}\n")
         self._provider.start(given.at_wall_ns)
         return web.Response(status=202, text="starting\n")
@@ -226,6 +227,7 @@ class _Routes:
 
 class _Start(msgspec.Struct):
     at_wall_ns: int
+    trial: int = 1
 
 
 class _Cancel(msgspec.Struct):

@@ -130,3 +130,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """None where requests are measured."""
     experiment: ExperimentStatus | None = None
     """None in a run without an experiment."""
+
+    @property
+    def trial(self) -> int:
+        """Number of the trial that is on; 1 in a run without an experiment."""
+        return self.experiment.number if self.experiment is not None else 1
+
+    @property
+    def is_last_trial(self) -> bool:
+        """True if no trial follows the one that is on. Of a search nobody knows."""
+        return self.experiment is None or self.experiment.number == self.experiment.total

@@ -1,9 +1,10 @@
 """The folder of several runs at once: a run's folder for each, and what they are together.
 
-<name>/         the folder of a run for each of them
-joint.json      a column for each run and their total
-joint.csv
+<name>/         the folder of a run, or of an experiment, for each of them
+joint.json      a column for each run and their total; of an experiment, the trials of each and of
+joint.csv       the total
 report.html
+trials/<trial>/ of an experiment: these three files for each trial
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports import joint_export
+from aiperf_svc.adapters.exports import joint_experiment_export, joint_export
 from aiperf_svc.adapters.exports.json_export import distribution, wall_ns
 from aiperf_svc.adapters.exports.parquet_export import read_clocks, read_records
-from aiperf_svc.adapters.report import joint_page
+from aiperf_svc.adapters.report import joint_experiment_page, joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
+from aiperf_svc.core.experiments.joint_trials import JointExperiment
+from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.joint import Part, Total, add_up_parts, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, Metrics, worst
 from aiperf_svc.core.stats.clock_map import ClockMap
@@ -43,6 +46,15 @@ def write_joint(folder: Path, joint: Joint) -> None:
     write_file(folder / "joint.json", lambda: joint_export.render_json(joint))
     write_file(folder / "joint.csv", lambda: joint_export.render_csv(joint))
     write_file(folder / "report.html", lambda: joint_page.render(joint))
+
+
+def write_joint_experiment(folder: Path, joint: JointExperiment) -> None:
+    """Write the files of all runs of an experiment together. Raises EnvironmentProblem."""
+    for trial, each in joint.trials:
+        write_joint(folder / TRIALS / trial.folder, each)
+    write_file(folder / "joint.json", lambda: joint_experiment_export.render_json(joint))
+    write_file(folder / "joint.csv", lambda: joint_experiment_export.render_csv(joint))
+    write_file(folder / "report.html", lambda: joint_experiment_page.render(joint))
 
 
 def join(

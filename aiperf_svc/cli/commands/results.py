@@ -58,7 +58,8 @@ def _of_all(places: list[StackPlace], args: argparse.Namespace) -> int:
     from aiperf_svc.domain.errors import AiperfError
     from aiperf_svc.runner import folders, signals
     from aiperf_svc.runner.common_start import measure_offset
-    from aiperf_svc.runner.joint_outcome import JointRun, finish
+    from aiperf_svc.runner.joint_outcome import finish
+    from aiperf_svc.runner.joint_runs import JointRun
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.outcome import failed_outcome
     from aiperf_svc.runner.stack.attached import attach, fetch
@@ -70,7 +71,7 @@ def _of_all(places: list[StackPlace], args: argparse.Namespace) -> int:
         async with attach(place.stack, environ=os.environ, **where) as attached:
             outcome = await fetch(attached, parent=folder, name=place.name)
             offset = await measure_offset(attached.client)
-        return JointRun(name=place.name, where=place.where, outcome=outcome, offset=offset)
+        return JointRun(name=place.name, where=place.where, outcome=outcome, offsets={1: offset})
 
     found, _ = signals.run(in_each(places, fetched))
     runs = [

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.several_targets import problem_of_joint
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
@@ -12,15 +14,16 @@ from aiperf_svc.runner.stack.joint_run import run_members
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.side_by_side import Member
+from aiperf_svc.workloads.shapes import only_shape
 
 
 def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tuple[Member, ...]:
     """Return the stack of each cluster, whose name ends with the cluster's. Raises ConfigError."""
     if request.config.experiment is not None:
-        raise ConfigError(
-            f"{CLUSTERS_KEY}: the trials of an experiment would not start together; leave out one "
-            "of both"
-        )
+        if problem := problem_of_joint(request.config.experiment):
+            line = Problem("", problem, names_keys=True).line({})
+            raise ConfigError(f"{CLUSTERS_KEY}: {line}")
+        only_shape(request.config, "cluster", CLUSTERS_KEY, request.members)
     if isinstance(request.config, BenchmarkConfig) and request.config.targets:
         raise ConfigError(f"{CLUSTERS_KEY}: for one target in each cluster; leave out `targets`")
     if request.context or request.kubeconfig:

@@ -9,7 +9,8 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders, signals
 from aiperf_svc.runner.common_start import CommonStart
-from aiperf_svc.runner.joint_outcome import JointRun, finish
+from aiperf_svc.runner.joint_outcome import finish
+from aiperf_svc.runner.joint_runs import JointRun
 from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.stack import summary, terminal
 from aiperf_svc.runner.stack.changes import Comparison
@@ -76,7 +77,7 @@ def _run(members: Sequence[Member], options: StackOptions, folder: Path) -> list
             name=member.name,
             where=member.where,
             outcome=outcome,
-            offset=start.offsets.get(member.name),
+            offsets=start.offsets[member.name],
         )
         for member, outcome in zip(members, outcomes, strict=True)
     ]

@@ -11,6 +11,7 @@ from aiperf_svc.runner.stack.joint_run import run_members
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
 from aiperf_svc.runner.stack.side_by_side import Member, check_namespace
+from aiperf_svc.workloads.shapes import only_shape
 from aiperf_svc.workloads.target_configs import TargetConfig, target_configs
 
 
@@ -45,4 +46,5 @@ def _member(request: StackRequest, target: TargetConfig) -> Member:
         secrets={**secrets_from(target.config, request.environ), **request.secrets},
         is_held=True,
     )
+    only_shape(own.config, "cluster", "targets", own.members)
     return Member(name=target.name, where=own.plan.inference.endpoint.url, request=own)

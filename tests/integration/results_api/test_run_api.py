@@ -79,6 +79,8 @@ async def test_a_run_that_is_ready_takes_a_start_near_its_own_time(
     provider.now = make_status(state="ready")
     with pytest.raises(ApiRefused, match="at most a minute away"):
         await client.start(now + 61_000_000_000)
+    with pytest.raises(ApiRefused, match="trial 2 does not wait for a start; trial 1 is on"):
+        await client.start(now, trial=2)
     await client.start(now + 5_000_000_000)
     assert provider.started == [now + 5_000_000_000]
 

@@ -7,20 +7,26 @@ from typing import Any, cast
 
 import pytest
 
-from aiperf_svc.adapters.results_api.run_api import ApiUnavailable, RunApi
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.runner.common_start import CommonStart, measure_offset
 
 
 class Run:
-    """A run whose clock is ahead, and that is in the states that a test names, one at a poll."""
+    """A run whose clock is ahead, and that is in the states that a test names, one at a poll: a
+    state, or the number of a trial of `total` and its state."""
 
-    def __init__(self, *states: str, ahead_ns: int = 0) -> None:
+    def __init__(self, *states: str | tuple[int, str], ahead_ns: int = 0, total: int = 1) -> None:
         self._states = list(states)
         self._ahead_ns = ahead_ns
+        self._total = total
         self.broken = 0
         """Number of the next calls that fail."""
         self.started: list[int] = []
+        self.trials: list[int] = []
+        """Those that were started."""
+        self.refused: tuple[int, ...] = ()
+        """Trials that are over when they are given a start."""
         self.polled, self.was_started = asyncio.Event(), asyncio.Event()
         self.said: list[str] = []
 
@@ -37,15 +43,22 @@ class Run:
         self.polled.set()
         if not self._states:
             await asyncio.Event().wait()
-        return SimpleNamespace(state=self._states.pop(0), number=1)
+        now = self._states.pop(0)
+        trial, state = (1, now) if isinstance(now, str) else now
+        return SimpleNamespace(
+            state=state, number=1, trial=trial, is_last_trial=trial == self._total
+        )
 
     async def clock(self) -> int:
         self._break()
         return time_ns() + self._ahead_ns
 
-    async def start(self, at_wall_ns: int) -> None:
+    async def start(self, at_wall_ns: int, *, trial: int) -> None:
         self._break()
+        if trial in self.refused:
+            raise ApiRefused("the run is processing", status=409)
         self.started.append(at_wall_ns)
+        self.trials.append(trial)
         self.was_started.set()
 
 
@@ -60,11 +73,11 @@ async def test_all_get_one_time_each_by_its_own_clock() -> None:
     start = CommonStart(["eu", "us"])
     before = time_ns()
     await give(start, eu=eu, us=us)
-    assert start.at_wall_ns > before
-    for run, ahead_ns, name in ((eu, 0, "eu"), (us, -40_000_000_000, "us")):
-        (told,) = run.started
-        uncertainty_ns = start.offsets[name].uncertainty_ns
-        assert abs(told - start.at_wall_ns - ahead_ns) <= uncertainty_ns
+    offsets = {name: start.offsets[name][1] for name in ("eu", "us")}
+    (one,), (other,) = eu.started, us.started
+    assert one - offsets["eu"].ns == other - offsets["us"].ns > before
+    for name, ahead_ns in (("eu", 0), ("us", -40_000_000_000)):
+        assert abs(offsets[name].ns - ahead_ns) <= offsets[name].uncertainty_ns
     assert eu.said[0] == "ready; waits for us"
 
 
@@ -74,7 +87,7 @@ async def test_nobody_starts_before_the_last_is_ready_and_one_that_fails_is_not_
     giving = asyncio.create_task(give(start, eu=eu, us=us))
     await us.polled.wait()
     start.leave("asia")
-    assert (eu.started, start.at_wall_ns) == ([], 0)
+    assert eu.started == []
     start.leave("us")
     await eu.was_started.wait()
     assert us.started == []
@@ -87,6 +100,44 @@ async def test_a_run_that_is_over_is_told_nothing(state: str) -> None:
     run = Run(state)
     await CommonStart(["eu"]).give("eu", run.api, run.said.append)
     assert run.started == []
+
+
+async def test_each_trial_has_a_start_of_its_own_that_all_share() -> None:
+    eu = Run((1, "ready"), (1, "ready"), (1, "profiling"), (2, "pending"), (2, "ready"), total=2)
+    us = Run((1, "configuring"), (1, "ready"), (1, "processing"), (2, "ready"), total=2)
+    start = CommonStart(["eu", "us"])
+    await give(start, eu=eu, us=us)
+    assert eu.trials == us.trials == [1, 2]
+    told = [
+        [at - start.offsets[name][n].ns for n, at in enumerate(run.started, start=1)]
+        for name, run in (("eu", eu), ("us", us))
+    ]
+    assert told[0] == told[1]
+    assert told[0][0] < told[0][1]
+    assert [line.split(";")[0] for line in eu.said] == ["ready", "starts with the others"]
+
+
+async def test_a_trial_that_failed_in_one_run_starts_in_the_others() -> None:
+    eu = Run((1, "ready"), (2, "ready"), (3, "ready"), total=3)
+    us = Run((1, "ready"), (2, "configuring"), (2, "processing"), (3, "ready"), total=3)
+    await give(CommonStart(["eu", "us"]), eu=eu, us=us)
+    assert (eu.trials, us.trials) == ([1, 2, 3], [1, 3])
+
+
+async def test_a_trial_that_fails_while_it_waits_is_left_out_and_the_next_one_starts() -> None:
+    eu = Run((1, "ready"), (1, "processing"), (2, "ready"), total=2)
+    eu.refused = (1,)
+    start = CommonStart(["eu"])
+    await give(start, eu=eu)
+    assert eu.trials == [2]
+    assert list(start.offsets["eu"]) == [2]
+
+
+async def test_a_refused_start_of_a_trial_that_still_waits_is_an_error() -> None:
+    eu = Run((1, "ready"), (1, "ready"), total=2)
+    eu.refused = (1,)
+    with pytest.raises(ApiRefused):
+        await give(CommonStart(["eu"]), eu=eu)
 
 
 async def test_a_start_is_told_again_until_its_time_has_passed() -> None:

@@ -1,19 +1,26 @@
 """The one exit code and the files of several runs."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fake_run
 import pytest
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.common_start import Offset
-from aiperf_svc.runner.joint_outcome import JointRun, finish, joint_exit_code
+from aiperf_svc.runner.joint_outcome import finish
+from aiperf_svc.runner.joint_runs import JointRun, joint_exit_code
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
 
@@ -51,20 +58,26 @@ def test_the_exit_code_is_that_of_the_worst(outcomes: list[RunOutcome], code: Ex
     assert joint_exit_code(outcomes) is code
 
 
+def write_run(folder: Path, name: str, count: int) -> dict[str, Any]:
+    """Write the files of a run of so many requests, and return its summary."""
+    rows = fake_run.closed_loop(requests=count, concurrency=10)
+    columns = fake_run.columns_of(rows)
+    context = replace(fake_run.context(rows), run_id=name)
+    folder.mkdir(parents=True)
+    write_all(folder, summarise(columns, None, context), columns)
+    content: dict[str, Any] = json.loads((folder / "profile_export_aiperf.json").read_bytes())
+    return content
+
+
 def test_the_files_hold_every_run_and_an_exact_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []
     for name, count, ahead_ns in (("eu", 800, 0), ("us", 300, 250_000)):
-        rows = fake_run.closed_loop(requests=count, concurrency=10)
-        columns = fake_run.columns_of(rows)
-        context = replace(fake_run.context(rows), run_id=name)
-        (tmp_path / name).mkdir()
-        write_all(tmp_path / name, summarise(columns, None, context), columns)
-        content = json.loads((tmp_path / name / "profile_export_aiperf.json").read_bytes())
+        content = write_run(tmp_path / name, name, count)
         made = outcome(summary=content, artifacts=tmp_path / name)
         offset = Offset(ahead_ns, 40_000)
-        runs.append(JointRun(name=name, where=f"context-{name}", outcome=made, offset=offset))
+        runs.append(JointRun(name=name, where=f"context-{name}", outcome=made, offsets={1: offset}))
     runs.append(JointRun(name="asia", where="context-asia", outcome=NOT_REACHED))
 
     code = finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
@@ -88,3 +101,74 @@ def test_the_files_hold_every_run_and_an_exact_total(
     assert "nothing responds" in page
     head = (tmp_path / "joint.csv").read_text().splitlines()[0]
     assert head == "metric,unit,eu,us,asia,total"
+
+
+def write_trials(folder: Path, *counts: int) -> RunOutcome:
+    """Write an experiment whose trials have so many requests; one with none has failed."""
+    rows = []
+    for number, count in enumerate(counts, start=1):
+        trial = Trial(number, {"load.concurrency": number})
+        summary = write_run(folder / TRIALS / trial.folder, folder.name, count) if count else None
+        state, reason = ("done", "") if count else ("failed", "a worker was lost")
+        rows.append(row_of(TrialOutcome(trial, state, reason, summary)))
+    write_experiment(folder, fake_run.config(), summarise_rows(rows))
+    content = json.loads((folder / "experiment.json").read_bytes())
+    return outcome(summary=content, artifacts=folder)
+
+
+def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = {1: Offset(0, 40_000), 2: Offset(500_000, 60_000)}
+    runs = [
+        JointRun(name="eu", where="e", outcome=write_trials(tmp_path / "eu", 800, 200, 50)),
+        JointRun(
+            name="us", where="u", outcome=write_trials(tmp_path / "us", 300, 100, 0), offsets=at
+        ),
+    ]
+    code = finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
+    assert code is ExitCode.BENCHMARK_FAILED
+    said = capsys.readouterr()
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    assert json.loads(said.out)["results"] == joint
+    first, second, third = joint["total"]["trials"]
+    counts = [each["values"]["request_count_avg"] for each in (first, second)]
+    assert counts == [1_100, 300]
+    assert (third["state"], third["reason"]) == ("failed", "us: a worker was lost")
+    assert third["values"] == {}
+    assert joint["starts"][0]["start_spread_ms"] == pytest.approx(0.0, abs=0.01)
+    assert joint["starts"][1]["start_spread_ms"] == pytest.approx(0.5, abs=0.01)
+    assert joint["starts"][2]["total_of"] == ["eu"]
+    assert "within 0.5 ms of each other" in said.err
+    rows = list(csv.DictReader((tmp_path / "joint.csv").read_text().splitlines()))
+    assert [(row["cluster"], row["number"]) for row in rows] == [
+        (name, number) for name in ("eu", "us", "total") for number in "123"
+    ]
+    by_name = {row["cluster"]: row["request_count_avg"] for row in rows if row["number"] == "3"}
+    assert by_name == {"eu": "50.0", "us": "", "total": ""}
+    one = json.loads((tmp_path / TRIALS / third["folder"] / "joint.json").read_bytes())
+    assert [(m["name"], m["state"]) for m in one["members"]] == [("eu", "done"), ("us", "failed")]
+    linked = tmp_path / TRIALS / first["folder"] / one["members"][0]["folder"] / "report.html"
+    assert linked.is_file()
+    page = (tmp_path / "report.html").read_text()
+    assert f'href="trials/{quote(first["folder"])}/report.html"' in page
+    assert "a worker was lost" in page
+
+
+def test_a_run_of_which_no_trial_has_ended_is_in_no_total(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        JointRun(name="eu", where="e", outcome=write_trials(tmp_path / "eu", 80, 20)),
+        JointRun(name="us", where="u", outcome=NOT_REACHED),
+    ]
+    assert finish("clusters", "bench", tmp_path, runs, RunOptions()) is ExitCode.BENCHMARK_FAILED
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    counts = [each["values"]["request_count_avg"] for each in joint["total"]["trials"]]
+    assert counts == [80, 20]
+    assert joint["notes"] == ["the total is without us"]
+    assert [each["state"] for each in joint["members"]] == ["done", "failed"]
+    said = capsys.readouterr().out
+    assert "eu: done, 2 trials of 2 combinations" in said
+    assert "us: failed, 0 trials of 0 combinations, nobody answers" in said
+    assert "the total is without us" in said

@@ -8,7 +8,9 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.runner.local_targets import share_of
+from aiperf_svc.workloads.shapes import only_shape
 from aiperf_svc.workloads.target_configs import chosen_target, target_configs
+from aiperf_svc.workloads.trial_configs import trial_configs
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 BASE: dict[str, Any] = {
@@ -74,14 +76,61 @@ def test_each_target_can_have_a_server_of_its_own() -> None:
             "b: give endpoint or deployment",
         ),
         (
-            {"targets": TARGETS, "experiment": {"product": {"load.concurrency": [1, 2]}}},
-            "would not start together",
+            {
+                "targets": TARGETS,
+                "slo": {"objectives": [{"metric": "request_latency", "max": "1s"}]},
+                "experiment": {"search": {"parameter": "load.concurrency", "from": 1, "to": 9}},
+            },
+            r"targets: an experiment\.search chooses its trials",
+        ),
+        (
+            {"targets": TARGETS, "experiment": {"repetitions": 2, "retries": 1}},
+            r"with experiment\.retries, a trial would be run again without the others",
+        ),
+        (
+            {"targets": TARGETS, "experiment": {"repetitions": 2, "parallel": 2}},
+            r"experiment\.parallel: all trials of a run are in one stack",
         ),
     ],
 )
 def test_targets_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parsed(**more)
+
+
+def test_each_target_has_all_trials_of_the_experiment() -> None:
+    experiment = {"product": {"load.concurrency": [1, 4]}, "repetitions": 2}
+    a, b = target_configs(parsed(targets=TARGETS, experiment=experiment))
+    trials = [trial_configs(each.config) for each in (a, b)]
+    assert [each.trial for each in trials[0]] == [each.trial for each in trials[1]]
+    assert [each.config.load.concurrency for each in trials[1]] == [1, 4, 1, 4]  # type: ignore[union-attr]
+    assert {each.config.endpoint.url for each in trials[1]} == {"http://b:2"}
+
+
+@pytest.mark.parametrize("scenario", ["single-stream", "multi-stream", "server", "offline"])
+def test_each_target_has_the_load_of_the_scenario(scenario: str) -> None:
+    load = {"server": {"request_rate": 9, "duration": "9s"}, "offline": {"requests": 9}}
+    more: dict[str, Any] = {"load": load.get(scenario, {"duration": "9s"})}
+    whole = parsed(**more, experiment={"scenario": scenario})
+    (_, b) = target_configs(parsed(**more, experiment={"scenario": scenario}, targets=TARGETS))
+    (one,), (alone,) = trial_configs(b.config), trial_configs(whole)
+    assert one.config.load == alone.config.load  # type: ignore[union-attr]
+
+
+def test_an_experiment_cannot_vary_what_a_target_sets() -> None:
+    experiment = {"product": {"endpoint.model": ["m", "n"]}}
+    with pytest.raises(ConfigError, match=r"target a sets endpoint\.model, which the experiment"):
+        target_configs(parsed(targets=TARGETS, experiment=experiment))
+
+
+@pytest.mark.parametrize(("place", "key"), [("local", "workers.max"), ("cluster", "endpoint.url")])
+def test_trials_that_need_other_processes_cannot_start_together(place: Any, key: str) -> None:
+    values = [1, 2] if key == "workers.max" else ["http://c:1", "http://d:1"]
+    config = parsed(experiment={"product": {key: values}})
+    with pytest.raises(ConfigError, match=f"targets: {key} needs other (pods|processes) for each"):
+        only_shape(config, place, "targets")
+    same = parsed(experiment={"product": {"load.concurrency": [1, 2]}})
+    assert len(only_shape(same, place, "targets").trials) == 2
 
 
 def test_a_wrong_key_of_a_target_is_named_with_the_target() -> None:

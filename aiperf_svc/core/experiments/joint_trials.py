@@ -1,0 +1,104 @@
+"""The trials of one experiment that several runs went through at the same time, and their total.
+
+The total is an experiment too: what was measured in a trial of it is the total of that trial over
+all runs. A trial that one of them did not finish has no total: it would be of other runs than those
+of the trials beside it. A run that finished none is in no total.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome
+from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.joint_result import Joint
+from aiperf_svc.domain.metric_catalog import CATALOG
+
+FAILED = "failed"
+Objectives = Sequence[Mapping[str, Any]]
+"""What became of the SLO of a run, as in profile_export_aiperf.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentMember:
+    """One of the runs."""
+
+    name: str
+    where: str
+    """The context of its cluster, or the address of its target."""
+    folder: str
+    """Folder of its experiment, relative to that of the joint result; empty: it has none."""
+    stack: str = ""
+    state: str
+    reason: str
+    """Why it failed or ended early."""
+    exit_code: int
+    summary: ExperimentSummary
+    """Its own trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointExperiment:
+    """All runs, and their total."""
+
+    kind: Literal["clusters", "targets", "models"]
+    name: str
+    exit_code: int
+    members: tuple[ExperimentMember, ...]
+    trials: tuple[tuple[Trial, Joint], ...]
+    """What each trial was in all runs."""
+    total: ExperimentSummary
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_total(self) -> bool:
+        """True if the total of any trial is known."""
+        return any(row.measured is not None for row in self.total.rows)
+
+
+def total_outcome(
+    trial: Trial, joint: Joint, objectives: Mapping[str, Objectives] | None = None
+) -> TrialOutcome:
+    """Return the total of a trial over all runs, as a trial. `objectives` are those of each run by
+    its name: the total holds its SLO if all runs do."""
+    ends = {m.name: (m.state, m.reason or m.state) for m in joint.members if m.state != DONE}
+    if joint.total and not ends:
+        without = (m.name for m in joint.members if m.name not in joint.total_of)
+        ends = {name: (FAILED, "no records") for name in without}
+    if ends or not joint.total:
+        states = {state for state, _ in ends.values()} or {DONE}
+        state = states.pop() if len(states) == 1 else FAILED
+        reason = "; ".join(_named(name, said) for name, (_, said) in ends.items())
+        return TrialOutcome(trial, state, reason, None)
+    causes = [_named(each.name, each.cause) for each in joint.members if each.cause]
+    own = {
+        "verdict": joint.verdict,
+        "cause": "; ".join(causes),
+        "slo": _of_all(objectives or {}),
+    }
+    metrics = {tag: joint.total[tag] for tag in CATALOG if tag in joint.total}
+    return TrialOutcome(trial, DONE, "", {"aiperf_svc": own, **metrics})
+
+
+def _named(name: str, said: str) -> str:
+    return f"{name}: {said}"
+
+
+def _of_all(objectives: Mapping[str, Objectives]) -> list[dict[str, Any]]:
+    return [
+        {**each, "metric": f"{each['metric']} of {name}"}
+        for name, own in objectives.items()
+        for each in own
+    ]
+
+
+def widest_start(trials: Iterable[Joint]) -> tuple[float, float] | None:
+    """Return the longest time between the first requests of a trial in two runs, and how well the
+    clocks were known then, in ms; None if no two runs were in a trial."""
+    known = [
+        (each.start_spread_ms, each.start_uncertainty_ms)
+        for each in trials
+        if each.start_spread_ms is not None and each.start_uncertainty_ms is not None
+    ]
+    return max(known, default=None)

@@ -1,0 +1,82 @@
+"""The total of a trial that several runs went through at the same time."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.core.experiments.joint_trials import total_outcome, widest_start
+from aiperf_svc.core.experiments.summary import row_of
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.joint_result import Joint, JointMember
+
+TRIAL = Trial(3, {"load.concurrency": 4})
+TOTAL = {"request_count": {"unit": "requests", "avg": 7.0}}
+
+
+def member(name: str, **fields: Any) -> JointMember:
+    given = {"where": "", "folder": "", "state": "done", "reason": "", "exit_code": 0}
+    return JointMember(name=name, **{"verdict": "valid", **given, **fields})
+
+
+def joint(*members: JointMember, total_of: tuple[str, ...], **fields: Any) -> Joint:
+    given: dict[str, Any] = {"kind": "targets", "name": "x", "exit_code": 0, "verdict": "valid"}
+    total = TOTAL if total_of else {}
+    return Joint(**{**given, "total": total, "total_of": total_of, **fields}, members=members)
+
+
+def test_the_total_is_a_trial_of_its_own() -> None:
+    of_both = joint(member("a"), member("b"), total_of=("a", "b"))
+    row = row_of(total_outcome(TRIAL, of_both))
+    assert row.outcome.trial == TRIAL
+    assert row.left_out == ""
+    assert row.measured is not None
+    assert [value for key, value in row.measured.values.items() if key.stat == "avg"] == [7.0]
+
+
+def test_it_has_the_worst_verdict_and_names_the_runs_of_the_causes() -> None:
+    invalid = member("b", verdict="invalid", cause="client-bound")
+    of_both = joint(member("a"), invalid, total_of=("a", "b"), verdict="invalid")
+    assert row_of(total_outcome(TRIAL, of_both)).left_out == "invalid: b: client-bound"
+
+
+def test_it_holds_the_slo_if_all_runs_do() -> None:
+    held = {"metric": "goodput", "stat": "avg", "unit": "", "ok": True}
+    missed = held | {"ok": False, "measured": 1.0, "limit": 2.0, "reason": "below"}
+    of_both = joint(member("a"), member("b"), total_of=("a", "b"))
+    one = row_of(total_outcome(TRIAL, of_both, {"a": [held], "b": [held]})).measured
+    other = row_of(total_outcome(TRIAL, of_both, {"a": [held], "b": [missed]})).measured
+    none = row_of(total_outcome(TRIAL, of_both, {"a": [], "b": []})).measured
+    assert one is not None
+    assert other is not None
+    assert none is not None
+    assert (one.is_slo_held, other.is_slo_held, none.is_slo_held) == (True, False, None)
+    assert other.missed == ("avg goodput of b 1  (limit 2): below",)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"state": "failed", "reason": "worker lost"}, "failed: b: worker lost"),
+        ({"state": "cancelled"}, "cancelled: b: cancelled"),
+        ({}, "failed: b: no records"),
+    ],
+)
+def test_a_trial_that_a_run_did_not_finish_has_no_total(broken: dict[str, str], said: str) -> None:
+    of_one = joint(member("a"), member("b", **broken), total_of=("a",))
+    row = row_of(total_outcome(TRIAL, of_one))
+    assert row.left_out == said
+    assert row.measured is None
+
+
+def test_runs_that_have_no_records_have_no_total() -> None:
+    row = row_of(total_outcome(TRIAL, joint(member("a"), member("b"), total_of=())))
+    assert row.left_out == "nothing was measured"
+
+
+def test_the_widest_start_is_told_with_how_well_its_clocks_were_known() -> None:
+    def started(spread_ms: float | None, uncertainty_ms: float | None) -> Joint:
+        close = {"start_spread_ms": spread_ms, "start_uncertainty_ms": uncertainty_ms}
+        return joint(member("a"), member("b"), total_of=("a", "b"), **close)
+
+    assert widest_start([started(0.1, 0.9), started(None, None), started(0.4, 0.2)]) == (0.4, 0.2)
+    assert widest_start([started(None, None)]) is None
