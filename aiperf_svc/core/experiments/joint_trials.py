@@ -65,7 +65,7 @@ def total_outcome(
     ends = {m.name: (m.state, m.reason or m.state) for m in joint.members if m.state != DONE}
     if joint.total and not ends:
         without = (m.name for m in joint.members if m.name not in joint.total_of)
-        ends = {name: (FAILED, "no records") for name in without}
+        ends = dict.fromkeys(without, (FAILED, "no records"))
     if ends or not joint.total:
         states = {state for state, _ in ends.values()} or {DONE}
         state = states.pop() if len(states) == 1 else FAILED

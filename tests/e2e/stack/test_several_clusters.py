@@ -83,6 +83,37 @@ def test_two_clusters_start_together_and_make_one_result(runner: Runner) -> None
     assert (folder / "east" / "report.html").is_file()
 
 
+def swept(benchmark: Config) -> None:
+    benchmark["load"].update(concurrency=1, duration="3s")
+    benchmark["experiment"] = {"product": {"load.concurrency": [1, 4]}, "repetitions": 2}
+
+
+def test_each_trial_starts_in_both_clusters_at_one_time_and_has_an_exact_total(
+    runner: Runner,
+) -> None:
+    in_clusters(runner, "east", "west")
+    runner.change(swept)
+    ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")
+    assert ended.code in FINE, ended.errors
+    folder, joint = joint_of(runner)
+    assert joint == json.loads(ended.out)["results"]
+    trials, starts = joint["total"]["trials"], joint["starts"]
+    assert [each["parameters"]["load.concurrency"] for each in trials] == [1, 4, 1, 4]
+    for trial, start in zip(trials, starts, strict=True):
+        assert start["total_of"] == ["east", "west"]
+        assert start["start_spread_ms"] < START_MS + start["start_uncertainty_ms"]
+        paths = (
+            folder / name / "trials" / trial["folder"] / "profile_export_aiperf.json"
+            for name in ("east", "west")
+        )
+        own = [json.loads(path.read_bytes())["aiperf_svc"]["accounts"] for path in paths]
+        assert [each["violations"] for each in own] == [[], []]
+        count = sum(each["completed"] for each in own)
+        assert trial["values"]["request_count_avg"] == count
+        assert trial["values"]["request_latency_count"] == count
+    assert [len(each["combinations"]) for each in joint["members"]] == [2, 2]
+
+
 def test_a_cluster_that_fails_is_said_and_the_results_of_the_other_stand(runner: Runner) -> None:
     in_clusters(runner, "east", "nowhere")
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain")

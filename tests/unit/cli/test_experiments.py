@@ -63,6 +63,79 @@ def test_a_dry_run_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [each["url"] for each in shown] == ["http://a:1", "http://b:1"]
 
 
+def test_a_dry_run_of_an_experiment_over_targets_counts_the_trials_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {
+        "endpoint": {"url": "http://h:1", "model": "m"},
+        "load": {"duration": "5s"},
+        "experiment": {"product": {"load.concurrency": [1, 2]}},
+        "targets": [{"name": n, "endpoint": {"url": f"http://{n}:1"}} for n in ("a", "b")],
+    }
+    path = tmp_path / "t.yaml"
+    path.write_text(yaml.safe_dump(content))
+    command = ["profile", "--config", str(path), "--dry-run"]
+    assert cli.main(command) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[1] for line in lines] == [" 2 trials", " 2 trials"]
+    content["experiment"] = {"product": {"workers.max": [1, 2]}}
+    content["load"] = {"concurrency": 2, "duration": "5s"}
+    path.write_text(yaml.safe_dump(content))
+    assert cli.main(command) == ExitCode.BAD_CONFIG
+    assert "targets: workers.max needs other processes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("experiment", "said"),
+    [
+        ({"product": {"load.concurrency": [1, 2]}, "repetitions": 2}, ""),
+        ({"scenario": "single-stream"}, ""),
+        ({"search": SEARCH}, "an experiment.search chooses its trials by what it has measured"),
+        ({"repetitions": 2, "retries": 1}, "with experiment.retries, a trial would be run again"),
+        ({"product": {"workers.max": [1, 2]}}, "workers.max needs other pods for each value"),
+    ],
+)
+@pytest.mark.parametrize("several", ["clusters", "targets"])
+def test_trials_that_cannot_start_together_are_refused(
+    several: str,
+    experiment: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    targets = [{"name": n, "endpoint": {"model": n}} for n in ("a", "b")]
+    more = {"targets": targets} if several == "targets" else {}
+    path = Path(stack(tmp_path, experiment, **more))
+    if several == "clusters":
+        content = yaml.safe_load(path.read_text())
+        content["config"]["aiperf:clusters"] = [{"context": "eu"}, {"context": "us"}]
+        path.write_text(yaml.safe_dump(content))
+    code = cli.main(["validate", str(path)])
+    assert code == (ExitCode.BAD_CONFIG if said else ExitCode.OK)
+    shown = capsys.readouterr().err
+    assert said in shown
+    if said:
+        assert f"{several}: " in shown
+
+
+def test_a_trial_that_one_target_cannot_take_is_named_with_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {
+        "endpoint": {"url": "http://h:1", "model": "m", "streaming": True},
+        "load": {"concurrency": 2, "duration": "5s"},
+        "experiment": {"product": {"load.prefill_concurrency": [1, 2]}},
+        "targets": [
+            {"name": "a", "endpoint": {"url": "http://a:1"}},
+            {"name": "b", "endpoint": {"streaming": False}},
+        ],
+    }
+    path = tmp_path / "t.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert cli.main(["profile", "--config", str(path), "--dry-run"]) == ExitCode.BAD_CONFIG
+    assert "target b" in capsys.readouterr().err
+
+
 def test_a_dry_run_names_the_trials_that_need_other_processes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
