@@ -18,6 +18,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """The verdict depends on what else the machine does."""
+LATE = 0.1
+"""Most of the common time of a trial by which one load may begin after the other."""
 START_MS = 100.0
 """Longest time between the first requests of two stacks that share two cores."""
 
@@ -101,7 +103,8 @@ def test_each_trial_starts_in_both_clusters_at_one_time_and_has_an_exact_total(
     assert [each["parameters"]["load.concurrency"] for each in trials] == [1, 4, 1, 4]
     for trial, start in zip(trials, starts, strict=True):
         assert start["total_of"] == ["east", "west"]
-        assert start["start_spread_ms"] < START_MS + start["start_uncertainty_ms"]
+        late_ms = start["start_spread_ms"] - start["start_uncertainty_ms"]
+        assert late_ms < LATE * start["interval_s"] * 1e3
         paths = (
             folder / name / "trials" / trial["folder"] / "profile_export_aiperf.json"
             for name in ("east", "west")
