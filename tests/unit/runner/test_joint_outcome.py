@@ -170,5 +170,5 @@ def test_a_run_of_which_no_trial_has_ended_is_in_no_total(
     assert [each["state"] for each in joint["members"]] == ["done", "failed"]
     said = capsys.readouterr().out
     assert "eu: done, 2 trials of 2 combinations" in said
-    assert "us: failed, 0 trials of 0 combinations, nobody answers" in said
+    assert "us: failed, 0 trials of 0 combinations, nothing responds" in said
     assert "the total is without us" in said
