@@ -113,7 +113,7 @@ def _artifact_folder(config: Config, private: Path, resumed: Path | None) -> tup
     """The folders of artifacts and logs, and what is wrong with the first.
 
     The measurement is worth more than its files: without a folder it goes on, and says so at its
-    end.
+    start and at its end.
     """
     if resumed is not None:
         (resumed / "logs").mkdir(exist_ok=True)
@@ -124,6 +124,7 @@ def _artifact_folder(config: Config, private: Path, resumed: Path | None) -> tup
     except EnvironmentProblem as error:
         logs = private / "logs"
         logs.mkdir()
+        print(f"warning: {error}; the run goes on without files", file=sys.stderr)
         return parent / config.name, logs, str(error)
     return artifacts, artifacts / "logs", ""
 

@@ -202,7 +202,8 @@ def test_without_a_folder_for_artifacts_the_results_are_printed(
 ) -> None:
     (tmp_path / "file").touch()
     assert play("run", artifacts=tmp_path / "file") is ExitCode.ERROR
-    out = capsys.readouterr().out
-    assert "Request Count" in out
-    assert out.splitlines()[-1].startswith("error: cannot write")
+    printed = capsys.readouterr()
+    assert printed.err.startswith("warning: cannot write")
+    assert "Request Count" in printed.out
+    assert printed.out.splitlines()[-1].startswith("error: cannot write")
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]

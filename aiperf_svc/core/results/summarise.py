@@ -173,6 +173,7 @@ def _evidence(
         errors=ev.errors_by_kind(totals),
         unreachable=totals.unreachable,
         cancelled=totals.cancelled,
+        abandoned=totals.abandoned,
         timed_out=totals.timed_out,
         unsent=accounts.unsent,
         no_resources=totals.no_resources,

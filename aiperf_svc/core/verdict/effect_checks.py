@@ -55,6 +55,9 @@ def _successes(e: Evidence) -> Reason:
     elif not due:
         text = "no request was due before the end: nothing was measured"
         remedy = "run for longer (load.duration, load.requests), or ask for more load"
+    elif e.abandoned and not e.errored:
+        text += f": the clients of {e.abandoned:,} left before the end of their responses"
+        remedy = "a lower share of clients that leave (load.cancellation.rate), or a longer delay"
     elif not e.requests:
         text = f"none of the {due:,} requests that were due was sent"
         remedy = MORE_WORKERS

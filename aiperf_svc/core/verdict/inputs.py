@@ -87,6 +87,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: int = 0
     """Errors before the target had the request: no connection, or one that broke at once."""
     cancelled: int = 0
+    abandoned: int = 0
+    """Requests whose clients left, as the load asks for."""
     timed_out: int = 0
     unsent: int = 0
     no_resources: int = 0

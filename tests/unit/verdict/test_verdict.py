@@ -230,6 +230,13 @@ def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> No
     assert verdict.label == "invalid: client-bound"
 
 
+def test_a_load_whose_clients_all_leave_is_not_blamed_on_the_server() -> None:
+    (found,) = judge(replace(CLOSED, completed=0, abandoned=10_000)).reasons
+    assert found.check == "successes"
+    assert "the clients of 10,000 left" in found.text
+    assert "load.cancellation.rate" in found.remedy
+
+
 def test_errors_are_named_and_a_target_that_was_away_is_suspected() -> None:
     away = replace(CLOSED, errored=600, unreachable=500, errors=(("connect", 500), ("status", 100)))
     (found,) = judge(away).reasons
