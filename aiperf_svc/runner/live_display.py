@@ -2,6 +2,7 @@
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -39,6 +40,7 @@ WORDS = {
 }
 """Name of each state on the screen."""
 WIDTH = 96
+INDENT = (0, 0, 0, 2)
 ROWS = 12
 """Most trials in the table of an experiment."""
 
@@ -90,7 +92,7 @@ class LiveDisplay:
         if is_loading(status) and status.steps is not None:
             rows += [_bar(status), Text(f"  {one_line(step_line(status.steps))}")]
         elif is_loading(status):
-            rows += [_bar(status), _counts(status), _times(status)]
+            rows += [_bar(status), _numbers(status)]
         if status.message or status.reason:
             said = one_line(status.message or status.reason)
             rows.append(Text(f"  {said}", style="yellow"))
@@ -139,19 +141,27 @@ def _trial(experiment: ExperimentStatus) -> RenderableType:
 
 def _trials(experiment: ExperimentStatus) -> RenderableType:
     """Return the table of the latest trials."""
-    table = Table.grid(padding=(0, 0, 0, 2))
-    table.add_column(justify="right")
-    for _ in range(3):
-        table.add_column(no_wrap=True, overflow="ellipsis")
-    for row in experiment.rows[-ROWS:]:
-        outcome = row.verdict or row.state
+    latest = experiment.rows[-ROWS:]
+    outcomes = [row.verdict or row.state for row in latest]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    # What is too long for a narrow terminal is cut in the middle columns.
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    table.add_column()
+    table.add_column(no_wrap=True)
+    for row, outcome in zip(latest, outcomes, strict=True):
         table.add_row(
             f"{row.number:,}",
-            one_line(parameters_text(row.parameters)),
-            one_line(row.text or row.reason),
+            _cut(one_line(parameters_text(row.parameters))),
+            _cut(one_line(row.text or row.reason)),
             Text(outcome, style="green" if outcome == "valid" else "yellow"),
         )
-    return table
+    return Padding(table, INDENT)
+
+
+def _cut(text: str) -> Text:
+    """Return a text that is cut where its column is too narrow, which is not made wider for it."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _bar(status: Status) -> RenderableType:
@@ -167,35 +177,39 @@ def _bar(status: Status) -> RenderableType:
     return row
 
 
-def _counts(status: Status) -> RenderableType:
+def _numbers(status: Status) -> RenderableType:
+    """Return the counts and times of the load, in columns."""
     of = f" of {status.requested_requests:,}" if status.requested_requests else ""
     errors = Text(f"{status.errored:,}", style="bold red" if status.errored else "")
-    return _facts(
-        ("requests", f"{status.completed:,}{of}"),
-        ("rate", f"{status.requests_per_s:,.1f} /s" if status.requests_per_s else "–"),
-        ("in flight", in_flight(status)),
-        ("errors", errors),
-    )
-
-
-def _times(status: Status) -> RenderableType:
     workers = f"{status.workers:,}"
     if status.workers_lost:
         workers += f" ({status.workers_lost:,} lost)"
     is_streaming = status.ttft_p50_ms is not None
-    return _facts(
-        ("latency p50", milliseconds(status.latency_p50_ms)),
-        ("TTFT p50", milliseconds(status.ttft_p50_ms) if is_streaming else "–"),
-        ("TTFT p99", milliseconds(status.ttft_p99_ms) if is_streaming else "–"),
-        ("workers", Text(workers, style="bold red" if status.workers_lost else "")),
+    columns: tuple[tuple[tuple[str, str | Text], tuple[str, str | Text]], ...] = (
+        (
+            ("requests", f"{status.completed:,}{of}"),
+            ("latency p50", milliseconds(status.latency_p50_ms)),
+        ),
+        (
+            ("rate", f"{status.requests_per_s:,.1f} /s" if status.requests_per_s else "–"),
+            ("TTFT p50", milliseconds(status.ttft_p50_ms) if is_streaming else "–"),
+        ),
+        (
+            ("errors", errors),
+            ("TTFT p99", milliseconds(status.ttft_p99_ms) if is_streaming else "–"),
+        ),
+        (
+            ("in flight", in_flight(status)),
+            ("workers", Text(workers, style="bold red" if status.workers_lost else "")),
+        ),
     )
-
-
-def _facts(*facts: tuple[str, str | Text]) -> RenderableType:
-    row = Table.grid()
-    row.add_column(width=2)
-    for _ in facts:
-        row.add_column(width=(WIDTH - 2) // len(facts), no_wrap=True)
-    cells = [Text.assemble((f"{name} ", "dim"), value) for name, value in facts]
-    row.add_row("", *cells)
-    return row
+    # Narrow enough for 80 columns, and as wide as usual numbers, so that they do not jump.
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for least in (20, 17, 17):
+        table.add_column(no_wrap=True, min_width=least)
+    table.add_column()
+    for row in zip(*columns, strict=True):
+        cells = [Text.assemble((f"{name} ", "dim"), value) for name, value in row]
+        cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
+        table.add_row(*cells)
+    return Padding(table, INDENT)

@@ -72,6 +72,8 @@ class ExperimentResults:
         self._failed = 0
         self._artifact_error = ""
         self._started_mono_s = monotonic()
+        self._begun_mono_s = self._ended_mono_s = 0.0
+        """When the first trial here has begun, and when the latest one has ended."""
         self._planned = _numbers(context)
         self._cancel_reason = ""
         for each in finished_trials(context):
@@ -101,6 +103,8 @@ class ExperimentResults:
         """Take the trial that begins, or the end of the experiment."""
         if published.is_over:
             await self._write(self._write_all)
+        if self._published is None:
+            self._begun_mono_s = monotonic()
         self._published = published
         self._note_change()
 
@@ -122,6 +126,7 @@ class ExperimentResults:
         what a search needs to know of the trial."""
         published = self._published
         assert published is not None
+        self._ended_mono_s = monotonic()
         trial = trial_of(published)
         own = folder_of(trial, published.attempt)
         result = self._searched(summary)
@@ -256,9 +261,12 @@ class ExperimentResults:
         if published is None:
             return None
         ended = len(self._ended)
-        passed_s = monotonic() - self._started_mono_s
         left = len(self._planned - {each.number for each in self._ended})
-        begun = ended - len(self._resumed)
+        here = ended - len(self._resumed)
+        left_s = None
+        if here and published.total:
+            each_s = (self._ended_mono_s - self._begun_mono_s) / here
+            left_s = max(0.0, left * each_s - (monotonic() - self._ended_mono_s))
         return ExperimentStatus(
             number=published.number,
             parameters=published.parameters,
@@ -267,7 +275,7 @@ class ExperimentResults:
             total=published.total,
             ended=ended,
             failed=self._failed,
-            left_s=left * passed_s / begun if begun and published.total else None,
+            left_s=left_s,
             rows=tuple(self._shown),
         )
 

@@ -146,6 +146,16 @@ def test_a_dry_run_names_the_trials_that_need_other_processes(
     ]
 
 
+def test_a_dry_run_of_a_search_says_how_many_trials_it_has_at_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slo = ("--slo", "time_to_first_token:p95<400ms", "--streaming")
+    search = ("--search", "load.request_rate=4..300", "--duration", "4")
+    assert cli.main([*PROFILE, *search, *slo]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("search: load.request_rate from 4 to 300 for what holds (slo); at most ")
+
+
 def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) -> None:
     lists = ("--isl", ",".join(map(str, range(1, 61))), "--concurrency", "1,2", "--json")
     assert cli.main([*PROFILE, *lists]) == 0

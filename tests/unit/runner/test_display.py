@@ -160,3 +160,31 @@ def test_an_experiment_is_shown_by_its_trials() -> None:
     drawn = capture.get()
     assert "trial 3 of 12  load.concurrency 8  2 done, about 1:30 left" in drawn
     assert "412 requests/s" in drawn
+
+
+def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its_verdict() -> None:
+    parameters = {"load.request_rate": 36.44, "load.duration": "12s"}
+    rows = tuple(
+        TrialRow(
+            number=number, parameters=parameters, repetition=1, attempt=1, state="done",
+            reason="", verdict="degraded", text="36.98 requests/s, 535.3 ms TTFT p99",
+        )
+        for number in (9, 10)
+    )  # fmt: skip
+    experiment = ExperimentStatus(
+        number=11, parameters=parameters, repetition=1, attempt=1, total=0, ended=10, failed=0,
+        left_s=None, rows=rows,
+    )  # fmt: skip
+    times = {"latency_p50_ms": 269.8, "ttft_p50_ms": 269.8, "ttft_p99_ms": 1_517.2}
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    display = LiveDisplay("knee", TOPOLOGY, console)
+    drawing = display._drawn(status(experiment=experiment, requests_per_s=1_239.9, **times))
+    display.close()
+    with console.capture() as capture:
+        console.print(drawing)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "  latency p50 269.8 ms  TTFT p50 269.8 ms  TTFT p99 1.52 s    workers 0" in lines[-3]
+    for number, line in zip((" 9", "10"), lines[-2:], strict=True):
+        assert line.startswith(f"  {number}  load.request_rate 36.44")
+        assert line.rstrip().endswith("  degraded")
