@@ -172,7 +172,9 @@ class ExperimentResults:
             return None
         machine = search_machine(self._context.inference)
         for row, result in zip(self._ended, self._results_of_search, strict=True):
-            machine.add(row.outcome.trial.parameters, result)
+            # One that was cut short tells nothing of its load, and runs again when it is resumed.
+            if row.outcome.state != RunState.CANCELLED:
+                machine.add(row.outcome.trial.parameters, result)
         return SearchReport.of(machine) if isinstance(machine, Search) else None
 
     async def _write(self, write: Callable[[], None]) -> None:

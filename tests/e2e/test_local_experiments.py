@@ -176,18 +176,44 @@ def test_a_trial_that_fails_does_not_end_the_others(
     assert (second["state"], second["values"]["request_count_avg"]) == ("done", 20)
 
 
-def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_path: Path) -> None:
-    """A response takes 160 ms, so each of three users on two slots waits 80 ms longer."""
+TWO_SLOTS = MockServerConfig(truth=True, slots=2, ttft="80ms", itl="40ms", tokens=3)
+"""A response takes 160 ms, so each of three users on two slots waits 80 ms longer."""
+
+
+def search_for_users(url: str) -> dict[str, Any]:
     content = config(
-        "", {"search": {"parameter": "load.concurrency", "from": 1, "to": 4, "confirm": 1}}
+        url, {"search": {"parameter": "load.concurrency", "from": 1, "to": 4, "confirm": 1}}
     )
-    content["slo"] = {
-        "objectives": [{"metric": "time_to_first_token", "stat": "avg", "max": "120ms"}]
-    }
-    with running(MockServerConfig(slots=2, ttft="80ms", itl="40ms", tokens=3)) as server:
-        content["endpoint"]["url"] = server.url
-        content["load"] = {"concurrency": 2, "duration": "1500ms"}
+    objective = {"metric": "time_to_first_token", "stat": "avg", "max": "120ms"}
+    load = {"concurrency": 2, "duration": "1500ms"}
+    return content | {"slo": {"objectives": [objective]}, "load": load}
+
+
+def test_a_trial_that_ctrl_c_cuts_says_nothing_of_its_load_and_a_search_goes_on_after_it(
+    tmp_path: Path,
+) -> None:
+    with running(TWO_SLOTS) as server:
+        content = search_for_users(server.url)
         command = started(tmp_path, content)
+        wait_for_trial(command, 2)
+        command.wait_for_requests(server, server.truth()["requests"] + 2)
+        command.process.send_signal(signal.SIGINT)
+        search = command.finish()["results"]["search"]
+        assert command.code is ExitCode.INTERRUPTED
+        done = [trial for trial in trials(tmp_path) if trial["state"] == "done"]
+        assert (search["ending"], search["trials"]) == ("unfinished", len(done))
+        assert search["breaks"] is None
+        assert search["result"].startswith("not finished; holds 1 user")
+
+        resumed = started(tmp_path, content, "--resume", str(artifacts(tmp_path)))
+        search = resumed.finish()["results"]["search"]
+    assert resumed.code in FINISHED, resumed.errors
+    assert (search["ending"], search["holds"]) == ("bracketed", 2)
+
+
+def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_path: Path) -> None:
+    with running(TWO_SLOTS) as server:
+        command = started(tmp_path, search_for_users(server.url))
         found = command.finish()
     assert command.code in FINISHED, command.errors
     search = found["results"]["search"]

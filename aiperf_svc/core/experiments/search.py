@@ -66,6 +66,8 @@ class Ending(StrEnum):
     """A trial gave no usable result, which ended the range there."""
     UNDECIDED = "undecided"
     """No point holds and none breaks for certain."""
+    UNFINISHED = "unfinished"
+    """More trials are to come, or the search was stopped before them."""
 
 
 class _Step(NamedTuple):
@@ -112,6 +114,8 @@ class Search:
     @property
     def ending(self) -> Ending:
         """Return how the search ends, as far as is known now."""
+        if self._next_step() is not None:
+            return Ending.UNFINISHED
         lower, upper = self.bracket
         if upper is None:
             is_at_end = lower is not None and lower.value == self.points[-1].value

@@ -63,6 +63,11 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
         holds, breaks = self._value(self.holds), self._value(self.breaks)
         runs = f"{self.confirmations} confirmation{'' if self.confirmations == 1 else 's'}"
         match self.ending:
+            case Ending.UNFINISHED:
+                found = [f"holds {holds}"] if self.holds is not None else []
+                if self.breaks is not None:
+                    found.append(f"does not hold {breaks} ({self.reason})")
+                return f"not finished; {' and '.join(found) or 'nothing is decided'} so far"
             case Ending.BRACKETED:
                 return f"holds {holds}, breaks at {_short(self.breaks)} ({self.reason}), {runs}"
             case Ending.NEVER_BREAKS:
