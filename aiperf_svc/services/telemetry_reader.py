@@ -6,13 +6,12 @@ logged and named in the results.
 
 import asyncio
 import logging
-from importlib import import_module
 from time import monotonic_ns
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.inference.name_lookup import look_up_apart
 from aiperf_svc.adapters.inference.resolved_target import at_url, tls_context
+from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES
 from aiperf_svc.config.urls import address_of
@@ -22,9 +21,6 @@ from aiperf_svc.core.telemetry.page import PageError, PageReader
 from aiperf_svc.core.telemetry.series import ServerLoad, server_load
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
-
-if TYPE_CHECKING:
-    from aiperf_svc.adapters.telemetry import pages
 
 TIMEOUT_S = 5.0
 """Longest time for a page. A server that is saturated may take seconds; the run does not wait."""
@@ -103,13 +99,11 @@ class TelemetryReader:
         self._is_over = True
 
     async def _read_all(self) -> None:
-        # HTTP takes long to import, and not every run has something to read.
-        http = await asyncio.to_thread(import_module, "aiperf_svc.adapters.telemetry.pages")
         tls = await asyncio.to_thread(tls_context, self._config.endpoint.tls)
         found = await asyncio.gather(*map(self._by_address, self._sources))
         self._sources = [source for sources in found for source in sources]
         self._unread = len(self._sources)
-        async with http.PageClient(tls) as client, asyncio.TaskGroup() as group:
+        async with PageClient(tls) as client, asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
 
@@ -132,7 +126,7 @@ class TelemetryReader:
         self._replicas.append([SourceLog(url, is_guess=True) for url in urls])
         return self._replicas[-1]
 
-    async def _follow(self, source: SourceLog, client: "pages.PageClient") -> None:
+    async def _follow(self, source: SourceLog, client: PageClient) -> None:
         reader = PageReader()
         is_first = True
         while not self._stopping.is_set():
@@ -150,7 +144,7 @@ class TelemetryReader:
         await self._read(source, reader, client, LAST_PAGE_S)
 
     async def _read(
-        self, source: SourceLog, reader: PageReader, client: "pages.PageClient", timeout_s: float
+        self, source: SourceLog, reader: PageReader, client: PageClient, timeout_s: float
     ) -> None:
         fetched = await client.fetch(source.url, timeout_s=timeout_s)
         if self._is_over:

@@ -118,6 +118,13 @@ def test_the_imports_of_the_services_start_no_thread() -> None:
     assert done.stdout == b"True\n"
 
 
+def test_the_services_of_a_local_run_do_without_aiohttp_which_takes_long_to_import() -> None:
+    code = "import sys; from aiperf_svc.services import forks as f; f._import_services()"
+    code += "; print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert done.stdout == b"False\n"
+
+
 def test_services_are_executed_one_by_one_where_forks_are_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

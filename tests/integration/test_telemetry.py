@@ -4,9 +4,10 @@ import asyncio
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from aiohttp import web
 from arro3.io import read_parquet
 from in_one_loop import config, server, stack
 
-from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES, PageClient
+from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES, FetchedPage, PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.series import server_load
@@ -86,6 +87,85 @@ async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
         (log,) = await read_once(with_telemetry(base, **wanted))
     assert not log.has_pages
     assert failure in log.failure
+
+
+@asynccontextmanager
+async def saying(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that responds with these bytes in turn, and closes the connection after those that
+    say so and after the last; the URL of its page, and what it says of each connection."""
+    left = list(responses)
+    connections: list[str] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = b""
+        connections.append("made")
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while left and b"Connection: close" not in said:
+                await reader.readuntil(b"\r\n\r\n")
+                said = left.pop(0)
+                writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics", connections
+
+
+async def fetched(*responses: bytes, times: int = 1) -> tuple[list[FetchedPage], int]:
+    """What a client has read, and on how many connections."""
+    tls = ssl.create_default_context()
+    async with saying(*responses) as (url, connections), PageClient(tls) as client:
+        return [await client.fetch(url, timeout_s=30) for _ in range(times)], len(connections)
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = OK + b"Content-Length: 5\r\n\r\nup 1\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nup\r\n3\r\n 1\n\r\n0\r\n\r\n"
+MOVED = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /metrics/\r\nContent-Length: 0\r\n\r\n"
+EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [
+        (WHOLE,),
+        (CHUNKED,),
+        (EARLY + WHOLE,),
+        (b"HTTP/1.0 200 OK\r\n\r\nup 1\n",),
+        (MOVED + b"Connection: close", WHOLE),
+        (*[MOVED + b"Connection: close"] * 5, WHOLE),
+    ],
+    ids=["length", "chunks", "early hints", "until it closes", "moved", "moved five times"],
+)
+async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -> None:
+    (page,), _ = await fetched(*responses)
+    assert (page.failure, page.text) == ("", "up 1\n")
+
+
+@pytest.mark.parametrize(
+    ("responses", "failure"),
+    [
+        ((EARLY * 100_000,), "headers of over 64 KiB"),
+        ((OK + b"X: y\r\n" * 100_000,), "headers of over 64 KiB"),
+        ((OK + b"Content-Length: 50\r\n\r\nup 1\n",), "closed the connection before the page was"),
+        ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "compressed by gzip"),
+        ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "no HTTP/1.1 status line"),
+        ((MOVED.replace(b"/metrics/", b"file:///etc/passwd"),), "expected http or https"),
+        ((MOVED + b"Connection: close",) * 6, "over 5 redirects"),
+    ],
+)
+async def test_a_response_that_is_no_page_is_named(
+    responses: tuple[bytes, ...], failure: str
+) -> None:
+    (page,), _ = await fetched(*responses)
+    assert failure in page.failure
+
+
+async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_replaced() -> None:
+    closing = WHOLE.replace(b"OK", b"OK, and then I close. Connection: close")
+    for responses, connections in (([CHUNKED, WHOLE, WHOLE], 1), ([WHOLE, closing, WHOLE], 2)):
+        pages, made = await fetched(*responses, times=3)
+        assert [page.text for page in pages] == ["up 1\n"] * 3
+        assert made == connections
 
 
 async def test_telemetry_that_breaks_is_named_and_fails_no_run(

@@ -1,20 +1,36 @@
-"""Reads pages of metrics over HTTP, within limits of size and time."""
+"""Reads pages of metrics over HTTP, within limits of size and time.
 
+The client is as small as that: the records manager of every run reads pages, and a library for HTTP
+is the longest of all imports.
+"""
+
+import asyncio
+import re
 import ssl
 from email.utils import parsedate_to_datetime
 from time import monotonic_ns, time_ns
 from typing import NamedTuple, Self
+from urllib.parse import quote, urljoin, urlsplit
 
-import aiohttp
-
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.responses.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.protocol.records import Framing
 
 MAX_PAGE_BYTES = 4 * 2**20
 """Limit of a page: 30,000 samples. A page of vLLM has 60 KB."""
+MAX_HEAD_BYTES = 2**16
+"""Limit of a response's headers, with those of interim responses."""
 PIECE_BYTES = 2**16
-ACCEPT = {"Accept": "text/plain;version=0.0.4"}
+MOST_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_END_OF_HEAD = b"\r\n\r\n"
+_UNQUOTED = "/%:=&?~+!$,;'()*[]@"
+"""What a URL has beside letters and digits; `%` as it is quoted already."""
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class FetchedPage(NamedTuple):
@@ -29,54 +45,148 @@ class FetchedPage(NamedTuple):
     """How far the server's clock is behind ours, by the response's date; 0 if it has none."""
 
 
+class _Response(NamedTuple):
+    status: int
+    date: str = ""
+    location: str = ""
+    body: bytes = b""
+    """Only of a page."""
+    is_kept: bool = False
+    """Whether its connection can carry another request."""
+
+
 class PageClient:
     """The connections to all sources of a run."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+        self._idle: dict[str, Connection] = {}
+        """The connection of each URL, of which one page is read at a time."""
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(headers=ACCEPT)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for _, writer in self._idle.values():
+            writer.transport.abort()
+        self._idle.clear()
 
     async def fetch(self, url: str, *, timeout_s: float) -> FetchedPage:
         """Read a page."""
-        assert self._session is not None
         began_ns = monotonic_ns()
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with self._session.get(url, timeout=timeout, ssl=self._tls) as response:
-                if response.status != 200:
-                    return FetchedPage(f"the server responds with status {response.status}")
-                body = await _body(response)
-                date = response.headers.get("Date", "")
+            async with asyncio.timeout(timeout_s):
+                response = await self._followed(url)
         except TimeoutError:
             return FetchedPage(f"there was no page within {timeout_s:g} s")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             return FetchedPage(one_line(str(error) or type(error).__name__))
-        if body is None:
-            return FetchedPage(f"the page is over {MAX_PAGE_BYTES // 2**20} MiB large")
+        if response.status != 200:
+            return FetchedPage(f"the server responds with status {response.status}")
         latency_ns = monotonic_ns() - began_ns
         wall_ns = time_ns() - latency_ns // 2
-        text = body.decode("utf-8", "replace")
-        return FetchedPage("", text, wall_ns, latency_ns, _off_s(date, wall_ns))
+        text = response.body.decode("utf-8", "replace")
+        return FetchedPage("", text, wall_ns, latency_ns, _off_s(response.date, wall_ns))
+
+    async def _followed(self, url: str) -> _Response:
+        """The response after all redirects: some servers have the page at `/metrics/` only."""
+        for _ in range(MOST_REDIRECTS + 1):
+            response = await self._get(url)
+            if response.status not in _REDIRECTS or not response.location:
+                return response
+            url = urljoin(url, response.location)
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise ProtocolViolation(f"a redirect to {url}; expected http or https")
+        raise ProtocolViolation(f"over {MOST_REDIRECTS} redirects")
+
+    async def _get(self, url: str) -> _Response:
+        kept = self._idle.pop(url, None)
+        if kept is not None:
+            try:
+                return await self._exchange(url, *kept)
+            except ConnectionError:
+                pass  # The server may have closed it since the page before.
+        host, port, is_tls = address_of(url)
+        tls = self._tls if is_tls else None
+        return await self._exchange(url, *await asyncio.open_connection(host, port, ssl=tls))
+
+    async def _exchange(
+        self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> _Response:
+        response = None
+        try:
+            writer.write(_request(url))
+            response = await _read(reader)
+        finally:
+            if response is not None and response.is_kept:
+                self._idle[url] = reader, writer
+            else:
+                writer.transport.abort()
+        return response
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes | None:
-    """The body; None if it is too large."""
-    parts, size = [], 0
-    async for part in response.content.iter_chunked(PIECE_BYTES):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_PAGE_BYTES:
-            response.close()
-            return None
-    return b"".join(parts)
+def _request(url: str) -> bytes:
+    parts = urlsplit(url)
+    path = quote(parts.path or "/", safe=_UNQUOTED)
+    query = f"?{quote(parts.query, safe=_UNQUOTED)}" if parts.query else ""
+    host = parts.netloc.rpartition("@")[2]
+    return (
+        f"GET {path}{query} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: aiperf-svc\r\n"
+        "Accept: text/plain;version=0.0.4\r\nAccept-Encoding: identity\r\n\r\n"
+    ).encode("ascii")
+
+
+async def _read(reader: asyncio.StreamReader) -> _Response:
+    received, at, head, raw = b"", 0, None, b""
+    while head is None or head.status < 200:
+        end = received.find(_END_OF_HEAD, at)
+        if max(at, end, len(received) if end < 0 else 0) > MAX_HEAD_BYTES:
+            raise ProtocolViolation(f"headers of over {MAX_HEAD_BYTES // 2**10} KiB")
+        if end < 0:
+            received += await _more(reader)
+            continue
+        raw = received[at : end + len(_END_OF_HEAD)]
+        head, at = parse_head(raw, method="GET"), end + len(_END_OF_HEAD)
+    found = _Response(head.status, _header(raw, b"Date"), _header(raw, b"Location"))
+    if head.status != 200:
+        return found
+    if head.content_coding:
+        raise ProtocolViolation(f"the page is compressed by {head.content_coding}, unasked")
+    body, is_kept = await _body(reader, head, received[at:])
+    return found._replace(body=body, is_kept=is_kept and head.keep_alive)
+
+
+async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple[bytes, bool]:
+    """The body, and whether nothing came after it."""
+    chunks = ChunkedBody() if head.framing == Framing.CHUNKED else None
+    body, part = bytearray(), begin
+    while True:
+        if chunks is None:
+            body += part
+        else:
+            for start, stop in chunks.feed(part, 0, len(part)):
+                body += part[start:stop]
+        if max(len(body), head.length) > MAX_PAGE_BYTES:
+            raise ProtocolViolation(f"the page is over {MAX_PAGE_BYTES // 2**20} MiB large")
+        if chunks is not None and chunks.is_complete:
+            return bytes(body), True
+        if head.framing == Framing.LENGTH and len(body) >= head.length:
+            return bytes(body[: head.length]), len(body) == head.length
+        if head.framing == Framing.UNTIL_CLOSE and reader.at_eof():
+            return bytes(body), False
+        part = await _more(reader, may_end=head.framing == Framing.UNTIL_CLOSE)
+
+
+async def _more(reader: asyncio.StreamReader, *, may_end: bool = False) -> bytes:
+    part = await reader.read(PIECE_BYTES)
+    if not part and not may_end:
+        raise ConnectionError("the server closed the connection before the page was whole")
+    return part
+
+
+def _header(raw: bytes, name: bytes) -> str:
+    found = re.search(rb"\r\n" + name + rb":[ \t]*([^\r\n]*)", raw, re.IGNORECASE)
+    return found[1].decode("latin-1").strip() if found else ""
 
 
 def _off_s(date: str, wall_ns: int) -> float:
