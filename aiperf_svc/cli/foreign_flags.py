@@ -107,7 +107,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
 )  # fmt: skip
 
 ADVICE = {name: Advice(kind, text) for kind, text, names in TABLE for name in names.split()}
-"""By flag."""
+"""Flag to what is said of it."""
 
 
 def advice_for(flag: str) -> Advice | None:

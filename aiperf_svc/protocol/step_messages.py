@@ -15,7 +15,7 @@ class RankAttached(Message, frozen=True):
 
     number: int
     address: str
-    """At which the other ranks reach it."""
+    """Address at which the other ranks reach it."""
     interface: str
     node: str
     work: str
@@ -35,7 +35,7 @@ class RankFiles(Message, frozen=True):
     """The workload's input files."""
 
     files: dict[str, bytes]
-    """By path relative to the work folder."""
+    """Path relative to the work folder, to content."""
 
 
 # --- steps: timing manager <-> courier -----------------------------------------------------------
@@ -88,7 +88,7 @@ class LaunchRequested(Message, frozen=True):
     """Unique within the run."""
     address: str
     command: str
-    """For a shell."""
+    """Command line for a shell."""
 
 
 class CommandLaunched(Message, frozen=True):
@@ -185,7 +185,7 @@ class StepOutput(Message, frozen=True):
     is_last: bool
     """True for the last piece of the step and rank."""
     report: RankReport | None = None
-    """With the last piece."""
+    """Report of the rank, with the last piece."""
 
 
 class StepRecord(Message, frozen=True):

@@ -49,7 +49,7 @@ from aiperf_svc.workloads.shapes import shapes_of
 
 SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
 END_S, KILL_S = 3.0, 5.0
-"""To end by themselves after the run's end, and then to end when told to."""
+"""Time for processes to end by themselves after the run's end, and then when told to."""
 REPLACEMENTS = 3
 """Most times that one process of an experiment is replaced: one that always ends is broken."""
 LEFT_AT_ONCE = "left at once; no results were computed"

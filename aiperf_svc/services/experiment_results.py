@@ -62,7 +62,7 @@ class ExperimentResults:
         """Highest number of a status of the trials before."""
         self._changed = asyncio.Event()
         self._ended: list[EndedTrial] = []
-        """In the order of running, with the last attempt of each."""
+        """Ended trials in the order of running, with the last attempt of each."""
         self._results_of_search: list[TrialResult] = []
         """What a search makes of each of these trials."""
         self._written: ExperimentFolder | None = None

@@ -1,4 +1,4 @@
-"""From the pieces that couriers send to the reading of a step. Pure."""
+"""Makes the reading of a step from the pieces that couriers send. Pure."""
 
 from collections.abc import Set
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""From a config of any kind to what will run: processes here, or a stack."""
+"""Plans what a config of any kind runs: processes here, or a stack."""
 
 from collections.abc import Callable, Collection, Sequence
 from ipaddress import IPv4Address

@@ -1,4 +1,4 @@
-"""From the records of a run's steps to its result. Pure."""
+"""Makes the result of a run from the records of its steps. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -25,7 +25,7 @@ from aiperf_svc.protocol.step_messages import RankStatus, StepStage
 from aiperf_svc.workloads.base import PlannedStep, Step
 
 START_AHEAD_NS = 250_000_000
-"""From the order to run until the due time: more than a message takes, so that all ranks wait."""
+"""Time from the order to run until the due time: longer than a message takes, so all ranks wait."""
 PREPARE_NS = 60 * SECOND_NS
 """Longest time for files and servers of one step."""
 FINISH_NS = 120 * SECOND_NS

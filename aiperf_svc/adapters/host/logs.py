@@ -104,7 +104,7 @@ class _LinesOf(logging.Filter):
 
 
 class JsonLines(Lines):
-    """For machines."""
+    """Formats a line for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One JSON object without a line break."""
@@ -122,7 +122,7 @@ class JsonLines(Lines):
 
 
 class TextLines(Lines):
-    """For people; the run is the one that they look at."""
+    """Formats a line for people; the run is the one that they look at."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the traceback below it when there is one."""

@@ -99,7 +99,7 @@ class EntryCache:
         self._block_count = 0
         self._sizes = {int(Phase.WARMUP): (0, 1), int(Phase.PROFILING): (0, 1)}
         self._orders: dict[int, EntryOrder | None] = {}
-        """By phase."""
+        """Phase to the order of its entries."""
         self._all: list[Entry] | None = None
 
     @property

@@ -33,7 +33,7 @@ class FinishedMember(NamedTuple):
     """One of the runs when all have ended."""
 
     member: JointMember
-    """Without its metrics."""
+    """The member without its metrics."""
     summary: Mapping[str, Any] | None
     """Content of profile_export_aiperf.json, or of results.json."""
     folder: Path | None

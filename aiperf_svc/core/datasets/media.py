@@ -58,7 +58,7 @@ class MediaFile(msgspec.Struct, frozen=True):
     """A file of a folder."""
 
     name: str
-    """For errors."""
+    """Name for messages about errors."""
     data: bytes
 
 

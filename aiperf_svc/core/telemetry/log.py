@@ -53,7 +53,7 @@ class SourceLog:
         self._wall_ns = array("q")
         self._latency_ns = array("q")
         self._changed: list[array[int]] = []
-        """By series: numbers of the pages on which it had another value."""
+        """Series to the numbers of the pages on which it had another value."""
         self._values: list[array[float]] = []
         self._count = 0
         self._has_changes = array("b")

@@ -35,7 +35,7 @@ class UcxSpec(WorkloadSpec):
     warmup: Annotated[int, Field(gt=0, le=10**6)] = 100
     """Iterations before those that are measured."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 13337
-    """Through which client and server exchange their addresses."""
+    """Port through which client and server exchange their addresses."""
 
     @property
     def is_latency(self) -> bool:

@@ -26,7 +26,7 @@ START_MS = 100.0
 
 def in_clusters(runner: Runner, *contexts: str) -> None:
     """Give the runner's file these clusters, and its command a kubeconfig that knows them: `east`
-    and `west` are the test's cluster, and nobody answers for `nowhere`."""
+    and `west` are the test's cluster, and nothing responds for `nowhere`."""
     content = yaml.safe_load(runner.file.read_text())
     content["config"][CLUSTERS_KEY] = [{"context": context} for context in contexts]
     runner.file.write_text(yaml.safe_dump(content))
