@@ -15,7 +15,13 @@ from pydantic import BaseModel, ValidationError
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.names import nearest
-from aiperf_svc.config.parameters import key_path, key_problems, value_at, with_parameters
+from aiperf_svc.config.parameters import (
+    key_path,
+    key_problems,
+    template_value,
+    value_at,
+    with_parameters,
+)
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.scenario_loads import RATED, with_users
 from aiperf_svc.config.yaml_files import read_yaml
@@ -129,7 +135,7 @@ def _template_checked(
             for key, text in found
         ]
     template = {
-        key: experiment.template.get(key, value_at(data, key_path(key, model)))
+        key: experiment.template.get(key, template_value(data, key_path(key, model), model))
         for key in experiment.keys
     }
     experiment = experiment.model_copy(update={"template": template})

@@ -65,6 +65,25 @@ def value_at(data: Any, path: Sequence[str]) -> Any:
     return data
 
 
+def template_value(data: Any, path: Sequence[str], root: type[BaseModel]) -> Any:
+    """Return the value that trials have at a path if they set none: as it is written. A key that
+    must be given, such as the mean of `dataset.input_tokens`, has that of the default of what it is
+    a part of, unless another key of this is written. None if neither says anything there."""
+    written = value_at(data, path)
+    parent = model_at(path[:-1], root)
+    field = parent.model_fields.get(path[-1]) if parent is not None else None
+    if written is not None or field is None or not field.is_required():
+        return written
+    for number in range(1, len(path)):
+        holder = model_at(path[: number - 1], root)
+        outer = holder.model_fields.get(path[number - 1]) if holder is not None else None
+        if outer is not None and value_at(data, path[:number]) is None:
+            default = outer.get_default(call_default_factory=True)
+            content = default.model_dump(mode="json") if isinstance(default, BaseModel) else None
+            return value_at(content, path[number:])
+    return None
+
+
 def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
     """Return `data` with another value at a path; only what is on the path is copied. None leaves
     the key out, so that it has its default."""

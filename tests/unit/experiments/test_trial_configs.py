@@ -57,6 +57,22 @@ def test_a_key_that_a_trial_does_not_set_has_the_value_of_the_template() -> None
     ]
 
 
+def test_a_part_that_the_template_does_not_write_has_its_default_in_trials_that_do_not_set_it() -> (
+    None
+):
+    mean = "dataset.input_tokens.mean"
+    experiment = {"product": {"load.concurrency": [1], mean: [128]}}
+    found = configs(experiment | {"explicit": [{"load.concurrency": 2}]})
+    assert [c.dataset.input_tokens.mean for c in found] == [128, 550]
+
+
+def test_a_part_of_which_the_template_writes_another_key_has_no_default() -> None:
+    experiment = {"explicit": [{"dataset.input_tokens.mean": 128}, {"load.concurrency": 2}]}
+    load = {"duration": "60s", "concurrency": 1}
+    with pytest.raises(ConfigError, match=r"dataset\.input_tokens\.mean: must be given"):
+        configs(experiment, load=load, dataset={"input_tokens": {"stddev": 3}})
+
+
 def test_a_saved_config_has_the_same_trials() -> None:
     experiment = {
         "explicit": [
