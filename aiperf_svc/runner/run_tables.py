@@ -28,8 +28,10 @@ def print_run_result(result: dict[str, Any], console: Console) -> None:
     if run.metrics:
         console.print(_metrics(run))
         _print_matrix(run.metrics[0], console)
+    is_repeated = any(table.repetition > 1 for table in run.tables)
     for table in run.tables[:SHOWN_TABLES]:
         title = f"{table.table.name.replace('_', ' ')}: {one_line(table.step)}"
+        title += f" #{table.repetition}" if is_repeated else ""
         console.print(Text(title, style="italic"), soft_wrap=True)
         console.print(_table(table))
     if len(run.tables) > SHOWN_TABLES:

@@ -57,6 +57,18 @@ def test_a_long_table_is_shortened_and_keeps_its_ends() -> None:
     assert "4 MiB" in sizes[-1]
 
 
+def test_tables_of_repetitions_say_which_one_they_are_of() -> None:
+    table = Table(name="by_size", columns=(Column("size", "bytes"),), rows=((1.0,),))
+    first, second = (
+        fake.record(fake.reading(tables=(table,)), number=n, repetition=n) for n in (1, 2)
+    )
+    titles = [
+        line for line in printed(fake.result(first, second)).splitlines() if "by size" in line
+    ]
+    assert [title.rpartition(" ")[2] for title in titles] == ["#1", "#2"]
+    assert "#" not in printed(fake.result(first))
+
+
 def test_many_columns_have_whole_names_and_numbers() -> None:
     names = [f"in place bandwidth {n}" for n in range(7)]
     columns = (Column("size", "bytes"), *(Column(name, "bytes/s") for name in names))
