@@ -351,7 +351,7 @@ async def test_an_api_that_the_config_describes_is_measured_as_any_other(
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_sounds_are_uploaded_and_their_texts_counted(tmp_path: Path, streaming: bool) -> None:
-    sounds = {"number": 1, "seconds": {"mean": 2.0}, "sample_rate": 16_000}
+    sounds = {"number": 1, "seconds": {"mean": 2.0}, "sample_rates": [16_000]}
     dataset = {"entries": 3, "sounds": sounds}
     with server(ttft="5ms", tokens=7) as mock:
         settings = config(mock.url, dataset=dataset, concurrency=2, requests=10)

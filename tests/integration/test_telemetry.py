@@ -193,7 +193,11 @@ async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_fo
 
 
 async def test_only_gpus_of_the_targets_pods_are_read_of_an_exporter_that_was_found() -> None:
-    gpus = (("0", "bench", "target-s-1"), ("1", "bench", "other-1"), ("2", "x", "target-s-1"))
+    gpus = (
+        ("0", "bench", "target-s-7d4b9c8f6-x2kqz"),
+        ("1", "bench", "other-1"),
+        ("2", "x", "target-s-7d4b9c8f6-x2kqz"),
+    )
     text = "".join(
         f'DCGM_FI_DEV_POWER_USAGE{{gpu="{gpu}",namespace="{namespace}",pod="{pod}"}} 300\n'
         for gpu, namespace, pod in gpus
@@ -202,7 +206,7 @@ async def test_only_gpus_of_the_targets_pods_are_read_of_an_exporter_that_was_fo
     async with pages(used=text, idle=idle) as url:
         found = {
             "namespace": "gpus", "labels": {"app": "dcgm-exporter"}, "port": 9400,
-            "pages": [f"{url}/used", f"{url}/idle"], "users": ["target-s-"],
+            "pages": [f"{url}/used", f"{url}/idle"], "users": ["deployment/target-s"],
         }  # fmt: skip
         base = config("http://127.0.0.1:1", concurrency=1, requests=1)
         settings = with_telemetry(base, target=False, exporters=[found])
