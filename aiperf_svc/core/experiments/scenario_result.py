@@ -89,10 +89,12 @@ class Series(msgspec.Struct, frozen=True):
     def statistics(self) -> dict[str, Any]:
         """Return what result_summary.json says of a series of completed requests."""
         done = self.ordered[np.isfinite(self.ordered)]
-        stats = {"total": float(done.sum())} if len(done) else {}
+        stats: dict[str, Any] = {}
         if len(done):
-            stats |= {"min": float(done[0]), "max": float(done[-1]), "avg": float(done.mean())}
-            stats["median"] = float(np.median(done))
+            ends = {"total": done.sum(), "min": done[0], "max": done[-1]}
+            stats = {name: _whole(value) for name, value in ends.items()}
+            stats |= {"median": float(np.median(done)), "avg": float(done.mean())}
+            stats["std_dev"] = float(done.std(ddof=1)) if len(done) > 1 else 0.0
         return {
             **stats,
             "percentiles": {str(p): self.percentile(p) for p in PERCENTILES},
@@ -240,6 +242,11 @@ def _limit(name: str, series: Series, limit_ms: float, scenario: Scenario) -> Ga
     if found is not None:
         text = f"early-stopping estimate {found / 1e6:g} ms, to be below {limit_ms:g} ms"
     return Gate(f"p{percent:g} {name}", found is not None and found < limit_ms * 1e6, text)
+
+
+def _whole(value: float) -> int | float:
+    """Return a number of nanoseconds or tokens as the integer that it is."""
+    return int(value) if value == int(value) else float(value)
 
 
 def _finite(value: float) -> float | None:

@@ -189,6 +189,10 @@ def test_what_the_files_say() -> None:
     assert found["ttft"]["early_stopping_percentiles"] == {
         "50.0": S, "90.0": S, "95.0": S, "99.0": S, "99.9": None
     }  # fmt: skip
+    assert isinstance(found["ttft"]["total"], int)
+    assert isinstance(found["output_sequence_lengths"]["max"], int)
+    assert found["output_sequence_lengths"]["std_dev"] == 0
+    assert found["ttft"]["std_dev"] == pytest.approx(np.std([2.0 * S] * 3 + [S] * 9_995, ddof=1))
     assert found["tpot"]["max"] == pytest.approx(50 * MS)
     assert found["output_sequence_lengths"]["avg"] == 10
     assert endpoints_config(config, result)["settings"] == {
