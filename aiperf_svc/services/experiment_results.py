@@ -29,6 +29,7 @@ from aiperf_svc.core.experiments.search import Search, TrialResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import search_machine
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+from aiperf_svc.core.experiments.time_left import time_left_s
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState, TrialPublished
@@ -265,10 +266,12 @@ class ExperimentResults:
         ended = len(self._ended)
         left = len(self._planned - {each.number for each in self._ended})
         here = ended - len(self._resumed)
-        left_s = None
-        if here and published.total:
-            each_s = (self._ended_mono_s - self._begun_mono_s) / here
-            left_s = max(0.0, left * each_s - (monotonic() - self._ended_mono_s))
+        left_s = time_left_s(
+            left=left,
+            ended=here,
+            took_s=self._ended_mono_s - self._begun_mono_s,
+            since_s=monotonic() - self._ended_mono_s,
+        )
         return ExperimentStatus(
             number=published.number,
             parameters=published.parameters,
@@ -277,7 +280,7 @@ class ExperimentResults:
             total=published.total,
             ended=ended,
             failed=self._failed,
-            left_s=left_s,
+            left_s=left_s if published.total else None,
             rows=tuple(self._shown),
         )
 
