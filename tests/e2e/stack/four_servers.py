@@ -1,6 +1,10 @@
 """An experiment over a server in four variants, of which one ends at once and one has no node."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+from real_runner import Runner
 
 SLOW = ["--ttft", "200ms", "--itl", "10ms", "--tokens", "16"]
 FAST = ["--ttft", "40ms", "--itl", "10ms", "--tokens", "16"]
@@ -21,3 +25,19 @@ def four_servers(benchmark: dict[str, Any]) -> None:
         "repetitions": 2,
     }
     benchmark["deployment"]["ttl"] = "2h"
+
+
+def assert_two_were_measured(runner: Runner, results: dict[str, Any]) -> Path:
+    """Check that each variant has its own outcome, in `results` and in the folder of the
+    experiment, and return this folder."""
+    trials = results["trials"]
+    assert [trial["number"] for trial in trials] == list(range(1, 9))
+    assert [trial["state"] for trial in trials] == ["done", "failed", "failed", "done"] * 2
+    assert "has crashed" in trials[1]["reason"]
+    assert "none of 1 nodes has the labels" in trials[2]["reason"]
+    slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
+    assert fast < 150 < slow
+    (folder,) = runner.artifacts.glob("*/")
+    assert len(list((folder / "trials").iterdir())) == 4
+    assert json.loads((folder / "experiment.json").read_bytes()) == results
+    return folder

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from four_servers import FAST, four_servers
+from four_servers import FAST, assert_two_were_measured, four_servers
 from real_cluster import Cluster
 from real_runner import Runner
 
@@ -36,16 +36,7 @@ def test_shapes_run_at_the_same_time_in_stacks_of_their_own(
     ]
     for number in (1, 2, 3, 4):
         assert cluster.left_of(f"{runner.name}-{number}") == []
-    trials = found["results"]["trials"]
-    states = [trial["state"] for trial in trials]
-    assert states == ["done", "failed", "failed", "done"] * 2, ended.errors
-    assert "has crashed" in trials[1]["reason"]
-    assert "none of 1 nodes has the labels" in trials[2]["reason"]
-    slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
-    assert fast < 150 < slow
-    (folder,) = runner.artifacts.glob("*/")
-    assert len(list((folder / "trials").iterdir())) == 4
-    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
+    assert_two_were_measured(runner, found["results"])
 
 
 def test_ctrl_c_stops_all_stacks_and_keeps_what_was_measured(
