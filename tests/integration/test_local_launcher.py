@@ -143,12 +143,10 @@ def test_a_process_that_cannot_start_ends_the_run_with_its_last_words(play: Play
     assert str(failed.value) == "worker-0 ended with code 2\n  cannot read the config"
 
 
-def test_a_failure_is_a_json_object_too(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BenchmarkFailed):
+def test_a_failure_names_its_run_for_the_json_object_of_it(play: Play) -> None:
+    with pytest.raises(BenchmarkFailed, match="worker-0 ended with code 2") as failed:
         play("bad start", json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["exit_code"], found["results"]) == (3, None)
-    assert "worker-0 ended with code 2" in found["reason"]
+    assert failed.value.run_id
 
 
 def test_a_control_process_that_dies_ends_the_run_at_once(play: Play, tmp_path: Path) -> None:
