@@ -195,10 +195,9 @@ class BenchmarkConfig(Model):
             )
 
     def _check_proxy(self) -> None:
-        if self.endpoint.http2 and self.deployment.target.kind in ("mock", "vllm"):
+        if self.endpoint.http2 and self.deployment.target.kind == "vllm":
             raise ValueError(
-                f"{{endpoint.http2}}: {{deployment.target.kind}} {self.deployment.target.kind} "
-                "speaks HTTP/1.1; leave it out"
+                "{endpoint.http2}: {deployment.target.kind} vllm speaks HTTP/1.1; leave it out"
             )
         if self.endpoint.proxy is not None and self.deployment.target.kind != "none":
             raise ValueError(

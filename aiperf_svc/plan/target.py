@@ -120,7 +120,8 @@ def _args(config: BenchmarkConfig) -> tuple[str, ...]:
     target = config.deployment.target
     if target.kind == "mock":
         listen = ("--host", "0.0.0.0", "--port", str(target.port))
-        return (*listen, "--model", config.endpoint.model, *target.args)
+        http2 = ("--http2",) if config.endpoint.http2 else ()
+        return (*listen, "--model", config.endpoint.model, *http2, *target.args)
     if target.kind == "vllm":
         args = ["--model", config.endpoint.model, "--port", str(target.port)]
         if target.gpu and target.gpu.count > 1:

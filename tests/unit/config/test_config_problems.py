@@ -327,9 +327,9 @@ def test_pictures_and_sounds_need_an_api_that_takes_them(
         (
             {
                 "endpoint": {"url": "http://h", "model": "m", "http2": True},
-                "deployment": {"target": {"kind": "mock"}},
+                "deployment": {"target": {"kind": "vllm"}},
             },
-            "endpoint.http2: deployment.target.kind mock speaks HTTP/1.1; leave it out",
+            "endpoint.http2: deployment.target.kind vllm speaks HTTP/1.1; leave it out",
         ),
     ],
 )

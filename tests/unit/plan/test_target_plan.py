@@ -41,6 +41,14 @@ def test_the_mock_runs_from_the_stacks_own_image_with_the_configs_model() -> Non
     )
 
 
+def test_the_mock_speaks_http2_where_it_is_asked_in_it() -> None:
+    config = make_config(target={"kind": "mock"})
+    config = config.model_copy(
+        update={"endpoint": config.endpoint.model_copy(update={"http2": True})}
+    )
+    assert pod(plan_it(config), "target").args[-1] == "--http2"
+
+
 def _vllm(**target: Any) -> Any:
     return pod(plan_it(make_config(target={"kind": "vllm", **target})), "target")
 
