@@ -15,7 +15,7 @@ def test_a_stack_measures_its_target_over_http2(
 ) -> None:
     def ask_over_http2(benchmark: Config) -> None:
         benchmark["endpoint"]["http2"] = True
-        benchmark["deployment"]["target"]["args"] = ["--ttft", "20ms", "--tokens", "8"]
+        benchmark["deployment"]["target"]["args"] = ["--ttft", "20ms"]
         benchmark["load"] = {"concurrency": 8, "requests": 200}
 
     stack = make_stack()
@@ -26,7 +26,6 @@ def test_a_stack_measures_its_target_over_http2(
     stack.destroy()
     assert status.state == "done"
     assert (summary["request_count"]["avg"], summary["error_summary"]) == (200, [])
-    assert summary["total_osl"]["avg"] == 8 * 200
     assert summary["aiperf_svc"]["accounts"]["violations"] == []
     lines = (results / "profile_export.jsonl").read_text().splitlines()
     assert len(lines) == 200
