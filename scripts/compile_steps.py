@@ -3,7 +3,8 @@
     python scripts/compile_steps.py     next to their sources, where Python finds them
 
 Without a C compiler, or the headers of Python, it says so and succeeds: everything works without
-them, and each chunk costs both twice as much.
+them, and each chunk costs both twice as much. Only the launcher of servers in Jobs has no other
+form (`experiment.fan_out`); it is for Linux.
 """
 
 import os
@@ -19,9 +20,11 @@ SOURCES = (
     PROJECT / "aiperf_svc" / "core" / "lines" / "_number_text.c",
     PROJECT / "aiperf_svc" / "mock_server" / "_quick_serving.c",
 )
+LAUNCHER = PROJECT / "aiperf_svc" / "adapters" / "jobs" / "_server_launcher.c"
 SUFFIX = ".abi3.so"
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror=implicit-function-declaration")
 FLAGS = ("-O2", "-fno-math-errno", *WARNINGS, "-shared", "-fPIC")
+LAUNCHER_FLAGS = ("-O2", *WARNINGS, "-static", "-s")
 
 
 def main() -> None:
@@ -29,7 +32,8 @@ def main() -> None:
     for source in SOURCES:
         library = source.with_suffix(SUFFIX)
         made = library.with_name(f"{library.name}.{os.getpid()}")
-        problem = _compile(source, made)
+        include = sysconfig.get_paths()["include"]
+        problem = _compile(source, made, (*FLAGS, f"-I{include}"))
         if problem:
             for path in (made, library):
                 path.unlink(missing_ok=True)
@@ -38,13 +42,28 @@ def main() -> None:
             )
         else:
             made.replace(library)
+    _compile_launcher()
 
 
-def _compile(source: Path, made: Path) -> str:
+def _compile_launcher() -> None:
+    """Compile the launcher; without a compiler, one that is there already stays."""
+    if sys.platform != "linux":
+        return
+    launcher = LAUNCHER.with_suffix("")
+    made = launcher.with_name(f"{launcher.name}.{os.getpid()}")
+    problem = _compile(LAUNCHER, made, LAUNCHER_FLAGS)
+    if not problem:
+        made.replace(launcher)
+        return
+    made.unlink(missing_ok=True)
+    if not launcher.exists():
+        print(f"note: experiment.fan_out: jobs will not work: {problem}", file=sys.stderr)
+
+
+def _compile(source: Path, made: Path, flags: tuple[str, ...]) -> str:
     """What went wrong; empty when nothing did."""
     compiler = os.environ.get("CC", "cc")
-    include = sysconfig.get_paths()["include"]
-    command = [*compiler.split(), *FLAGS, f"-I{include}", str(source), "-o", str(made)]
+    command = [*compiler.split(), *flags, str(source), "-o", str(made)]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     except OSError as error:

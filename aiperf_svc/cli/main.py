@@ -41,6 +41,9 @@ COMMANDS = {
     "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",
     "deadline": "delete this pod's stack when its time is over (started by a stack)",
     "rank-setup": "prepare the pod of a workload's rank (started by a stack)",
+    "collector": "run the Jobs of an experiment and receive their results (started by a stack)",
+    "index": "measure the server of this pod of a Job (started by a stack)",
+    "index-setup": "prepare the server of a pod of a Job (started by a stack)",
     "version": "print the version",
 }
 

@@ -25,8 +25,10 @@ POD_NAMES = (
     "worker",
     "record-processor",
     "deadline",
+    "collector",
 )
-"""Keys of `deployment.pods`; `control` is the one pod of layout compact."""
+"""Keys of `deployment.pods`; `control` is the one pod of layout compact, `collector` has the
+results of Jobs (`experiment.fan_out`)."""
 RANK_POD = "rank"
 """The key of a workload's ranks in `deployment.pods`."""
 

@@ -44,7 +44,8 @@ Axes = Annotated[tuple[dict[str, tuple[Any, ...]], ...], BeforeValidator(_axes)]
 
 
 MOST_AT_ONCE = 100
-"""Most shapes that may run at the same time: each needs processes on the machine of the command."""
+"""Most shapes that may run at the same time in stacks of their own: each needs processes on the
+machine of the command."""
 
 
 def _parallel(value: Any) -> Any:
@@ -52,8 +53,8 @@ def _parallel(value: Any) -> Any:
     is_whole = is_whole or (isinstance(value, float) and value.is_integer())
     number = int(value) if is_whole else value
     is_number = isinstance(number, int) and not isinstance(number, bool)
-    if number != "auto" and not (is_number and 1 <= number <= MOST_AT_ONCE):
-        raise ValueError(f"expected a number from 1 to {MOST_AT_ONCE}, or auto")
+    if number != "auto" and not (is_number and 1 <= number <= MOST_TRIALS):
+        raise ValueError(f"expected a number from 1 to {MOST_TRIALS}, or auto")
     return number
 
 
@@ -95,8 +96,11 @@ class Experiment(Model):
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed trial is run again before it counts as failed."""
     parallel: Parallel = 1
-    """Number of shapes that may run at the same time on a cluster, each in a stack of its own;
-    `auto`: as many as its nodes have room for. 1: one after the other, in one stack."""
+    """Number of shapes that may run at the same time on a cluster; `auto`: as many as its nodes
+    have room for. 1: one after the other, in one stack."""
+    fan_out: Literal["stacks", "jobs"] = "stacks"
+    """How shapes run at the same time: each in a stack of its own, or as the indexes of Jobs in one
+    stack, where the server and what measures it share a pod."""
     priority: tuple[dict[str, Any], ...] = ()
     """Parameters of trials: the shapes that have one with the first of these begin first, then
     those of the second, and so on; then all others."""
@@ -123,8 +127,12 @@ class Experiment(Model):
                     "{search} repeats what it found; leave out {repetitions}, or set "
                     "{search.confirm}"
                 )
-            if self.parallel != 1 or self.priority:
-                key = "priority" if self.parallel == 1 else "parallel"
+            given = {
+                "parallel": self.parallel != 1,
+                "fan_out": self.fan_out != "stacks",
+                "priority": bool(self.priority),
+            }
+            if key := next((key for key, is_given in given.items() if is_given), ""):
                 raise ValueError(f"{{search}} has one shape, in one stack; leave out {{{key}}}")
             if self.scenario not in (None, "server", "interactive"):
                 raise ValueError(
@@ -135,6 +143,15 @@ class Experiment(Model):
             raise ValueError(
                 "an experiment needs {product}, {zip}, {explicit}, {repetitions}, {search} or "
                 "{scenario}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_command(self) -> Self:
+        if self.fan_out == "stacks" and self.parallel != "auto" and self.parallel > MOST_AT_ONCE:
+            raise ValueError(
+                f"{{parallel}}: {self.parallel} stacks at the same time; expected at most "
+                f"{MOST_AT_ONCE}, or {{fan_out}}: jobs"
             )
         return self
 

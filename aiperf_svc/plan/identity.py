@@ -13,6 +13,8 @@ from aiperf_svc.domain.errors import ConfigError
 STACK_LABEL = "aiperf.dev/stack"
 RUN_LABEL = "aiperf.dev/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
+JOB_LABEL = "batch.kubernetes.io/job-name"
+"""Label that Kubernetes gives to the pods of a Job."""
 RUN_ID = "AIPERF_RUN_ID"
 """Variable of the services' pods."""
 TTL_ANNOTATION = "aiperf.dev/ttl-seconds"

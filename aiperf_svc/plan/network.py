@@ -92,10 +92,10 @@ def plan_policies(
         # The port of the API server is not known: 443, 6443, 8443, 16443, …
         Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
         *_between_services(topology, hosted),
-        _results(config, topology),
+        results_policy(config, topology),
         *own,
     ]
-    uploads, upload_notes = _uploads(config, topology)
+    uploads, upload_notes = upload_policies(config, topology)
     policies += uploads
     notes += upload_notes
     notes += [
@@ -224,7 +224,8 @@ def _ways(
     return ways
 
 
-def _results(config: Config, topology: Topology) -> Policy:
+def results_policy(config: Config, topology: Topology) -> Policy:
+    """Return the policy of the pod that has the results."""
     pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
     peers: tuple[Peer, ...] = tuple(map(Range, config.deployment.results.allow_cidrs))
     if peers and config.deployment.monitoring != "none":
@@ -271,7 +272,7 @@ def is_on_hub(tokenizer: str | None) -> bool:
     return tokenizer is not None and not tokenizer.startswith(("/", "."))
 
 
-def _uploads(config: Config, topology: Topology) -> tuple[list[Policy], list[str]]:
+def upload_policies(config: Config, topology: Topology) -> tuple[list[Policy], list[str]]:
     """Allow the upload of the results to their bucket to the pod that has them."""
     s3 = config.artifacts.s3
     if s3 is None:

@@ -76,6 +76,7 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
     "deadline": (10, 64 * _MI),
     "rank": (1000, 1024 * _MI),
     "courier": (50, 192 * _MI),
+    "collector": (200, 512 * _MI),
 }
 """Millicores and bytes of each pod unless the config says otherwise. A worker fills one core at
 40,000 requests/s; the records manager's memory holds the columns of one million records twice."""
@@ -188,6 +189,9 @@ class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
     read_only_root: bool = True
     capabilities: tuple[str, ...] = ()
     """Linux capabilities that it keeps; all others are dropped."""
+    is_beside: bool = False
+    """Of a preparation: it runs beside the containers that follow, until the last of them has ended
+    (a native sidecar)."""
 
 
 class PodSet(msgspec.Struct, frozen=True):
@@ -277,7 +281,27 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> Requests:
         """What one replica requests."""
-        return functools.reduce(operator.add, (each.requests for each in self.containers))
+        beside = (each for each in self.preparations if each.is_beside)
+        return functools.reduce(operator.add, (e.requests for e in (*self.containers, *beside)))
+
+
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An Indexed Job. Its pods share one template."""
+
+    pod: PodPlan
+    """Its replicas are the indexes that run at the same time when the Job begins: at least one, and
+    one if only the cluster's room limits them."""
+    shapes: tuple[int, ...]
+    """Numbers of the shapes of the experiment that its indexes run."""
+    retries: int
+    """Number of times that an index that fails is tried again."""
+    deadline_s: int
+    """Longest time of a pod on its node."""
+
+    @property
+    def completions(self) -> int:
+        """Number of indexes."""
+        return len(self.shapes)
 
 
 def service_pods(
@@ -373,11 +397,11 @@ def _service_pod(
             secret_env[variable] = SecretKey("upload", key)
     if has_target_key(config) and (is_worker or _calls_hooks(config, group)):
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
-    scratch = SCRATCH_BYTES + _download_bytes(config)
+    scratch = SCRATCH_BYTES + download_bytes(config)
     results = config.deployment.results.storage
     volumes = (
         Volume("config", CONFIG_DIR, "config"),
-        Volume("curve", CURVE_DIR, "keys", items=_key_files(group)),
+        Volume("curve", CURVE_DIR, "keys", items=key_files(group)),
         Volume("tmp", "/tmp", "scratch", scratch),
         Volume("artifacts", ARTIFACTS_DIR, "scratch", results if has_results else scratch),
     )
@@ -427,7 +451,7 @@ def has_target_key(config: Config) -> bool:
     return isinstance(config, BenchmarkConfig) and config.endpoint.api_key_env is not None
 
 
-def _download_bytes(config: Config) -> int:
+def download_bytes(config: Config) -> int:
     """Return the room for a download. One of two folders holds it both while it arrives and when it
     is complete."""
     if not isinstance(config, BenchmarkConfig) or not config.dataset.public:
@@ -444,7 +468,7 @@ def upload_keys(config: Config) -> dict[str, str]:
     return {**UPLOAD_KEYS, **(UPLOAD_TOKEN if s3.has_session_token else {})}
 
 
-def _key_files(group: Group) -> tuple[str, ...]:
+def key_files(group: Group) -> tuple[str, ...]:
     """Return the pod's own keys, and the public keys of the services that it communicates with."""
     public = [key_file(service, "public") for service in with_peers(group.services)]
     return tuple(sorted(public + [key_file(service, "secret") for service in group.services]))

@@ -17,6 +17,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, is_mutable
 from aiperf_svc.config.secret_names import is_secret_name
+from aiperf_svc.config.target import HOST
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
@@ -35,6 +36,7 @@ from aiperf_svc.plan.pods import (
     TARGET_KEY,
     TARGET_KEY_ENV,
     ImagePlan,
+    JobPlan,
     PodPlan,
     deadline_pod,
     has_target_key,
@@ -85,6 +87,8 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pod_security: PodSecurity
     notes: tuple[str, ...]
     """Notes for reviewers."""
+    jobs: tuple[JobPlan, ...] = ()
+    """Jobs whose indexes are the shapes of an experiment."""
     secret_keys: dict[str, tuple[str, ...]]
     """Name of a Secret to the keys of the stack's configuration whose secret values it holds."""
 
@@ -106,7 +110,14 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def pods(self) -> tuple[PodPlan, ...]:
         """All pods of the stack."""
-        return (self.deadline, *self.services, *((self.target,) if self.target else ()))
+        target = (self.target,) if self.target else ()
+        return (self.deadline, *self.services, *target, *(job.pod for job in self.jobs))
+
+    @property
+    def deployed(self) -> tuple[PodPlan, ...]:
+        """The pods of Deployments."""
+        of_jobs = {job.pod.name for job in self.jobs}
+        return tuple(pod for pod in self.pods if not pod.sets and pod.name not in of_jobs)
 
     @property
     def inference(self) -> BenchmarkConfig:
@@ -129,6 +140,14 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Names of the pods that have replicas and need no name of their own."""
         singles = set(SINGLETONS)
         return frozenset(g.name for g in self.topology.groups if not singles & set(g.services))
+
+    @property
+    def load_pod(self) -> PodPlan:
+        """A pod that sends the load."""
+        if self.jobs:
+            return self.jobs[0].pod
+        group = next(g for g in self.topology.groups if Service.WORKER in g.services)
+        return next(pod for pod in self.services if pod.name == group.name)
 
     @property
     def results_pod(self) -> str:
@@ -188,7 +207,7 @@ def plan_stack(
     times = longest_times(config, trials, steps_ns=needs.steps_ns if needs else 0)
     lifetime = lifetime or times
     check_ttl(deployment, lifetime)
-    _check_secrets(config)
+    check_secrets(config)
     used = ImagePlan(
         services_image(image or deployment.image.name or "", version=version),
         deployment.image.pull_policy,
@@ -212,7 +231,7 @@ def plan_stack(
     deadline = deadline_pod(resolved, identity, used, budget=budget)
     pods = (deadline, *services, *((target,) if target else ()))
     policies, notes = plan_policies(resolved, topology, pods)
-    security, reasons = _pod_security(pods)
+    security, reasons = required_security(pods)
     return StackPlan(
         identity=identity,
         config=resolved,
@@ -227,10 +246,10 @@ def plan_stack(
         notes=(
             *reasons,
             *notes,
-            *_plaintext_warnings(resolved),
-            *_unpinned(resolved, used, pods),
+            *plaintext_warnings(resolved),
+            *unpinned_images(resolved, used, pods),
         ),
-        secret_keys=_secret_keys(resolved),
+        secret_keys=secret_keys_of(resolved),
     )
 
 
@@ -270,13 +289,15 @@ def _resolve(config: Config, identity: Identity) -> Config:
     }
     if isinstance(config, BenchmarkConfig):
         key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
-        url = resolve_url(config, identity)
+        host = identity.name(HOST)
+        url = resolve_url(config, host)
         update["endpoint"] = config.endpoint.model_copy(update={"url": url, "api_key_env": key_env})
-        update["telemetry"] = resolve_pages(config, identity)
+        update["telemetry"] = resolve_pages(config, host)
     return config.model_copy(update=update)
 
 
-def _check_secrets(config: Config) -> None:
+def check_secrets(config: Config) -> None:
+    """Raise ConfigError for a secret that would be kept in clear, or that no Secret can hold."""
     if not isinstance(config, BenchmarkConfig):
         return
     endpoint = config.endpoint
@@ -293,7 +314,7 @@ def _check_secrets(config: Config) -> None:
         )
 
 
-def _plaintext_warnings(config: Config) -> tuple[str, ...]:
+def plaintext_warnings(config: Config) -> tuple[str, ...]:
     """Return notes about data that others can read in transit or in a manifest."""
     notes = [UNCHECKED] if isinstance(config, BenchmarkConfig) and is_unchecked(config) else []
     results, target = config.deployment.results, config.deployment.target
@@ -321,7 +342,7 @@ def services_image(image: str, *, version: str) -> str:
     return image or f"localhost/aiperf-svc:{version}"
 
 
-def _unpinned(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
+def unpinned_images(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
     """Return notes about what may differ in the next run of the same file."""
     images = {"services'": services.name}
     for pod in pods:
@@ -343,7 +364,7 @@ def _unpinned(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) ->
     return notes
 
 
-def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
+def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
     """Return the strictest level that admits these pods, and what rules out a stricter one."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
     rooted = [pod.name for pod in pods if pod.run_as_root]
@@ -367,7 +388,8 @@ def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ..
     return ("baseline" if rooted else "restricted"), tuple(reasons)
 
 
-def _secret_keys(config: Config) -> dict[str, tuple[str, ...]]:
+def secret_keys_of(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return the name of each Secret with the keys of the stack's configuration that it holds."""
     keys = set(config.deployment.target.secret_env.values())
     if has_target_key(config):
         keys.add(TARGET_KEY)

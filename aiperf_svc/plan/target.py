@@ -7,7 +7,6 @@ from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume, seconds
 
 VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
@@ -16,8 +15,11 @@ VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 MOCK_COMMAND = ("python", "-m", "aiperf_svc.mock_server")
 
 
-def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
-    """Return the pod of the stack's own target; None if there is none."""
+def target_pod(
+    config: BenchmarkConfig, image: ImagePlan, *, listen: str = "0.0.0.0"
+) -> PodPlan | None:
+    """Return the pod of the stack's own target; None if there is none. The mock server listens at
+    the address `listen`."""
     target = config.deployment.target
     if target.kind == "none":
         return None
@@ -30,7 +32,7 @@ def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
         replicas=target.replicas,
         image=_image(target, image),
         command=_command(target),
-        args=_args(config),
+        args=_args(config, listen),
         env={"HOME": "/tmp", **target.env},
         secret_env={name: SecretKey("target", key) for name, key in target.secret_env.items()},
         volumes=tuple(volumes),
@@ -52,8 +54,8 @@ def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
     )
 
 
-def resolve_url(config: BenchmarkConfig, identity: Identity) -> str:
-    """Return `endpoint.url` with the real name of the stack's own target.
+def resolve_url(config: BenchmarkConfig, host: str) -> str:
+    """Return `endpoint.url` with `host`, at which the stack's own target is reached.
 
     Raises ConfigError when the URL and `deployment.target` disagree.
     """
@@ -76,12 +78,12 @@ def resolve_url(config: BenchmarkConfig, identity: Identity) -> str:
             f"endpoint.url is {url!r}; expected '{parts.scheme}://{HOST}' with the stack's own "
             f"target (deployment.target.kind: {target.kind}, port: {target.port})"
         )
-    return parts._replace(netloc=f"{identity.name(HOST)}:{target.port}").geturl()
+    return parts._replace(netloc=f"{host}:{target.port}").geturl()
 
 
-def resolve_pages(config: BenchmarkConfig, identity: Identity) -> Telemetry:
-    """Return `telemetry` with the real name of the stack's own target in the URLs of pages; a URL
-    without a port means that of the target. Raises ConfigError."""
+def resolve_pages(config: BenchmarkConfig, host: str) -> Telemetry:
+    """Return `telemetry` with `host`, at which the stack's own target is reached, in the URLs of
+    pages; a URL without a port means that of the target. Raises ConfigError."""
     telemetry, target = config.telemetry, config.deployment.target
     update = {}
     for key in ("server_metrics", "gpu_telemetry"):
@@ -94,7 +96,7 @@ def resolve_pages(config: BenchmarkConfig, identity: Identity) -> Telemetry:
                         f"telemetry.{key} has {url!r}: host `{HOST}` stands for a target in the "
                         "stack, and there is none"
                     )
-                netloc = f"{identity.name(HOST)}:{parts.port or target.port}"
+                netloc = f"{host}:{parts.port or target.port}"
                 url = parts._replace(netloc=netloc).geturl()
             urls.append(url)
         update[key] = tuple(urls)
@@ -116,12 +118,12 @@ def _command(target: Target) -> tuple[str, ...]:
     return target.command
 
 
-def _args(config: BenchmarkConfig) -> tuple[str, ...]:
+def _args(config: BenchmarkConfig, listen: str) -> tuple[str, ...]:
     target = config.deployment.target
     if target.kind == "mock":
-        listen = ("--host", "0.0.0.0", "--port", str(target.port))
+        place = ("--host", listen, "--port", str(target.port))
         http2 = ("--http2",) if config.endpoint.http2 else ()
-        return (*listen, "--model", config.endpoint.model, *http2, *target.args)
+        return (*place, "--model", config.endpoint.model, *http2, *target.args)
     if target.kind == "vllm":
         args = ["--model", config.endpoint.model, "--port", str(target.port)]
         if target.gpu and target.gpu.count > 1:

@@ -18,6 +18,12 @@ import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.index_messages import (
+    CollectorReply,
+    IndexBegun,
+    IndexEnded,
+    IndexFilePart,
+)
 from aiperf_svc.protocol.message_base import Message, Value
 from aiperf_svc.protocol.step_messages import (
     CommandLaunched,
@@ -670,4 +676,8 @@ AnyMessage = (
     | LaunchEnded
     | StepOutput
     | StepRecord
+    | IndexBegun
+    | IndexFilePart
+    | IndexEnded
+    | CollectorReply
 )

@@ -15,6 +15,9 @@ port  bound by            pattern            who connects
 5667  record processor    ROUTER             its workers (DEALER), when records go direct
 9090  records manager     HTTP               the runner
 
+In a stack of Jobs (`experiment.fan_out`) the collector has the place and the keys of the records
+manager. It binds 5557 as REP, to which the indexes connect (REQ) with a record processor's keys.
+
 Clients are known by their keys: a service's socket admits the services listed for its port.
 """
 

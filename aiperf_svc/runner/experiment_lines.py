@@ -7,7 +7,9 @@ from aiperf_svc.adapters.results_api.status import ExperimentStatus, TrialRow
 
 
 def position(experiment: ExperimentStatus) -> str:
-    """Return which trial is on: `trial 3 of 12`."""
+    """Return which trial is on: `trial 3 of 12`; where several are, how many have ended."""
+    if not experiment.number and experiment.total:
+        return f"{experiment.ended:,} of {experiment.total:,} trials"
     of = f" of {experiment.total:,}" if experiment.total else ""
     return f"trial {experiment.number:,}{of}"
 

@@ -6,8 +6,10 @@ from aiperf_svc.runner.numbers import seconds
 
 
 def is_loading(status: Status) -> bool:
-    """Return whether requests are being sent, or steps run."""
-    return status.state in (RunState.WARMUP, RunState.PROFILING)
+    """Return whether requests are being sent, or steps run, and the status counts them. That of
+    indexes of Jobs counts trials only, and has no phase."""
+    is_on = status.state in (RunState.WARMUP, RunState.PROFILING)
+    return is_on and (bool(status.phase) or status.steps is not None)
 
 
 def share_done(status: Status) -> float | None:

@@ -41,8 +41,13 @@ def experiment_of(folder: Path) -> tuple[Path, str]:
 class ShapeTrials:
     """What became of the trials of all shapes."""
 
-    def __init__(self, config: Config, shapes: Sequence[Shape], folder: Path) -> None:
+    def __init__(
+        self, config: Config, shapes: Sequence[Shape], folder: Path, *, upload_into: str = ""
+    ) -> None:
+        """`upload_into` is the folder of the bucket; by default it follows from the name of
+        `folder`."""
         self._config, self._shapes, self.folder = config, shapes, folder
+        self._upload_into = upload_into
         self._outcomes: dict[int, TrialOutcome] = {}
         self._known: dict[int, TrialRow] = {}
         """What the summaries need of these."""
@@ -131,6 +136,8 @@ class ShapeTrials:
         experiment = self._config.experiment
         if self._config.artifacts.s3 is None or experiment is None:
             return ""
+        if self._upload_into:
+            return self._upload_into
         from aiperf_svc.adapters.storage.uploads import folder_of_experiment
 
         return folder_of_experiment(self.folder, experiment)
@@ -147,11 +154,20 @@ class ShapeTrials:
         manifest = read_manifest(self.folder)
         return upload(self.folder, manifest, s3, into=self.upload_into, environ=environ).url
 
-    def fail(self, shape: int, reason: str) -> None:
-        """Record the trials of a shape that have not ended as failed."""
+    def fail(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
+        """Record the trials of a shape that have not ended as failed; `with_stopped`: those too
+        that were stopped."""
         for trial in self._shapes[shape - 1].trials:
-            failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
-            self._outcomes.setdefault(trial.number, failed)
+            found = self._outcomes.get(trial.number)
+            if found is None or (with_stopped and found.state == RunState.CANCELLED):
+                failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
+                self._outcomes[trial.number] = failed
+                self._known.pop(trial.number, None)
+
+    def outcomes_of(self, shape: int) -> list[TrialOutcome]:
+        """Return what became of the trials of a shape that have ended."""
+        trials = self._shapes[shape - 1].trials
+        return [self._outcomes[t.number] for t in trials if t.number in self._outcomes]
 
     def write_progress(self) -> None:
         """Write experiment.json with the trials so far, and their links, for a runner that goes on

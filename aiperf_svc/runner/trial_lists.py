@@ -17,7 +17,7 @@ from aiperf_svc.workloads.planning import (
     no_length,
     trial_times,
 )
-from aiperf_svc.workloads.shapes import Shape, is_side_by_side
+from aiperf_svc.workloads.shapes import Shape, is_fanned_out, is_side_by_side
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 MOST_ROWS = 40
@@ -39,7 +39,8 @@ def headline(
         words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
         words.append(experiment.order)
     said = _said(_times(config, members, replay_ns))
-    return ", ".join([*words, f"in sum {said}" if is_side_by_side(config) else said])
+    is_at_once = is_side_by_side(config) or is_fanned_out(config)
+    return ", ".join([*words, f"in sum {said}" if is_at_once else said])
 
 
 def as_lines(

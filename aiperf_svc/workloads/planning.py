@@ -11,6 +11,7 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
+from aiperf_svc.plan.fan_out import KEY, plan_fan_out
 from aiperf_svc.plan.lifetime import LongestTimes, load_times, one_after_the_other
 from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds
 from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment
@@ -21,6 +22,8 @@ from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
 from aiperf_svc.workloads.shapes import (
     Shape,
+    index_shapes,
+    is_fanned_out,
     is_side_by_side,
     shape_config,
     shapes_of,
@@ -94,6 +97,20 @@ def plan_any_stack(
     """
     known = known or all_shapes(config, without_trials(shapes_of(config, "cluster"), finished))
     check_shape(shape, known.shapes)
+    if is_fanned_out(config):
+        if is_held:
+            raise ConfigError(f"{KEY}: indexes begin one after the other, at no common start")
+        (every,) = known.shapes
+        return plan_fan_out(
+            shape_config(config, every),
+            stack=stack,
+            version=version,
+            indexes=[each.configs for each in index_shapes(config, every.members)],
+            generation=generation,
+            image=image,
+            upload_into=upload_into,
+            experiment=known.experiment,
+        )
     chosen = known.shapes[shape - 1]
     own = shape_config(config, chosen)
     needs = None

@@ -1,6 +1,6 @@
 """Groups trials by what they need besides the load: those of one shape run, one after the other, in
 the same processes or pods. The shapes themselves run one after the other too, or at the same time
-in stacks of their own."""
+in stacks of their own or as the indexes of Jobs."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -73,7 +73,11 @@ def shapes_of(
     """Return the shapes of a config's trials, which are `members` if they are known, in the order
     in which they begin; one without an experiment. Raises ConfigError, also for a search in more
     than one."""
-    found = shapes(members or trial_configs(config), place)
+    members = members or trial_configs(config)
+    if place == "cluster" and is_fanned_out(config):
+        # To all others it is one run of all trials.
+        return (Shape({}, tuple(members)),)
+    found = shapes(members, place)
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
@@ -100,6 +104,14 @@ def only_shape(
             "up at different times in each run; vary the load, or leave out one of both"
         )
     return found[0]
+
+
+def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:
+    """Return the shapes that the indexes of Jobs run, in the order in which they begin. Raises
+    ConfigError."""
+    assert config.experiment is not None
+    found = shapes(members or trial_configs(config), "cluster")
+    return in_order(found, config.experiment.priority)
 
 
 def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[Shape, ...]:
@@ -131,7 +143,13 @@ def in_order(found: Sequence[Shape], priority: Sequence[Mapping[str, Any]]) -> t
 
 def is_side_by_side(config: Config) -> bool:
     """Return whether the shapes of a config run in stacks of their own, at the same time."""
-    return config.experiment is not None and config.experiment.parallel != 1
+    experiment = config.experiment
+    return experiment is not None and experiment.parallel != 1 and experiment.fan_out == "stacks"
+
+
+def is_fanned_out(config: Config) -> bool:
+    """Return whether the shapes of a config are indexes of Jobs on a cluster."""
+    return config.experiment is not None and config.experiment.fan_out == "jobs"
 
 
 def shape_config(config: Config, shape: Shape) -> Config:

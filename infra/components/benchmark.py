@@ -11,9 +11,12 @@ from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
 from components.access import Access, AccessArgs
 from components.control_plane import ControlPlane, ControlPlaneArgs
+from components.fan_out import FanOut, FanOutArgs
 from components.lifetime import Lifetime, LifetimeArgs
 from components.monitoring import Monitoring, MonitoringArgs
 from components.network import Network, NetworkArgs
+from components.place import Place
+from components.pods import MountedNames
 from components.results import PORT, Results, ResultsArgs
 from components.settings import Cluster
 from components.target import Target, TargetArgs
@@ -31,7 +34,8 @@ class BenchmarkArgs:
 
 class Benchmark(pulumi.ComponentResource):
     """Creates namespace, deadline, policies, keys, target, control plane and workers, in this
-    order. Objects without pods do not wait for the deadline pod."""
+    order, or in place of the last three the collector and its Jobs. Objects without pods do not
+    wait for the deadline pod."""
 
     outputs: dict[str, pulumi.Input[object]]
     """Outputs of the stack, such as the address of the results and the cost."""
@@ -76,34 +80,57 @@ class Benchmark(pulumi.ComponentResource):
                 "target", TargetArgs(pod=pod, place=place, base=base, mounted=mounted), below
             )
             place = place.depends_on(target)
-        single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
-        control = ControlPlane(
-            "control-plane",
-            ControlPlaneArgs(pods=single, place=place, base=base, mounted=mounted),
-            below,
-        )
-        many = tuple(pod for pod in plan.services if pod.name in plan.replicated)
-        WorkerPool(
-            "worker-pool",
-            WorkerPoolArgs(
-                pods=many,
-                place=place.depends_on(*control.services.values()),
-                base=base,
-                mounted=mounted,
-            ),
-            below,
-        )
+        if plan.jobs:
+            (collector,) = plan.services
+            fan_out = FanOut(
+                "fan-out",
+                FanOutArgs(
+                    collector=collector, jobs=plan.jobs, place=place, base=base, mounted=mounted
+                ),
+                below,
+            )
+            with_results: pulumi.Resource = fan_out.collector
+        else:
+            with_results = _services(plan, place, base, mounted, below)
         results = Results(
             "results",
             ResultsArgs(
                 pod=plan.results_pod,
                 exposure=plan.config.deployment.results,
-                place=place.depends_on(control.deployments[plan.results_pod]),
+                place=place.depends_on(with_results),
             ),
             below,
         )
         self.outputs = _outputs(plan, lifetime.namespace, results.url, access.token)
         self.register_outputs(self.outputs)
+
+
+def _services(
+    plan: StackPlan,
+    place: Place,
+    base: Place,
+    mounted: MountedNames,
+    below: pulumi.ResourceOptions,
+) -> pulumi.Resource:
+    """Create the control plane and the workers; return the Deployment that has the results."""
+    single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
+    control = ControlPlane(
+        "control-plane",
+        ControlPlaneArgs(pods=single, place=place, base=base, mounted=mounted),
+        below,
+    )
+    many = tuple(pod for pod in plan.services if pod.name in plan.replicated)
+    WorkerPool(
+        "worker-pool",
+        WorkerPoolArgs(
+            pods=many,
+            place=place.depends_on(*control.services.values()),
+            base=base,
+            mounted=mounted,
+        ),
+        below,
+    )
+    return control.deployments[plan.results_pod]
 
 
 def _provider(

@@ -166,7 +166,10 @@ class Lifetime(pulumi.ComponentResource):
             match_labels=place.identity.selector(),
             match_expressions=[
                 k8s.meta.v1.LabelSelectorRequirementArgs(
-                    key=COMPONENT_LABEL, operator="NotIn", values=["deadline", "preflight"]
+                    key=COMPONENT_LABEL,
+                    operator="NotIn",
+                    # An index that is evicted begins anew on another node.
+                    values=["deadline", "preflight", *(j.pod.name for j in self._args.plan.jobs)],
                 )
             ],
         )

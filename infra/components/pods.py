@@ -11,10 +11,12 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.pods import (
     GRACE_S,
     ContainerPlan,
+    JobPlan,
     PodPlan,
     PodSet,
     Probe,
@@ -40,7 +42,7 @@ SERVICE_ID = "AIPERF_SERVICE_ID"
 AWAIT_MARGIN_S = 30
 """Pulumi waits this much longer than Kubernetes, which reports the reason when it gives up."""
 
-core, apps, meta = k8s.core.v1, k8s.apps.v1, k8s.meta.v1
+core, apps, batch, meta = k8s.core.v1, k8s.apps.v1, k8s.batch.v1, k8s.meta.v1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +120,64 @@ def make_deployment(
     )
 
 
+def make_job(
+    plan: JobPlan, place: Place, mounted: MountedNames, parent: pulumi.Resource
+) -> batch.Job:
+    """Create an Indexed Job, of which no pod runs until the collector lets it."""
+    pod = plan.pod
+    replaced = pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True)
+    return batch.Job(
+        pod.name,
+        metadata=place.metadata(pod.name, component=pod.name, annotations=SKIP_AWAIT),
+        spec=batch.JobSpecArgs(
+            completion_mode="Indexed",
+            completions=plan.completions,
+            parallelism=0,
+            backoff_limit_per_index=plan.retries,
+            pod_failure_policy=_failure_policy(pod),
+            template=pod_template(
+                pod,
+                place.identity,
+                mounted,
+                restart_policy="Never",
+                active_deadline_seconds=plan.deadline_s,
+            ),
+        ),
+        opts=pulumi.ResourceOptions.merge(
+            # What is changed while the Job runs is the collector's.
+            place.options(parent, is_deleted_first=True, ignore_changes=("spec.parallelism",)),
+            replaced,
+        ),
+    )
+
+
+def _failure_policy(pod: PodPlan) -> batch.PodFailurePolicyArgs:
+    """Return what becomes of an index whose pod has failed: a drain, or a pod of higher priority,
+    costs no attempt; a config that is refused is refused again."""
+    disrupted = batch.PodFailurePolicyOnPodConditionsPatternArgs(
+        type="DisruptionTarget", status="True"
+    )
+    refused = batch.PodFailurePolicyOnExitCodesRequirementArgs(
+        container_name=pod.name, operator="In", values=[int(ExitCode.BAD_CONFIG)]
+    )
+    return batch.PodFailurePolicyArgs(
+        rules=[
+            batch.PodFailurePolicyRuleArgs(action="Ignore", on_pod_conditions=[disrupted]),
+            batch.PodFailurePolicyRuleArgs(action="FailIndex", on_exit_codes=refused),
+        ]
+    )
+
+
 def pod_template(
     plan: PodPlan,
     identity: Identity,
     mounted: MountedNames,
     pods: PodSet | None = None,
     labels: Mapping[str, str] | None = None,
+    **rest: Any,
 ) -> core.PodTemplateSpecArgs:
-    """Return the template of a pod, or of the pods of one set; `labels` are added."""
+    """Return the template of a pod, or of the pods of one set; `labels` are added, and `rest` to
+    its spec."""
     return core.PodTemplateSpecArgs(
         metadata=meta.ObjectMetaArgs(
             labels={
@@ -141,15 +193,19 @@ def pod_template(
                 **plan.annotations,
             },
         ),
-        spec=_pod_spec(plan, identity, mounted, pods or PodSet(plan.name, plan.replicas)),
+        spec=_pod_spec(plan, identity, mounted, pods or PodSet(plan.name, plan.replicas), rest),
     )
 
 
 def _pod_spec(
-    plan: PodPlan, identity: Identity, mounted: MountedNames, pods: PodSet
+    plan: PodPlan,
+    identity: Identity,
+    mounted: MountedNames,
+    pods: PodSet,
+    rest: Mapping[str, Any],
 ) -> core.PodSpecArgs:
     first, *others = plan.containers
-    placement, gpu = plan.placement, plan.requests.gpu
+    placement, gpu = plan.placement, plan.total.gpu
     return core.PodSpecArgs(
         service_account_name=mounted.account,
         automount_service_account_token=plan.calls_api,
@@ -192,14 +248,20 @@ def _pod_spec(
             ),
             *(_container(each, plan, mounted) for each in others),
         ],
-        init_containers=[_container(each, plan, mounted) for each in plan.preparations] or None,
+        init_containers=[_preparation(each, plan, mounted) for each in plan.preparations] or None,
         volumes=[
             _volume(volume, mounted, identity)
             for volume in plan.all_volumes
             # A StatefulSet adds the claims of its template.
             if volume.kind != "claim"
         ],
+        **rest,
     )
+
+
+def _preparation(plan: ContainerPlan, pod: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
+    beside = {"restart_policy": "Always"} if plan.is_beside else {}
+    return _container(plan, pod, mounted, **beside)
 
 
 def _container(

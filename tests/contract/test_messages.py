@@ -11,6 +11,7 @@ import pytest
 from aiperf_svc.adapters.messaging.bus import ProtocolMismatch, decode, encode
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol import index_messages as ix
 from aiperf_svc.protocol import messages as m
 from aiperf_svc.protocol import step_messages as st
 from aiperf_svc.protocol.message_base import Message
@@ -141,6 +142,16 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     m.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
     m.ForcedLengthDecided(*HEAD, decision="leave_out"),
+    ix.IndexBegun(*HEAD, shape=3),
+    ix.IndexFilePart(*HEAD, shape=3, name="trials/003/verdict.json", offset=9, data=b"{}"),
+    ix.IndexEnded(
+        *HEAD,
+        shape=3,
+        reason="the server ended with exit code 1",
+        is_tried_again=True,
+        files=(ix.IndexFile("trials/003/verdict.json", 11, "ab"),),
+    ),
+    ix.CollectorReply(*HEAD, have=11, problem="another attempt has begun"),
     m.RawBatch(*HEAD, number=1, fragments=b"f", reads=b"r", bodies=b"b"),
     m.MetricBatch(
         *HEAD,

@@ -69,7 +69,7 @@ class Response:
 
 
 class ApiServer:
-    """Client of the API server, with the few requests that a deadline needs."""
+    """Client of the API server, with the few requests that pods of a stack need."""
 
     def __init__(self, url: str, *, account: Path = ACCOUNT_DIR) -> None:
         """Connect with an account's folder, which holds `token` and, for https, `ca.crt`."""
@@ -93,12 +93,19 @@ class ApiServer:
         }
         self._request("DELETE", path, json.dumps(options).encode())
 
-    def _request(self, method: str, path: str, body: bytes | None) -> Response:
+    def patch(self, path: str, changes: dict[str, Any]) -> Response:
+        """Merge changes into an object. Raises ApiRefusal, OSError."""
+        kind = "application/merge-patch+json"
+        return self._request("PATCH", path, json.dumps(changes).encode(), kind=kind)
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, *, kind: str = "application/json"
+    ) -> Response:
         # The kubelet renews the token's file, so it is read each time.
         token = (self._account / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = kind
         request = urllib.request.Request(
             self._url + path, data=body, headers=headers, method=method
         )
@@ -151,6 +158,13 @@ def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
     return int(ExitCode.OK)
 
 
+def url_of_api(environ: Mapping[str, str]) -> str:
+    """Return the URL of the API server, from the environment of a pod. Raises KeyError."""
+    host = environ["KUBERNETES_SERVICE_HOST"]
+    host = f"[{host}]" if ":" in host else host
+    return f"https://{host}:{environ['KUBERNETES_SERVICE_PORT']}"
+
+
 def read_deadline(
     environ: Mapping[str, str], *, account: Path = ACCOUNT_DIR
 ) -> tuple[Deadline, ApiServer]:
@@ -166,9 +180,7 @@ def read_deadline(
             hold_s = float(environ["AIPERF_BUDGET_SECONDS"])
             objects.append(Expiring(path=path, ttl_s=hold_s, is_optional=True))
         deadline = Deadline(objects=tuple(objects), ready_file=Path(environ["AIPERF_READY_FILE"]))
-        host = environ["KUBERNETES_SERVICE_HOST"]
-        host = f"[{host}]" if ":" in host else host
-        url = f"https://{host}:{environ['KUBERNETES_SERVICE_PORT']}"
+        url = url_of_api(environ)
     except KeyError as error:
         raise EnvironmentProblem(
             f"{error.args[0]} is not set; a deadline is kept only in a pod of a stack"

@@ -19,6 +19,7 @@ from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.gpus import is_gpu
+from aiperf_svc.workloads.shapes import is_fanned_out
 
 
 class _Users(NamedTuple):
@@ -41,7 +42,8 @@ async def with_gpu_exporters(
     if not isinstance(config, BenchmarkConfig) or not config.telemetry.find_gpus:
         return request
     telemetry = config.telemetry
-    if telemetry.gpu_telemetry or telemetry.exporters:
+    if telemetry.gpu_telemetry or telemetry.exporters or is_fanned_out(config):
+        # Pages do not tell the servers of two indexes from each other.
         return request
     users = await _users(config, request.stack, cluster)
     exporters = await find_exporters(cluster) if users is not None else None

@@ -131,6 +131,12 @@ def _disk(plan: StackPlan) -> str:
 def _drains(plan: StackPlan) -> str:
     if plan.budget is None:
         return "evict pods, and the run fails"
+    if plan.jobs:
+        ttl = format_duration(plan.config.deployment.ttl)
+        return (
+            f"of the collector wait until the stack is gone, at most {ttl}; an index begins anew "
+            "on another node"
+        )
     if plan.budget.hold is None:
         ttl = format_duration(plan.config.deployment.ttl)
         return f"wait until the stack is gone, at most {ttl}: load or warmup has no duration"

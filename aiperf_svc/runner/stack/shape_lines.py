@@ -1,13 +1,13 @@
 """Describes the shapes of an experiment: what each asks for, takes and costs, and what a stack
 changes from one to the next. Pure."""
 
-import heapq
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
+from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import count
@@ -140,14 +140,6 @@ def whole_lines(
     if all(longest):
         words.append(f"with starts at most {human_time(makespan(longest, limit))}")
     return ["; ".join(words), *_cost(plans, longest, is_one_stack=at_once == 1)]
-
-
-def makespan(times_ns: Sequence[int | None], limit: int) -> int:
-    """Return when the last of several is over, if they begin in order and so many at a time."""
-    ends = [0] * min(limit, len(times_ns))
-    for time_ns in times_ns:
-        heapq.heapreplace(ends, ends[0] + (time_ns or 0))
-    return max(ends)
 
 
 def _cost(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from cluster_plans import make_plan, named, node
 
-from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
+from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms, used_by_node
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
@@ -96,3 +96,14 @@ def test_a_cluster_that_adds_nodes_is_only_warned_about() -> None:
 def test_a_node_that_has_not_said_what_it_offers_yet_has_no_room() -> None:
     new = {"metadata": {"name": "new"}, "status": {"conditions": node()["status"]["conditions"]}}
     assert [room.free for room in rooms([new], [], stack="s")] == [{}]
+
+
+def test_a_native_sidecar_of_another_pod_uses_its_node_too() -> None:
+    asked = {"resources": {"requests": {"cpu": "500m"}}}
+    spec = {
+        "nodeName": "n",
+        "containers": [asked],
+        "initContainers": [{**asked, "restartPolicy": "Always"}, asked],
+    }
+    found = used_by_node([{"metadata": {}, "spec": spec, "status": {"phase": "Running"}}])
+    assert found["n"]["cpu"] == 1.0

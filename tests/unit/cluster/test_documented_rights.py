@@ -79,3 +79,12 @@ def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> Non
     usual = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
     assert documented["aiperf-workloads"] | usual == usual | _asked(plan)
     assert not documented["aiperf-workloads"] & usual
+
+
+def test_jobs_need_a_role_on_top(documented: dict[str, Allowed]) -> None:
+    experiment = {"product": {"deployment.target.args": [["a"], ["b"]]}, "fan_out": "jobs"}
+    data = make_plan().config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    data |= {"experiment": experiment}
+    data["endpoint"]["url"] = "http://target"
+    plan = plan_any_stack(parse_any(data, ""), stack="bench", version="1")
+    assert documented["aiperf-jobs"] == _asked(plan) - _asked(make_plan())

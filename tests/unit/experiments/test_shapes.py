@@ -268,8 +268,8 @@ def test_a_shape_has_the_priority_of_any_of_its_trials() -> None:
         ({"priority": [{REPLICAS: 7}]}, f"priority: no trial has {REPLICAS}: 7"),
         ({"priority": [{"load.requests": 7}]}, "priority: no trial has load.requests: 7"),
         ({"priority": [{}]}, "priority: no trial has an empty entry"),
-        ({"parallel": 0}, "expected a number from 1 to 100, or auto"),
-        ({"parallel": "all"}, "expected a number from 1 to 100, or auto"),
+        ({"parallel": 0}, "expected a number from 1 to 10000, or auto"),
+        ({"parallel": "all"}, "expected a number from 1 to 10000, or auto"),
     ],
 )
 def test_what_no_trial_has_and_no_number_are_refused(wrong: dict[str, Any], said: str) -> None:

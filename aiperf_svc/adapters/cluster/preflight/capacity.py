@@ -70,7 +70,12 @@ def is_ready(node: Object) -> bool:
 
 def _requests(pod: Object) -> dict[str, float]:
     total: defaultdict[str, float] = defaultdict(float)
-    for container in pod["spec"].get("containers") or ():
+    beside = (
+        each
+        for each in pod["spec"].get("initContainers") or ()
+        if each.get("restartPolicy") == "Always"
+    )
+    for container in (*(pod["spec"].get("containers") or ()), *beside):
         for resource, value in (container.get("resources", {}).get("requests") or {}).items():
             total[resource] += parse_quantity(value)
     return total

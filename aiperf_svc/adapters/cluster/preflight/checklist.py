@@ -2,6 +2,7 @@
 its target."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,9 @@ from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 OnCheck = Callable[[Check], None]
+FIRST_WITH_JOBS = (1, 29)
+"""First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
+turned off."""
 
 
 async def preflight(
@@ -58,6 +62,8 @@ class _Preflight:
 
     async def all(self) -> None:
         self._tell(judge_cluster(self._cluster))
+        if self._plan.jobs:
+            self._tell(judge_jobs(self._cluster.version))
         tokenizer = await check_tokenizer(self._plan.config)
         if tokenizer is not None:
             self._tell(tokenizer)
@@ -237,6 +243,23 @@ def judge_cluster(cluster: Cluster) -> Check:
             "grant get on namespace kube-system, so that no other cluster is taken for this one",
         )
     return Check("cluster", "ok", where)
+
+
+def judge_jobs(version: str) -> Check:
+    """Check whether the cluster's version has what Jobs with servers need: attempts for each index,
+    and sidecars that end with their pod."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None:
+        return Check("Jobs", "not checked", f"the cluster's version {version!r} has no number")
+    if (int(found[1]), int(found[2])) < FIRST_WITH_JOBS:
+        needed = ".".join(map(str, FIRST_WITH_JOBS))
+        return Check(
+            "Jobs",
+            "failed",
+            f"the cluster is {version}; experiment.fan_out: jobs needs {needed} or later",
+            "leave out experiment.fan_out: each shape then has a stack of its own",
+        )
+    return Check("Jobs", "ok", "the version has attempts for each index, and native sidecars")
 
 
 def _selector(plan: StackPlan) -> str:

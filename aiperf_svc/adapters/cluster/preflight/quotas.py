@@ -31,7 +31,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         for name, number in requests.devices.items():
             asked[f"requests.{name}"] += count * number
         asked["services"] += pod.has_service
-        asked["deployments"] += not pod.sets
+        asked["deployments"] += pod in plan.deployed
         asked["statefulsets"] += len(pod.sets)
         for volume in pod.all_volumes:
             if volume.kind in ("claim", "shared-claim"):
@@ -48,12 +48,14 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         found[name] /= 1000
     found["limits.memory"] = found["requests.memory"]
     objects = {
-        "configmaps": 2, "secrets": 1 + len(plan.secret_keys), "serviceaccounts": 2,
+        "configmaps": 2, "secrets": 1 + len(plan.secret_keys),
+        "serviceaccounts": 2 + bool(plan.jobs), "jobs.batch": len(plan.jobs),
         "deployments.apps": int(found["deployments"]),
         "replicasets.apps": int(found["deployments"]),
         "statefulsets.apps": int(found.get("statefulsets", 0)),
         "persistentvolumeclaims": int(found.get("persistentvolumeclaims", 0)),
-        "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
+        "roles.rbac.authorization.k8s.io": 1 + bool(plan.jobs),
+        "rolebindings.rbac.authorization.k8s.io": 1 + bool(plan.jobs),
         "networkpolicies.networking.k8s.io": len(plan.policies),
         "poddisruptionbudgets.policy": plan.budget is not None,
         "pods": int(found["pods"]),

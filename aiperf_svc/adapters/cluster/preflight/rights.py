@@ -68,6 +68,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         add(GROUP, MAKE, *RESOURCES)
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
+    if plan.jobs:
+        add("batch", MAKE, "jobs")
     if plan.ranks is not None:
         add("apps", MAKE, "statefulsets")
         if any(volume.kind == "shared-claim" for volume in plan.ranks.all_volumes):
@@ -81,8 +83,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return the rights that the deadline's Role grants. Nobody may grant rights that they do not
-    have."""
+    """Return the rights that the Roles of the deadline and the collector grant. Nobody may grant
+    rights that they do not have."""
     namespace = namespace_of(plan)
     if plan.config.deployment.namespace.mode == "existing":
         resource, name = "configmaps", plan.identity.name(ANCHOR)
@@ -92,6 +94,11 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
     if plan.budget and plan.budget.hold is not None:
         budget = ("policy", "poddisruptionbudgets")
         rights += [Right(*budget, verb, namespace, plan.budget.name) for verb in ("get", "delete")]
+    for job in plan.jobs:
+        name = plan.identity.name(job.pod.name)
+        rights += [Right("batch", "jobs", verb, namespace, name) for verb in ("get", "patch")]
+    if plan.jobs:
+        rights.append(Right("", "pods", "list", namespace))
     return tuple(rights)
 
 

@@ -48,6 +48,8 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     Raises Unreachable."""
     if not isinstance(plan.config, BenchmarkConfig):
         return TargetChecks(None)
+    if plan.jobs:
+        return TargetChecks(Check(NAME, "ok", "each index of a Job has a server in its own pod"))
     host, port, _ = address_of(plan.config.endpoint.first_hops[0])
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))

@@ -21,7 +21,6 @@ from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.protocol.messages import Service
 
 NAME, IMAGE = "target", "image"
 WRONG_IMAGE = "name an image of this program in deployment.image.name"
@@ -69,8 +68,7 @@ def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     """Return the manifest of a pod that ends as soon as it runs: `restricted`, with the resources
     of the deadline's pod, the smallest of the stack. A LimitRange and quota that admit that pod
     admit this one."""
-    group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
-    worker = next(pod for pod in plan.services if pod.name == group.name)
+    worker = plan.load_pod
     container = restricted_container(
         PREFLIGHT, ("python", "-c", ""), image=worker.image, requests=plan.deadline.requests
     )

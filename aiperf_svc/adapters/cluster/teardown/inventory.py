@@ -11,6 +11,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
 from aiperf_svc.config.deployment import RANK_POD
+from aiperf_svc.plan.fan_out import COLLECTOR, INDEX
 from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL, STACK_LABEL
 from aiperf_svc.protocol.messages import Service
 
@@ -20,13 +21,14 @@ AUTOMATIC: Final = frozenset(
 """Objects that Kubernetes puts into every namespace."""
 OWNER_NAMES: Final = (
     *(each.value for each in Service), "control", "deadline", "results", "target", RANK_POD,
+    COLLECTOR,
 )  # fmt: skip
 """Name prefixes, before the stack's name, of our objects for which controllers make further
 objects."""
 
 OTHER_NAMES: Final = (
-    "default", "downloads", "keys", "monitoring", "ranks", "services", "to-metrics", "to-target",
-    "upload", "volume", "workload",
+    "default", "downloads", INDEX, "keys", "monitoring", "ranks", "services", "to-metrics",
+    "to-target", "upload", "volume", "workload",
 )  # fmt: skip
 """Name prefixes of our objects for which no controller makes others."""
 NAMED: Final = (
@@ -36,6 +38,8 @@ NAMED: Final = (
 """Kinds of objects that a stack makes under fixed names."""
 _RANK_SET: Final = re.compile(rf"{RANK_POD}-\d+")
 """Name, without the stack's, of the StatefulSet of one rank."""
+_JOB: Final = re.compile(rf"{INDEX}-\d+")
+"""Name, without the stack's, of a Job."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +143,8 @@ def is_name_of(found: ObjectRef, stack: str) -> bool:
         return True
     what = found.name.removesuffix(f"-{stack}")
     if found.kind == "StatefulSet" and _RANK_SET.fullmatch(what):
+        return True
+    if found.kind == "Job" and _JOB.fullmatch(what):
         return True
     return found.kind in NAMED and what != found.name and what in (*OWNER_NAMES, *OTHER_NAMES)
 

@@ -12,7 +12,7 @@ from aiperf_svc.adapters.cluster.watching.startup_failure import (
     claims_of,
     lacks_volume,
 )
-from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.identity import JOB_LABEL, STACK_LABEL
 
 POLL_S = 1.0
 """Seconds between two polls. Statuses, unlike Events, always exist and describe the present."""
@@ -48,7 +48,13 @@ async def wait_for_startup_failure(
             pods = await _labelled(cluster, f"/api/v1{place}/pods", stack)
             if earlier is None:
                 earlier = frozenset(pod["metadata"]["uid"] for pod in pods)
-            pods = [pod for pod in pods if pod["metadata"]["uid"] not in earlier]
+            pods = [
+                pod
+                for pod in pods
+                # Pods of Jobs are the collector's to judge, and `up` does not wait for them.
+                if pod["metadata"]["uid"] not in earlier
+                and JOB_LABEL not in pod["metadata"].get("labels", {})
+            ]
             deployments = await _labelled(cluster, f"/apis/apps/v1{place}/deployments", stack)
             refusals = await _refusals(cluster, place, stack) if has_ranks else []
             claims = await _claim_events(cluster, place, pods)

@@ -1,0 +1,81 @@
+"""The Jobs of a stack, as the collector's pod reads and changes them."""
+
+from typing import Any
+from urllib.parse import quote
+
+from aiperf_svc.adapters.ttl.deadline import ApiRefusal, ApiServer
+from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.identity import JOB_LABEL, STACK_LABEL
+
+INDEX_KEY = "batch.kubernetes.io/job-completion-index"
+Object = dict[str, Any]
+
+
+class ClusterJobs:
+    """Blocking calls; each raises EnvironmentProblem."""
+
+    def __init__(self, api: ApiServer, *, namespace: str, stack: str) -> None:
+        self._api, self._stack = api, stack
+        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    def see(self, name: str) -> JobSeen:
+        """Return the state of a Job."""
+        return job_seen(self._call(lambda: self._api.get(f"{self._jobs}/{name}").body))
+
+    def set_parallelism(self, name: str, parallelism: int) -> None:
+        """Let so many pods of a Job run."""
+        changes = {"spec": {"parallelism": parallelism}}
+        self._call(lambda: self._api.patch(f"{self._jobs}/{name}", changes).body)
+
+    def pods(self) -> list[Object]:
+        """Return the pods of all Jobs of the stack."""
+        selector = quote(f"{STACK_LABEL}={self._stack},{JOB_LABEL}")
+        path = f"{self._pods}?labelSelector={selector}&resourceVersion=0"
+        found: list[Object] = self._call(lambda: self._api.get(path).body).get("items") or []
+        return found
+
+    def _call(self, call: Any) -> Object:
+        try:
+            found: Object = call()
+        except ApiRefusal as error:
+            raise EnvironmentProblem(f"the API server refuses: {error}") from error
+        except (OSError, ValueError) as error:
+            words = one_line(str(error))
+            raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
+        return found
+
+
+def job_seen(job: Object) -> JobSeen:
+    """Return what an object of a Job says."""
+    status = job.get("status") or {}
+    return JobSeen(
+        job["metadata"]["name"],
+        completed=read_indexes(status.get("completedIndexes") or ""),
+        failed=read_indexes(status.get("failedIndexes") or ""),
+        pods=(status.get("active") or 0) + (status.get("terminating") or 0),
+        problem=_problem(status),
+    )
+
+
+def _problem(status: Object) -> str:
+    for each in status.get("conditions") or ():
+        # With this reason, its failed indexes say what is wrong.
+        is_whole = each.get("reason") != "FailedIndexes"
+        if each["type"] in ("Failed", "FailureTarget") and each["status"] == "True" and is_whole:
+            return one_line(f"its Job has failed: {each.get('reason')}: {each.get('message')}")
+    return ""
+
+
+def job_of(pod: Object) -> str:
+    """Return the name of a pod's Job."""
+    return str(pod["metadata"]["labels"][JOB_LABEL])
+
+
+def index_of(pod: Object) -> int:
+    """Return the index that a pod runs."""
+    metadata = pod["metadata"]
+    found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
+    return int(found)

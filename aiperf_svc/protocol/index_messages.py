@@ -1,0 +1,52 @@
+"""What the indexes of Jobs tell the collector of their results, and what it responds.
+
+An index asks and waits for each response, and asks again if none comes. So every message may arrive
+twice: a part of a file says where it belongs, and the end lists all files.
+"""
+
+from aiperf_svc.protocol.message_base import Message, Value
+
+
+class IndexFile(Value, frozen=True):
+    """A file of an index, by its path below the index's folder."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class IndexBegun(Message, frozen=True):
+    """An index begins; what an earlier attempt has sent is void."""
+
+    shape: int
+    """Number of the shape that it runs, among those of the experiment."""
+
+
+class IndexFilePart(Message, frozen=True):
+    """Bytes of a file."""
+
+    shape: int
+    name: str
+    offset: int
+    """Bytes of the file before these."""
+    data: bytes
+
+
+class IndexEnded(Message, frozen=True):
+    """An index has ended; the collector takes its files if it has all of them."""
+
+    shape: int
+    reason: str
+    """Why it failed; empty if it did not."""
+    is_tried_again: bool
+    """Whether another attempt may follow, whose results count instead."""
+    files: tuple[IndexFile, ...]
+
+
+class CollectorReply(Message, frozen=True):
+    """Response to each of these messages."""
+
+    have: int = 0
+    """Bytes of the file that the collector has."""
+    problem: str = ""
+    """Why it did not take the message; empty if it did."""

@@ -1,0 +1,405 @@
+"""The collector of an experiment in Jobs: lets their indexes run, receives what each has measured,
+and serves the whole as one run, as a records manager does.
+
+`core/experiments/fan_out.py` decides; this carries it out. What it has received is in its folder,
+so that it goes on after a restart of its container.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.host.logs import set_up_logs
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
+from aiperf_svc.adapters.jobs.pod_troubles import PodTroubles
+from aiperf_svc.adapters.jobs.shape_uploads import Receiver
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.ttl.deadline import ApiServer, url_of_api
+from aiperf_svc.core.experiments.fan_out import (
+    Cancelled,
+    Event,
+    FailShape,
+    FanOut,
+    Finish,
+    Instruction,
+    JobHopeless,
+    JobShapes,
+    SetParallelism,
+    ShapeEnded,
+    ShapeTried,
+)
+from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.fan_out import COLLECTOR
+from aiperf_svc.protocol.index_messages import IndexEnded
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner.numbers import count
+from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.services.context import RunContext, make_bus, read_context
+from aiperf_svc.services.serving import serve_results
+from aiperf_svc.workloads.shapes import index_shapes
+
+POLL_S = 1.0
+"""Seconds between two looks at the Jobs."""
+SHOWN_ROWS = 20
+"""Number of ended trials in a status, the latest ones."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectorPlace:
+    """Where a collector runs, as the environment of its pod says."""
+
+    context: RunContext
+    jobs: tuple[JobShapes, ...]
+    cluster: ClusterJobs
+
+
+def run_collector(environ: Mapping[str, str] = os.environ) -> int:
+    """Collect until SIGTERM. Raises AiperfError."""
+    place = read_place(environ)
+    set_up_logs(place.context.run_id, [COLLECTOR], instance=COLLECTOR, environ=environ)
+    asyncio.run(_run(place))
+    return int(ExitCode.OK)
+
+
+async def _run(place: CollectorPlace) -> None:
+    collector, loop = Collector(place), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, collector.end)
+    await collector.run()
+
+
+def read_place(environ: Mapping[str, str]) -> CollectorPlace:
+    """Read where this collector runs. Raises ConfigError, EnvironmentProblem."""
+    context = read_context(environ)
+    try:
+        named = json.loads(environ["AIPERF_JOBS"])
+        stack, url = environ["AIPERF_STACK"], url_of_api(environ)
+    except KeyError as error:
+        raise EnvironmentProblem(
+            f"{error.args[0]} is not set; a collector runs only in a pod of a stack"
+        ) from error
+    try:
+        api = ApiServer(url)
+    except OSError as error:
+        raise EnvironmentProblem(f"no service account: {error}") from error
+    return CollectorPlace(
+        context=context,
+        jobs=tuple(JobShapes(name, tuple(shapes)) for name, shapes in named.items()),
+        cluster=ClusterJobs(api, namespace=context.namespace, stack=stack),
+    )
+
+
+class Collector:
+    """One experiment."""
+
+    def __init__(self, place: CollectorPlace) -> None:
+        """Raises ConfigError if what is in its folder cannot be read."""
+        context = self._context = place.context
+        self._jobs, self._cluster = place.jobs, place.cluster
+        config = context.config
+        assert config.experiment is not None
+        limit = config.experiment.parallel
+        self._machine = FanOut(
+            place.jobs,
+            limit=None if limit == "auto" else limit,
+            stops_on_failure=config.experiment.on_failure == "stop",
+        )
+        self._shapes = index_shapes(config)
+        self._trials = ShapeTrials(
+            config,
+            self._shapes,
+            context.artifacts,
+            upload_into=context.upload_into
+            or uploads.folder_of(config.name, context.run_id, time.time_ns()),
+        )
+        self._total = sum(len(each.trials) for each in self._shapes)
+        self._troubles = PodTroubles(unplaced_s=config.deployment.ready_timeout / 1e9)
+        self._shares: dict[str, int] = {}
+        """Parallelism that each Job should have."""
+        self._unset: set[str] = set()
+        """Jobs whose parallelism the cluster has not taken."""
+        self._running: dict[int, str] = {}
+        """Pod of each shape that is measured."""
+        self._told: set[str] = set()
+        """Pods that have said themselves how they ended."""
+        self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
+        self._counted: set[int] = set()
+        self._failed = 0
+        self._number = 0
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._state, self._reason = RunState.PROFILING, ""
+        self._artifact_error = self._uploaded_to = ""
+        self._is_cancelling = self._is_settled = False
+        self._summary: dict[str, Any] | None = None
+        self._started_mono_s = time.monotonic()
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Serve until this process is told to end."""
+        context, bus = self._context, make_bus(self._context)
+        try:
+            await bus.start()
+            api = await serve_results(self, context)
+            try:
+                await self._take_earlier()
+                receiver = Receiver(
+                    bus,
+                    (context.run_id, COLLECTOR, context.epoch),
+                    folder_of=self._trials.folder_of,
+                    shapes=frozenset(range(1, len(self._shapes) + 1)),
+                    on_begin=self._begin,
+                    on_end=self._take,
+                )
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(receiver.run(), name="receive"),
+                        group.create_task(self._follow_jobs(), name="follow the Jobs"),
+                    ]
+                    await self._ended.wait()
+                    for task in tasks:
+                        task.cancel()
+            finally:
+                await api.close()
+        finally:
+            await bus.close()
+
+    def end(self) -> None:
+        """Let `run` return."""
+        self._ended.set()
+
+    # --- what indexes tell -----------------------------------------------------------------------
+
+    def _begin(self, shape: int, pod: str) -> None:
+        self._running[shape] = pod
+        self._note_change()
+
+    async def _take(self, ended: IndexEnded, folder: Path) -> bool:
+        """Take the end of an attempt; whether the outcome of its shape is known."""
+        async with self._lock:
+            shape, reason = ended.shape, one_line(ended.reason)
+            self._running.pop(shape, None)
+            self._told.add(ended.sender)
+            if ended.is_tried_again and not self._is_cancelling:
+                log.info("shape %d: %s; it is tried again", shape, reason)
+                self._carry_out(self._machine.handle(ShapeTried(shape, reason)))
+                return False
+            await asyncio.to_thread(self._move, shape, folder, reason)
+            self._end_shape(shape)
+            return True
+
+    def _move(self, shape: int, folder: Path, reason: str) -> None:
+        """Put the trials of a shape among those of the experiment. Raises EnvironmentProblem."""
+        if is_experiment(folder):
+            try:
+                own = self._trials.folder_of(shape)
+                own.rmdir()
+                folder.rename(own)
+            except OSError as error:
+                raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
+            self._trials.move(shape)
+        if reason and not self._is_cancelling:
+            self._trials.fail(shape, reason, with_stopped=True)
+            self._trials.write_progress()
+
+    def _end_shape(self, shape: int) -> None:
+        outcomes = self._trials.outcomes_of(shape)
+        for each in outcomes:
+            if each.trial.number not in self._counted:
+                self._counted.add(each.trial.number)
+                self._rows.append(_row(each))
+                self._failed += each.state == RunState.FAILED
+        has_failed = any(each.state == RunState.FAILED for each in outcomes)
+        self._carry_out(self._machine.handle(ShapeEnded(shape, has_failed)))
+        self._note_change()
+
+    async def _take_earlier(self) -> None:
+        """Take what this collector had before its container was started again, and begin."""
+        self._carry_out(self._machine.begin())
+        await asyncio.to_thread(self._trials.add, self._context.artifacts)
+        for shape in range(1, len(self._shapes) + 1):
+            if self._trials.has_all(shape):
+                self._end_shape(shape)
+
+    # --- what the cluster says -------------------------------------------------------------------
+
+    async def _follow_jobs(self) -> None:
+        while not self._is_settled:
+            try:
+                await self._look()
+            except EnvironmentProblem as error:
+                log.warning("%s", error)
+            if self._state.is_final:
+                await self._finish()
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _look(self) -> None:
+        """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
+        for name in sorted(self._unset):
+            await asyncio.to_thread(self._cluster.set_parallelism, name, self._shares[name])
+            self._unset.discard(name)
+        pods = await asyncio.to_thread(self._cluster.pods)
+        seen = [await asyncio.to_thread(self._cluster.see, job.name) for job in self._jobs]
+        released = [name for name, share in self._shares.items() if share]
+        async with self._lock:
+            found = self._troubles.look(pods, released, now_s=time.monotonic())
+            shapes = {job.name: job.shapes for job in self._jobs}
+            events: list[Event] = [
+                ShapeTried(shapes[job][index], reason)
+                for pod, job, index, reason in found.failed
+                if job in shapes and pod not in self._told
+            ]
+            events += seen
+            events += [JobHopeless(*each) for each in found.hopeless.items()]
+            for event in events:
+                self._carry_out(self._machine.handle(event))
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            match each:
+                case SetParallelism(name, parallelism):
+                    self._shares[name] = parallelism
+                    self._unset.add(name)
+                case FailShape(shape, reason):
+                    log.warning("shape %d failed: %s", shape, reason)
+                    self._running.pop(shape, None)
+                    self._trials.fail(shape, reason)
+                    self._end_shape(shape)
+                case Finish(state, reason):
+                    self._state, self._reason = state, reason
+        self._note_change()
+
+    async def _finish(self) -> None:
+        """Write the files of the experiment, and upload them."""
+        try:
+            write = self._trials.write
+            self._summary = await asyncio.to_thread(write, self._context.run_id)
+            self._uploaded_to = await asyncio.to_thread(self._trials.upload, os.environ)
+        except AiperfError as error:
+            log.error("%s", error)
+            self._artifact_error = str(error)
+        self._is_settled = True
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- what the API asks for -------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Return how far the experiment is."""
+        ended, is_final = len(self._counted), self._state.is_final
+        passed_s = time.monotonic() - self._started_mono_s
+        is_writing = is_final and not self._is_settled
+        at_work = count(len(self._running), "pod")
+        message = f"{ended:,} of {self._total:,} trials have ended, {at_work} at work"
+        return Status(
+            number=self._number,
+            state=(RunState.PROCESSING if is_writing else self._state).value,
+            reason=self._reason,
+            phase="",
+            is_cancelling=self._is_cancelling,
+            elapsed_s=passed_s,
+            phase_elapsed_s=passed_s,
+            requested_requests=None,
+            requested_duration_s=None,
+            completed=0,
+            errored=0,
+            cancelled=0,
+            in_flight=0,
+            requests_per_s=0.0,
+            ttft_p50_ms=None,
+            ttft_p99_ms=None,
+            latency_p50_ms=None,
+            workers=len(self._running),
+            workers_lost=0,
+            record_processors=0,
+            dataset={},
+            message="" if is_final else message,
+            results_ready=self._is_settled and self._summary is not None,
+            artifact_error=self._artifact_error,
+            verdict=None,
+            uploaded_to=self._uploaded_to,
+            is_settled=self._is_settled,
+            exit_code=ExitCode.BENCHMARK_FAILED if self._state is RunState.FAILED else None,
+            experiment=ExperimentStatus(
+                number=0,
+                parameters={},
+                repetition=1,
+                attempt=1,
+                total=self._total,
+                ended=ended,
+                failed=self._failed,
+                left_s=(self._total - ended) * passed_s / ended if ended else None,
+                rows=tuple(self._rows),
+            ),
+        )
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until the status has another number than `after`, at most so long."""
+        if self._number != after:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def cancel(self, reason: str) -> None:
+        """Let no index begin, and end those that run; they send the trials that have ended."""
+        if not self._is_cancelling and not self._state.is_final:
+            self._is_cancelling = True
+            self._carry_out(self._machine.handle(Cancelled(reason)))
+
+    def start(self, at_wall_ns: int) -> None:
+        """Do nothing: indexes wait for no common start."""
+
+    def collected(self) -> None:
+        """Let this process end: nobody needs it any more."""
+        # A pod whose process ends is started again; it stays until the stack is removed.
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return what experiment.json holds, once all trials have ended."""
+        return self._summary
+
+    def folder(self) -> Path:
+        """Return the folder of the artifacts."""
+        return self._context.artifacts
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the content of manifest.json, once it is written."""
+        path = self._context.artifacts / MANIFEST
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _row(outcome: TrialOutcome) -> TrialRow:
+    measured = None if outcome.summary is None else read_summary(outcome.summary)
+    return TrialRow(
+        number=outcome.trial.number,
+        parameters=outcome.trial.parameters,
+        repetition=outcome.trial.repetition,
+        attempt=1,
+        state=outcome.state,
+        reason=outcome.reason,
+        verdict=None if measured is None else measured.verdict,
+        text="" if measured is None else headline(measured),
+    )

@@ -1,0 +1,245 @@
+"""An index of a Job: runs the trials of its shape beside the server in its pod, as a run on one
+machine, and sends what they left to the collector."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
+from aiperf_svc.adapters.jobs.server_files import how_ended
+from aiperf_svc.adapters.jobs.shape_uploads import Uploader
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.fan_out import LAUNCH_DIR, LOOPBACK, index_config, index_topology
+from aiperf_svc.plan.pods import TARGET_KEY_ENV, ImagePlan
+from aiperf_svc.plan.target import target_pod
+from aiperf_svc.protocol.index_messages import IndexFile
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner import folders, fork_server, log_tails
+from aiperf_svc.runner.environment import LocalRun
+from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape
+from aiperf_svc.runner.fork_server import ForkServer
+from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.workloads.shapes import shape_config
+
+SENT = (NAME, TRIALS, "logs")
+"""What is sent of the folder of the run. The rest is said of the trials of all indexes."""
+POLL_S = 0.25
+"""Seconds between two looks at the server."""
+PAGE_S = 5.0
+"""Longest time of a response of the page that says that the server is ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexPlace:
+    """Where an index runs, as the environment of its pod says."""
+
+    chosen: ChosenShape
+    run_id: str
+    pod: str
+    addresses: Addresses
+    curve: CurveKeys | None
+    artifacts: Path
+    server: Path
+    """Folder of the server's launcher."""
+    may_be_tried_again: bool
+    secrets: Mapping[str, str]
+
+
+def run_index(environ: Mapping[str, str] = os.environ) -> int:
+    """Run the index that the environment describes; the exit code says whether another try may
+    help: BAD_CONFIG is not tried again. Raises AiperfError before it has begun."""
+    place = read_place(environ)
+    with fork_server.starting() as forks:
+        return int(asyncio.run(_Index(place, forks).run()))
+
+
+def read_place(environ: Mapping[str, str]) -> IndexPlace:
+    """Read where this index runs. Raises ConfigError, EnvironmentProblem."""
+    chosen = choose_shape(environ)
+    folder = environ.get("AIPERF_CURVE_DIR")
+    failures = environ.get("AIPERF_FAILURES") or "0"
+    return IndexPlace(
+        chosen=chosen,
+        run_id=environ["AIPERF_RUN_ID"],
+        pod=environ["AIPERF_SERVICE_ID"],
+        addresses=Addresses(
+            base=environ["AIPERF_BUS"].rstrip("/"),
+            ports=json.loads(environ.get("AIPERF_PORTS", "{}")),
+            hosts=json.loads(environ.get("AIPERF_HOSTS", "{}")),
+        ),
+        curve=CurveKeys.load(Path(folder)) if folder else None,
+        artifacts=Path(environ["AIPERF_ARTIFACTS"]),
+        server=Path(environ.get("AIPERF_SERVER", LAUNCH_DIR)),
+        may_be_tried_again=int(failures) < int(environ["AIPERF_RETRIES"]),
+        secrets={k: environ[k] for k in (TARGET_KEY_ENV,) if k in environ},
+    )
+
+
+def local_config(chosen: ChosenShape) -> BenchmarkConfig:
+    """Return the config of the run on one machine. Attempts are counted by the Job, and the
+    collector uploads."""
+    config = shape_config(chosen.config, chosen.shape)
+    assert isinstance(config, BenchmarkConfig)
+    config = index_config(config)
+    experiment = config.experiment
+    assert experiment is not None
+    changed = {"retries": 0, "on_failure": "continue", "fan_out": "stacks", "parallel": 1}
+    return config.model_copy(
+        update={
+            "experiment": experiment.model_copy(update=changed),
+            "artifacts": config.artifacts.model_copy(update={"s3": None}),
+        }
+    )
+
+
+class _Index:
+    def __init__(self, place: IndexPlace, forks: ForkServer | None) -> None:
+        self._place, self._forks = place, forks
+        self._config = local_config(place.chosen)
+        self._folder = place.artifacts / f"shape-{place.chosen.number}"
+        self._server_end = ""
+        """How the server has ended, if it has."""
+
+    async def run(self) -> ExitCode:
+        place = self._place
+        bus = Bus(place.addresses, curve=place.curve)
+        uploader = Uploader(bus, (place.run_id, place.pod, time.time_ns()), place.chosen.number)
+        try:
+            with Interrupts() as interrupts:
+                await uploader.begin()
+                try:
+                    reason = await self._measured(interrupts)
+                except ConfigError as error:
+                    await uploader.end(str(error))
+                    return self._failed(str(error), ExitCode.BAD_CONFIG)
+                except AiperfError as error:
+                    reason = str(error)
+                if interrupts.count and not self._server_end:
+                    # The collector knows whether it was it that has stopped this.
+                    await uploader.end("stopped", await self._sent(uploader), is_tried_again=True)
+                    return ExitCode.INTERRUPTED
+                if reason and place.may_be_tried_again:
+                    await uploader.end(reason, is_tried_again=True)
+                else:
+                    await uploader.end(reason, await self._sent(uploader))
+        finally:
+            await bus.close()
+        return self._failed(reason, ExitCode.BENCHMARK_FAILED) if reason else ExitCode.OK
+
+    def _failed(self, reason: str, code: ExitCode) -> ExitCode:
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        return code
+
+    async def _sent(self, uploader: Uploader) -> tuple[IndexFile, ...]:
+        """Send what the trials have left; nothing if none has ended."""
+        return await uploader.upload(self._folder, SENT) if self._has_trials else ()
+
+    @property
+    def _has_trials(self) -> bool:
+        return is_experiment(self._folder)
+
+    async def _measured(self, interrupts: Interrupts) -> str:
+        """Run all trials; why the attempt has failed, empty if it has not. Raises AiperfError."""
+        await self._wait_until_ready(interrupts)
+        if interrupts.count:
+            return "stopped"
+        watch = asyncio.create_task(self._watch_server(interrupts), name="watch the server")
+        try:
+            outcome = await self._run_local(interrupts)
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+        self._server_end = self._server_end or how_ended(self._place.server)
+        if self._server_end:
+            return f"the server {self._server_end}"
+        if outcome.state == RunState.FAILED:
+            return outcome.reason
+        trials = read_experiment_file(self._folder).trials if self._has_trials else ()
+        failed = (t for t in trials if t.state == RunState.FAILED)
+        return next(
+            (f"trial {t.number} failed: {t.reason}" for t in failed), outcome.artifact_error
+        )
+
+    async def _run_local(self, interrupts: Interrupts) -> RunOutcome:
+        chosen = self._place.chosen
+        trials = [each for each in chosen.shape.configs if isinstance(each, BenchmarkConfig)]
+        with folders.private_folder() as private:
+            run = LocalRun(
+                config=self._config,
+                topology=index_topology(trials),
+                options=RunOptions(ui="plain", secrets=self._place.secrets),
+                private=private,
+                artifacts=folders.make_folder(self._folder),
+                logs=self._folder / "logs",
+            )
+            run.write_files()
+            launch = LocalLaunch(run, SERVICE_COMMAND, self._forks)
+            try:
+                return await launch.run("", counting=lambda: nullcontext(interrupts))
+            finally:
+                log_tails.remove_empty(run.logs)
+
+    async def _watch_server(self, interrupts: Interrupts) -> None:
+        """Stop the run when the server has ended."""
+        while not self._server_end:
+            await asyncio.sleep(POLL_S)
+            self._server_end = how_ended(self._place.server)
+        interrupts.add()
+
+    async def _wait_until_ready(self, interrupts: Interrupts) -> None:
+        """Wait for the server, or an interrupt. Raises BenchmarkFailed if the server has ended or
+        takes too long."""
+        config = self._place.chosen.shape.configs[0]
+        assert isinstance(config, BenchmarkConfig)
+        target = config.deployment.target
+        pod = target_pod(config, ImagePlan("", ""))
+        assert pod is not None
+        assert pod.probe is not None
+        until_mono_s = time.monotonic() + target.ready_timeout / 1e9
+        said = "not tried"
+        while said and not interrupts.count:
+            if ended := how_ended(self._place.server):
+                raise BenchmarkFailed(f"the server {ended} before it was ready")
+            said = await asyncio.to_thread(_why_not_ready, target.port, pod.probe.path)
+            if said and time.monotonic() > until_mono_s:
+                raise BenchmarkFailed(
+                    f"the server is not ready after {format_duration(target.ready_timeout)} "
+                    f"(deployment.target.ready_timeout): {said}"
+                )
+            if said:
+                await asyncio.sleep(POLL_S)
+
+
+def _why_not_ready(port: int, path: str | None) -> str:
+    """Return why the server is not ready; empty if it is. Blocks."""
+    try:
+        if path is None:
+            socket.create_connection((LOOPBACK, port), timeout=PAGE_S).close()
+            return ""
+        with urlopen(f"http://{LOOPBACK}:{port}{path}", timeout=PAGE_S):
+            return ""
+    except HTTPError as error:
+        with error:
+            return f"{path}: status {error.code}"
+    except (OSError, URLError) as error:
+        return one_line(f"port {port}: {error}")

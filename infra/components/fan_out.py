@@ -1,0 +1,89 @@
+"""The Jobs of an experiment, and the collector that runs them."""
+
+from dataclasses import dataclass, replace
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from aiperf_svc.plan.fan_out import COLLECTOR
+from aiperf_svc.plan.pods import JobPlan, PodPlan
+from components.place import Place
+from components.pods import MountedNames, make_deployment, make_job, make_service
+
+
+@dataclass(frozen=True, kw_only=True)
+class FanOutArgs:
+    """The collector and the Jobs, and the places to create them in."""
+
+    collector: PodPlan
+    jobs: tuple[JobPlan, ...]
+    place: Place
+    base: Place
+    """Place for objects without pods."""
+    mounted: MountedNames
+
+
+class FanOut(pulumi.ComponentResource):
+    """Creates the collector with its Role, and the Jobs when it is ready to start them."""
+
+    collector: k8s.apps.v1.Deployment
+
+    def __init__(
+        self, name: str, args: FanOutArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:FanOut", name, None, opts)
+        base = args.base
+        account = k8s.core.v1.ServiceAccount(
+            COLLECTOR,
+            metadata=base.metadata(COLLECTOR, component=COLLECTOR),
+            automount_service_account_token=False,
+            opts=base.options(self),
+        )
+        role = k8s.rbac.v1.Role(
+            COLLECTOR,
+            metadata=base.metadata(COLLECTOR, component=COLLECTOR),
+            rules=_rules(args),
+            opts=base.options(self),
+        )
+        binding = k8s.rbac.v1.RoleBinding(
+            COLLECTOR,
+            metadata=base.metadata(COLLECTOR, component=COLLECTOR),
+            role_ref=k8s.rbac.v1.RoleRefArgs(
+                api_group="rbac.authorization.k8s.io",
+                kind="Role",
+                name=base.identity.name(COLLECTOR),
+            ),
+            subjects=[
+                k8s.rbac.v1.SubjectArgs(
+                    kind="ServiceAccount",
+                    name=base.identity.name(COLLECTOR),
+                    namespace=base.namespace,
+                )
+            ],
+            opts=base.depends_on(role).options(self),
+        )
+        service = make_service(args.collector, base, self)
+        self.collector = make_deployment(
+            args.collector,
+            args.place.depends_on(account, binding, service),
+            replace(args.mounted, account=base.identity.name(COLLECTOR)),
+            self,
+            is_replaced=True,
+        )
+        after = args.place.depends_on(self.collector)
+        for job in args.jobs:
+            make_job(job, after, args.mounted, self)
+        self.register_outputs({})
+
+
+def _rules(args: FanOutArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
+    """Rules that allow starting and stopping these Jobs, and seeing why their pods do not run."""
+    return [
+        k8s.rbac.v1.PolicyRuleArgs(
+            api_groups=["batch"],
+            resources=["jobs"],
+            resource_names=[args.base.identity.name(job.pod.name) for job in args.jobs],
+            verbs=["get", "patch"],
+        ),
+        k8s.rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods"], verbs=["list"]),
+    ]

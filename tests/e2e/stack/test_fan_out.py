@@ -1,0 +1,123 @@
+"""Shapes of an experiment as the indexes of a Job, on a real cluster."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_cluster import Cluster
+from real_runner import Runner
+from real_stack import Config, Stack
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+TTFT_MS = (20, 60, 100, 140, 180)
+KILLED, CRASHING = 1, 5
+"""Indexes of a server that is killed in its first attempt, and of one that ends at once."""
+KILL_SERVER = """import os, sys
+own = {1, os.getpid()}
+for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+    if pid not in own and b"mock_server" in open(f"/proc/{pid}/cmdline", "rb").read():
+        os.kill(pid, 9)
+        sys.exit()
+sys.exit(1)
+"""
+FOUND_S = 120.0
+
+
+def six_servers(benchmark: Config) -> None:
+    """Six servers as indexes of one Job, three of them at a time."""
+    args = [["--ttft", f"{each}ms", "--itl", "4ms", "--tokens", "8"] for each in TTFT_MS]
+    benchmark["experiment"] = {
+        "product": {"deployment.target.args": [*args, ["--no-such-flag"]]},
+        "parallel": 3,
+        "fan_out": "jobs",
+        "retries": 1,
+    }
+    benchmark["load"]["duration"] = "8s"
+
+
+def index_pods(cluster: Cluster, stack: str, index: int) -> list[dict[str, Any]]:
+    """The pods of an index that run, with their namespaces."""
+    return [
+        pod["metadata"]
+        for pod in cluster.pods_of(stack, "index-1")
+        if pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == str(index)
+        and pod["status"]["phase"] == "Running"
+    ]
+
+
+def kill_server(cluster: Cluster, stack: str, index: int) -> None:
+    """End the server of an index by SIGKILL, as soon as its pod runs."""
+    until = time.monotonic() + FOUND_S
+    while not (found := index_pods(cluster, stack, index)):
+        assert time.monotonic() < until, f"no pod of index {index} has run"
+    place = ("-n", found[0]["namespace"], found[0]["name"], "-c", "target")
+    cluster.kubectl("exec", *place, "--", "python", "-c", KILL_SERVER)
+
+
+@pytest.mark.gate
+def test_indexes_of_a_job_are_measured_and_one_that_fails_is_tried_again(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.use("bench-variants")
+    runner.change(six_servers)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        kill_server(cluster, runner.name, KILLED)
+        ended = command.end()
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    trials = found["results"]["trials"]
+    states = [trial["state"] for trial in trials]
+    assert states == ["done"] * len(TTFT_MS) + ["failed"], ended.errors
+    assert "the server ended with exit code 2 before it was ready" in trials[CRASHING]["reason"]
+    for trial, ttft_ms in zip(trials, TTFT_MS, strict=False):
+        measured_ms = trial["values"]["time_to_first_token_p50"]
+        assert ttft_ms <= measured_ms < ttft_ms + 40, trial
+    (folder,) = runner.artifacts.glob("*/")
+    assert len(list((folder / "trials").iterdir())) == len(TTFT_MS)
+    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
+
+
+def test_ctrl_c_keeps_the_trials_that_have_ended(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.use("bench-variants")
+    runner.change(six_servers)
+    runner.change(lambda benchmark: benchmark["experiment"].update(parallel=1))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for("trial 1 (")
+        command.wait_for("1 pod at work")
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert found["results"]["trials"][0]["state"] == "done"
+    assert len(found["results"]["trials"]) < len(TTFT_MS)
+    assert cluster.left_of(runner.name) == []
+
+
+def test_plain_pulumi_runs_all_indexes_and_removes_everything(
+    make_stack: Callable[[], Stack], cluster: Cluster, tmp_path: Path
+) -> None:
+    stack = make_stack()
+    stack.use("bench-variants")
+    stack.change(six_servers)
+    stack.change(lambda benchmark: benchmark["load"].update(duration="3s"))
+    stack.up()
+    status, results = stack.measure(stack.outputs(), tmp_path)
+    assert status.state == "done", status
+    assert [t["state"] for t in results["trials"]] == ["done"] * len(TTFT_MS) + ["failed"]
+    assert len(list((tmp_path / "trials").iterdir())) == len(TTFT_MS)
+    stack.destroy()
+    assert cluster.left_of(stack.name) == []

@@ -1,0 +1,305 @@
+"""Indexes with a real server beside them, and a collector with real sockets between them. Only the
+cluster is played."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object
+from aiperf_svc.adapters.jobs.server_files import BUILT
+from aiperf_svc.adapters.jobs.shape_uploads import Uploader
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.index_messages import IndexFile
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.workloads.loading import load_any
+
+JOB = "index-1-s"
+RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"
+INDEX_S = 90.0
+pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class PlayedCluster:
+    """A cluster that says of its one Job what the test wants."""
+
+    def __init__(self) -> None:
+        self.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        self.parallelism: list[int] = []
+
+    def see(self, name: str) -> JobSeen:
+        assert name == JOB
+        return self.seen
+
+    def set_parallelism(self, name: str, parallelism: int) -> None:
+        assert name == JOB
+        self.parallelism.append(parallelism)
+
+    def pods(self) -> list[Object]:
+        return []
+
+
+class Place:
+    """Two shapes of an experiment, and what their indexes and the collector share."""
+
+    def __init__(self, folder: Path, *, retries: int) -> None:
+        self.folder, self.retries = folder, retries
+        self.ports = {"RECORDS": free_port()}
+        self.api_port, self.server_port = free_port(), free_port()
+        keys = CurveKeys.make()
+        for name, service in (("collector", "records-manager"), ("index", "record-processor")):
+            (folder / name).mkdir()
+            keys.of([Service(service)]).save(folder / name)
+        args = "deployment.target.args"
+        config = {
+            "name": "variants",
+            "endpoint": {"url": "http://target", "model": "m", "streaming": True},
+            "load": {"duration": "1s", "concurrency": 2, "grace_period": "2s"},
+            "workers": {"max": 1},
+            "dataset": {"entries": 20, "output_tokens": {"mean": 4}},
+            "experiment": {
+                "product": {args: [["--ttft", "30ms", "--tokens", "4"], ["--no-such-flag"]]},
+                "repetitions": 2,
+                "fan_out": "jobs",
+                "retries": retries,
+            },
+            "deployment": {"target": {"kind": "mock", "port": self.server_port}},
+        }
+        self.config = folder / "config.yaml"
+        self.config.write_text(yaml.safe_dump(config))
+        self.cluster = PlayedCluster()
+
+    def addresses(self) -> Addresses:
+        return Addresses(base="tcp://127.0.0.1", ports=self.ports)
+
+    @contextlib.asynccontextmanager
+    async def collector(self) -> AsyncIterator[ResultsClient]:
+        """The collector at work, and a client of its API."""
+        artifacts = self.folder / "artifacts"
+        artifacts.mkdir(exist_ok=True)
+        context = RunContext(
+            run_id=RUN_ID,
+            instance="collector",
+            config=load_any(self.config),
+            topology=Topology("compact", (), 0, 0, "direct"),
+            addresses=self.addresses(),
+            artifacts=artifacts,
+            state=artifacts,
+            api_token=TOKEN,
+            api_port=self.api_port,
+            curve=CurveKeys.load(self.folder / "collector"),
+        )
+        jobs = (JobShapes(JOB, (1, 2)),)
+        cluster = cast(ClusterJobs, self.cluster)
+        collector = Collector(CollectorPlace(context=context, jobs=jobs, cluster=cluster))
+        task = asyncio.create_task(collector.run(), name="collector")
+        try:
+            url = f"http://127.0.0.1:{self.api_port}"
+            async with ResultsClient(url, token=TOKEN) as client:
+                await until(client, lambda _: True)
+                yield client
+        finally:
+            collector.end()
+            await task
+
+    async def index(self, number: int, *, failures: int = 0) -> subprocess.CompletedProcess[str]:
+        """How an index ends, which runs as in its pod."""
+        return await asyncio.to_thread(self._index, number, failures)
+
+    def _index(self, number: int, failures: int) -> "subprocess.CompletedProcess[str]":
+        own = self.folder / f"pod-{number}-{failures}"
+        (own / "server").mkdir(parents=True)
+        (own / "artifacts").mkdir()
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("AIPERF_")},
+            "AIPERF_CONFIG": str(self.config),
+            "AIPERF_SHAPES": "1,2",
+            "AIPERF_RETRIES": str(self.retries),
+            "AIPERF_FAILURES": str(failures),
+            "AIPERF_RUN_ID": RUN_ID,
+            "AIPERF_SERVICE_ID": f"{JOB}-{number}-{failures}",
+            "AIPERF_BUS": "tcp://127.0.0.1",
+            "AIPERF_PORTS": json.dumps(self.ports),
+            "AIPERF_CURVE_DIR": str(self.folder / "index"),
+            "AIPERF_ARTIFACTS": str(own / "artifacts"),
+            "AIPERF_SERVER": str(own / "server"),
+            "JOB_COMPLETION_INDEX": str(number),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        program = (sys.executable, "-m", "aiperf_svc")
+        subprocess.run((*program, "index-setup"), env=environ, check=True, timeout=INDEX_S)
+        with serving(own / "server", environ):
+            return subprocess.run(
+                (*program, "index"),
+                env=environ,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=INDEX_S,
+            )
+
+
+@contextlib.contextmanager
+def serving(folder: Path, environ: dict[str, str]) -> Iterator[None]:
+    """The server of an index, in its own container."""
+    process = subprocess.Popen((folder / "server_launcher", folder), env=environ)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(INDEX_S)
+
+
+async def until(client: ResultsClient, is_so: Any) -> Status:
+    async with asyncio.timeout(INDEX_S):
+        while True:
+            with contextlib.suppress(EnvironmentProblem):
+                status = await client.status()
+                if is_so(status):
+                    return status
+                await client.status(after=status.number, timeout_s=1.0)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, retries=0)
+
+
+async def test_what_indexes_measure_becomes_one_experiment(place: Place) -> None:
+    async with place.collector() as client:
+        good = await place.index(0)
+        assert good.returncode == ExitCode.OK, good.stderr
+        status = await client.status()
+        assert status.experiment is not None
+        assert (status.experiment.ended, status.experiment.failed) == (2, 0)
+        bad = await place.index(1)
+        assert bad.returncode == ExitCode.BENCHMARK_FAILED, bad.stderr
+        assert "the server ended with exit code 2 before it was ready" in bad.stderr
+        status = await until(client, lambda status: status.is_settled)
+        assert (status.state, status.artifact_error) == ("done", "")
+        summary = await client.summary()
+        await client.download_all(place.folder / "fetched")
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
+    assert "exit code 2" in summary["trials"][1]["reason"]
+    assert 30 <= summary["trials"][0]["values"]["time_to_first_token_p50"] < 90
+    fetched = place.folder / "fetched"
+    assert len(list((fetched / "trials").iterdir())) == 2
+    assert (fetched / "report.html").is_file()
+    assert json.loads((fetched / "experiment.json").read_bytes()) == summary
+
+
+async def test_an_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:
+    place = Place(tmp_path, retries=1)
+    async with place.collector() as client:
+        bad = await place.index(1)
+        assert bad.returncode == ExitCode.BENCHMARK_FAILED, bad.stderr
+        status = await client.status()
+        assert status.experiment is not None
+        assert status.experiment.ended == 0
+        await place.index(1, failures=1)
+        status = await client.status()
+        assert status.experiment is not None
+        assert (status.experiment.ended, status.experiment.failed) == (2, 2)
+
+
+async def test_a_collector_that_is_started_again_goes_on(place: Place) -> None:
+    async with place.collector():
+        assert (await place.index(0)).returncode == ExitCode.OK
+    place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
+    async with place.collector() as client:
+        status = await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert status.state == "done"
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
+
+
+async def test_a_cancelled_experiment_lets_no_index_run(place: Place) -> None:
+    async with place.collector() as client:
+        assert (await place.index(0)).returncode == ExitCode.OK
+        await client.cancel("by the test")
+        status = await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert (status.state, status.reason) == ("cancelled", "by the test")
+    assert [trial["number"] for trial in summary["trials"]] == [1, 3]
+    assert place.cluster.parallelism == [1, 0]
+
+
+@contextlib.asynccontextmanager
+async def uploading(place: Place, *, pod: str = "a") -> AsyncIterator[Uploader]:
+    bus = Bus(place.addresses(), curve=CurveKeys.load(place.folder / "index"))
+    try:
+        yield Uploader(bus, (RUN_ID, pod, 1), 1)
+    finally:
+        await bus.close()
+
+
+async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
+    sent = place.folder / "sent"
+    (sent / "trials").mkdir(parents=True)
+    (sent / "trials" / "one").write_bytes(b"x" * 3_000_000)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        (file,) = await uploader.upload(sent, ["trials"])
+        for broken in (
+            IndexFile(file.name, file.size, "0" * 64),
+            IndexFile(file.name, file.size + 1, file.sha256),
+            IndexFile("trials/two", 1, file.sha256),
+        ):
+            with pytest.raises(EnvironmentProblem, match="has not arrived as it was sent"):
+                await uploader.end("", (broken,))
+        with pytest.raises(EnvironmentProblem, match="is not in the list of files"):
+            await uploader.end("", ())
+        status = await client.status()
+    assert status.experiment is not None
+    assert status.experiment.ended == 0
+    assert not (place.folder / "artifacts" / "trials").exists()
+
+
+async def test_an_attempt_that_another_has_replaced_is_not_taken(place: Place) -> None:
+    async with place.collector(), uploading(place) as old, uploading(place, pod="b") as new:
+        await old.begin()
+        await new.begin()
+        with pytest.raises(EnvironmentProblem, match="another attempt of shape 1 has begun"):
+            await old.end("it failed")
+
+
+async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
+    async with place.collector(), uploading(place) as uploader:
+        await uploader.begin()
+        with pytest.raises(EnvironmentProblem, match="no name of a result"):
+            await uploader.end("", (IndexFile("../x", 1, ""),))
+
+
+async def test_who_has_no_key_is_not_heard(place: Place) -> None:
+    bus = Bus(place.addresses(), curve=CurveKeys.make().of([Service.RECORD_PROCESSOR]))
+    async with place.collector() as client:
+        uploader = Uploader(bus, (RUN_ID, "intruder", 1), 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await uploader.begin()
+        assert "0 pods at work" in (await client.status()).message
+    await bus.close(linger_ms=0)

@@ -1,0 +1,123 @@
+"""The launcher of servers in Jobs, compiled, with real processes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.adapters.jobs.server_files import BUILT, how_ended, write_server
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.fan_out import LAUNCHER, Server
+
+LIMIT_S = 20.0
+PRINTS = """import os, sys, json
+print(json.dumps([sys.argv[1:], os.environ.get("ONE"), os.environ.get("KEPT"), os.getcwd()]))
+"""
+pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
+
+
+@contextlib.contextmanager
+def launched(
+    folder: Path, cwd: Path, *command: str, env: dict[str, str] | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """The launcher with a command; told to end in the end."""
+    write_server(folder, Server(command, env or {}))
+    with again(folder, cwd) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def again(folder: Path, cwd: Path) -> Iterator["subprocess.Popen[str]"]:
+    """The launcher in a folder that is written."""
+    process = subprocess.Popen(
+        [folder / LAUNCHER, folder],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], "KEPT": "of the container"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until_ended(folder: Path) -> str:
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := how_ended(folder)):
+        assert time.monotonic() < deadline
+    return found
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """The folder of the launcher, and the working directory of the image."""
+    found = (tmp_path / "launch", tmp_path / "work")
+    for each in found:
+        each.mkdir()
+    return found
+
+
+def test_a_server_gets_its_arguments_and_variables_in_the_images_directory(
+    places: tuple[Path, Path],
+) -> None:
+    folder, work = places
+    given = ("a b", "", "$(X) 'é'")
+    with launched(folder, work, sys.executable, "-c", PRINTS, *given, env={"ONE": "1=2 3"}) as run:
+        assert run.stdout is not None
+        line = run.stdout.readline()
+    assert json.loads(line) == [list(given), "1=2 3", "of the container", str(work)]
+
+
+def test_its_end_is_said_and_the_launcher_stays(places: tuple[Path, Path]) -> None:
+    with launched(*places, "sh", "-c", "exit 3") as run:
+        assert until_ended(places[0]) == "ended with exit code 3"
+        assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(LIMIT_S) == 0
+
+
+def test_a_signal_that_ends_it_is_named(places: tuple[Path, Path]) -> None:
+    with launched(*places, "sh", "-c", "kill -9 $$"):
+        assert until_ended(places[0]) == "was ended by signal 9 (Killed)"
+
+
+def test_a_program_that_is_not_there_is_named(places: tuple[Path, Path]) -> None:
+    with launched(*places, "no-such-server"):
+        found = until_ended(places[0])
+    assert found == "cannot be started: no-such-server: No such file or directory"
+
+
+def test_a_container_that_is_started_again_was_killed(places: tuple[Path, Path]) -> None:
+    with launched(*places, "sleep", "60") as run:
+        deadline = time.monotonic() + LIMIT_S
+        while not (places[0] / "started").exists():
+            assert time.monotonic() < deadline
+        run.kill()
+    with again(*places) as run:
+        assert "killed with its container" in until_ended(places[0])
+        assert run.poll() is None
+
+
+def test_the_end_of_the_pod_ends_the_server(places: tuple[Path, Path]) -> None:
+    talks = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    with launched(*places, "sh", "-c", talks) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "up\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(LIMIT_S) == 0
+        assert run.stdout.readline() == "told\n"
+    assert how_ended(places[0]) == ""
+
+
+def test_an_image_without_the_launcher_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="built without a C compiler"):
+        write_server(tmp_path, Server(("x",), {}), launcher=tmp_path / "absent")

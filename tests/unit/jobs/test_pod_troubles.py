@@ -1,0 +1,104 @@
+"""What the pods and Jobs of a cluster say of indexes."""
+
+from typing import Any
+
+from aiperf_svc.adapters.jobs.cluster_jobs import job_seen
+from aiperf_svc.adapters.jobs.pod_troubles import NO_PODS, PodTroubles
+from aiperf_svc.core.experiments.fan_out import JobSeen
+
+JOB, OTHER = "index-1-s", "index-2-s"
+MISSING = {
+    "name": "target",
+    "image": "server:1",
+    "state": {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown: not found"}},
+}
+
+
+def pod(index: int, *, job: str = JOB, phase: str = "Pending", **status: Any) -> dict[str, Any]:
+    labels = {
+        "batch.kubernetes.io/job-name": job,
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    metadata = {"name": f"{job}-{index}", "labels": labels}
+    return {"metadata": metadata, "spec": {}, "status": {"phase": phase, **status}}
+
+
+def unplaced(index: int) -> dict[str, Any]:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+    }
+    return pod(index, conditions=[condition])
+
+
+def test_an_image_that_is_not_there_ends_a_job_of_which_nothing_has_run() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    found = troubles.look([pod(0, initContainerStatuses=[MISSING])], [JOB], now_s=0)
+    assert "image 'server:1' cannot be pulled" in found.hopeless[JOB]
+
+
+def test_one_pod_that_lacks_its_image_ends_no_job_of_which_another_has_run() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    listed = [pod(0, phase="Running"), pod(1, initContainerStatuses=[MISSING])]
+    assert troubles.look(listed, [JOB], now_s=0).hopeless == {}
+
+
+def test_a_pod_may_wait_for_room_while_another_runs() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    listed = [pod(0, job=OTHER, phase="Running"), unplaced(1)]
+    for now_s in (0, 600):
+        assert troubles.look(listed, [JOB, OTHER], now_s=now_s).hopeless == {}
+
+
+def test_a_pod_that_fits_nowhere_ends_its_job_when_nothing_else_runs_for_long() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    assert troubles.look([unplaced(0)], [JOB], now_s=0).hopeless == {}
+    assert troubles.look([unplaced(0)], [JOB], now_s=59).hopeless == {}
+    assert "fits on no node" in troubles.look([unplaced(0)], [JOB], now_s=60).hopeless[JOB]
+
+
+def test_a_job_that_makes_no_pods_ends() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    troubles.look([], [JOB], now_s=0)
+    assert troubles.look([], [JOB], now_s=60).hopeless == {JOB: NO_PODS}
+
+
+def test_a_failed_pod_says_why_once() -> None:
+    killed = {
+        "name": "index-1",
+        "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+    }
+    troubles = PodTroubles(unplaced_s=60)
+    listed = [pod(4, phase="Failed", containerStatuses=[killed])]
+    ((name, job, index, why),) = troubles.look(listed, [JOB], now_s=0).failed
+    assert (name, job, index) == ("index-1-s-4", JOB, 4)
+    assert "container index-1: OOMKilled, exit code 137" in why
+    assert troubles.look(listed, [JOB], now_s=1).failed == []
+
+
+def test_a_pod_that_its_deadline_has_ended_says_what_was_wrong_with_it() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    running = pod(0, phase="Running")
+    troubles.look([running, pod(1, initContainerStatuses=[MISSING])], [JOB], now_s=0)
+    late = pod(1, phase="Failed", reason="DeadlineExceeded", message="Pod was active too long")
+    (found,) = troubles.look([running, late], [JOB], now_s=60).failed
+    assert "DeadlineExceeded: Pod was active too long" in found[3]
+    assert "cannot be pulled" in found[3]
+
+
+def test_the_status_of_a_job_is_read() -> None:
+    status = {"completedIndexes": "0-2", "failedIndexes": "4", "active": 2, "terminating": 1}
+    found = job_seen({"metadata": {"name": JOB}, "status": status})
+    assert found == JobSeen(JOB, frozenset({0, 1, 2}), frozenset({4}), pods=3)
+    assert job_seen({"metadata": {"name": JOB}}) == JobSeen(JOB, frozenset(), frozenset(), pods=0)
+
+
+def test_only_a_failure_of_the_job_itself_is_one_of_all_its_indexes() -> None:
+    def failed(reason: str) -> str:
+        condition = {"type": "Failed", "status": "True", "reason": reason, "message": "m"}
+        return job_seen({"metadata": {"name": JOB}, "status": {"conditions": [condition]}}).problem
+
+    assert failed("FailedIndexes") == ""
+    assert failed("PodFailurePolicy") == "its Job has failed: PodFailurePolicy: m"

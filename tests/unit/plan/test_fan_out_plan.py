@@ -1,0 +1,211 @@
+"""The stack of an experiment in Jobs: which shapes share one, its pods, and what is refused."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from aiperf_svc.config.base import MINUTE_NS
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.fan_out import LAUNCH_DIR, server_of
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.planning import plan_any_stack
+from aiperf_svc.workloads.shapes import index_shapes
+
+ARGS = "deployment.target.args"
+GPU = "deployment.target.gpu"
+
+
+def benchmark(experiment: dict[str, Any] | None = None, **target: Any) -> dict[str, Any]:
+    return {
+        "name": "variants",
+        "endpoint": {"url": "http://target", "model": "m", "streaming": True},
+        "load": {"duration": "30s", "concurrency": 4},
+        "experiment": {
+            "product": {ARGS: [["--ttft", "1ms"], ["--ttft", "2ms"], ["--ttft", "3ms"]]},
+            "parallel": 2,
+            "fan_out": "jobs",
+            **(experiment or {}),
+        },
+        "deployment": {"target": {"kind": "mock", **target}},
+    }
+
+
+def planned(data: dict[str, Any], **how: Any) -> StackPlan:
+    config = parse_any(data, "the test")
+    return plan_any_stack(config, stack="bench", version="1.2.3", **how)
+
+
+def test_shapes_that_differ_in_arguments_and_variables_share_a_job() -> None:
+    env = "deployment.target.env"
+    plan = planned(benchmark({"zip": {f"{env}.A": ["1", "2"], f"{env}.B": ["x", "y"]}}))
+    (job,) = plan.jobs
+    assert job.shapes == (1, 2, 3, 4, 5)
+    assert job.pod.replicas == 2
+    (collector,) = plan.services
+    assert collector.env["AIPERF_JOBS"] == '{"index-1-bench":[1,2,3,4,5]}'
+
+
+def test_shapes_with_other_pods_have_jobs_of_their_own() -> None:
+    command = {"kind": "custom", "image": "server:1", "command": ["serve"]}
+    types = [{"type": "H100"}, {"type": "A100"}]
+    plan = planned(benchmark({"product": {GPU: types, ARGS: [["1"], ["2"]]}}, **command))
+    assert [job.shapes for job in plan.jobs] == [(1, 2), (3, 4)]
+    selectors = [job.pod.placement.node_selector for job in plan.jobs]
+    assert selectors == [{"nvidia.com/gpu.product": "H100"}, {"nvidia.com/gpu.product": "A100"}]
+    assert plan.totals.gpus == 2
+    assert [job.pod.name for job in plan.jobs] == ["index-1", "index-2"]
+
+
+def test_the_order_of_the_indexes_is_that_of_the_priority() -> None:
+    wanted = {"priority": [{ARGS: ["--ttft", "3ms"]}]}
+    first = planned(benchmark(wanted))
+    assert first.jobs[0].shapes == (1, 2, 3)
+    config = parse_any(benchmark(wanted), "the test")
+    assert index_shapes(config)[0].parameters == {ARGS: ["--ttft", "3ms"]}
+
+
+def test_the_pod_of_an_index_asks_for_the_services_and_the_server() -> None:
+    data = benchmark(cpu="3", memory="5Gi")
+    data["deployment"]["pods"] = {
+        "control": {"cpu": "100m", "memory": "256Mi"},
+        "worker": {"cpu": "200m", "memory": "256Mi"},
+        "record-processor": {"cpu": "300m", "memory": "256Mi"},
+    }
+    data["workers"] = {"max": 1}
+    (job,) = planned(data).jobs
+    assert job.pod.requests.cpu_millis == 600
+    assert job.pod.total.cpu_millis == 3600
+    assert job.pod.total.memory_bytes == (5 * 1024 + 768) * 2**20
+    setup, server = job.pod.preparations
+    assert (setup.is_beside, server.is_beside) == (False, True)
+    assert server.command == (f"{LAUNCH_DIR}/server_launcher", LAUNCH_DIR)
+
+
+def test_secrets_of_servers_are_references_in_their_container_only() -> None:
+    command = {"kind": "custom", "image": "server:1", "command": ["serve"]}
+    plan = planned(benchmark(**command, secret_env={"HF_TOKEN": "hubToken"}))
+    setup, server = plan.jobs[0].pod.preparations
+    assert server.secret_env["HF_TOKEN"].key == "hubToken"
+    assert "HF_TOKEN" not in plan.jobs[0].pod.secret_env | setup.secret_env
+    assert plan.secret_keys["target"] == ("hubToken",)
+    assert "curve" not in {volume.name for volume in server.volumes}
+
+
+def test_retries_are_attempts_of_an_index_and_its_pods_have_a_deadline() -> None:
+    data = benchmark({"retries": 2})
+    data["deployment"] |= {"ready_timeout": "2m"}
+    data["deployment"]["target"]["ready_timeout"] = "3m"
+    (job,) = planned(data).jobs
+    assert job.retries == 2
+    assert 60 * 5 + 30 < job.deadline_s < 60 * 10
+
+
+def test_the_ttl_must_cover_the_loads_that_follow_each_other() -> None:
+    data = benchmark({"parallel": 1})
+    data["deployment"] |= {"ttl": "11m", "ready_timeout": "5m"}
+    with pytest.raises(ConfigError, match="3 indexes take up to"):
+        planned(data)
+    data["experiment"]["parallel"] = "auto"
+    assert planned(data).times.load == MINUTE_NS
+
+
+def test_indexes_reach_the_collector_and_nothing_else() -> None:
+    plan = planned(benchmark())
+    (index,) = (policy for policy in plan.policies if policy.name == "index")
+    assert [rule.ports for rule in index.egress] == [(5557,)]
+    assert index.ingress == ()
+
+
+def test_drains_wait_for_the_collector_until_the_stack_is_gone() -> None:
+    plan = planned(benchmark())
+    assert plan.budget is not None
+    assert plan.budget.hold is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "custom", "image": "server:1"}, "deployment.target.command is needed"),
+        ({"replicas": 2}, "deployment.target.replicas is 2"),
+        ({"args": ["--key=$(KEY)"]}, r"references \$\(NAME\)"),
+        ({"placement": {"host_network": True}}, "placement.host_network"),
+    ],
+)
+def test_servers_that_cannot_be_in_a_job_are_refused(change: dict[str, Any], words: str) -> None:
+    data = benchmark({"product": {"deployment.target.env.A": ["1", "2"]}}, **change)
+    with pytest.raises(ConfigError, match=f"experiment.fan_out: jobs.*{words}"):
+        planned(data)
+
+
+def test_a_server_outside_the_stack_is_refused() -> None:
+    data = benchmark({"product": {"endpoint.url": ["http://a:1", "http://b:1"]}}, kind="none")
+    with pytest.raises(ConfigError, match="the server is in the pods of the Jobs"):
+        planned(data)
+
+
+def test_pages_of_others_are_refused() -> None:
+    data = benchmark()
+    data["telemetry"] = {"gpu_telemetry": ["http://node-1:9400/metrics"]}
+    with pytest.raises(ConfigError, match="telemetry has http://node-1:9400/metrics"):
+        planned(data)
+    data["telemetry"] = {"server_metrics": ["http://target:9000/metrics"]}
+    assert planned(data).jobs
+
+
+def test_a_tool_on_ranks_is_refused() -> None:
+    data = {
+        "name": "disks",
+        "workload": {"kind": "fio"},
+        "experiment": {"product": {"deployment.pods.rank.cpu": [1, 2]}, "fan_out": "jobs"},
+    }
+    with pytest.raises(ConfigError, match="measures inference servers"):
+        planned(data)
+
+
+def test_a_config_that_is_too_large_for_a_config_map_is_refused() -> None:
+    rows = [{ARGS: [f"--name={number:04}{'x' * 2000}"]} for number in range(600)]
+    data = benchmark({"explicit": rows, "product": {}, "parallel": 600})
+    with pytest.raises(ConfigError, match="a ConfigMap holds 1,000,000"):
+        planned(data)
+
+
+def test_the_server_of_each_shape_has_its_own_arguments() -> None:
+    config = parse_any(benchmark(), "the test")
+    configs = [each.configs[0] for each in index_shapes(config)]
+    servers = [server_of(each) for each in configs if isinstance(each, BenchmarkConfig)]
+    assert [each.command[-1] for each in servers] == ["1ms", "2ms", "3ms"]
+    assert servers[0].command[:2] == ("python", "-m")
+    assert "127.0.0.1" in servers[0].command
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [
+        ({"fan_out": "pods"}, "fan_out"),
+        ({"fan_out": "stacks", "parallel": 101}, "101 stacks at the same time"),
+        ({"parallel": 10_001}, "from 1 to 10000"),
+        (
+            {
+                "product": {},
+                "parallel": 1,
+                "search": {"parameter": "load.concurrency", "from": 1, "to": 9},
+            },
+            "leave out fan_out",
+        ),
+    ],
+)
+def test_experiments_that_do_not_fit_are_refused(experiment: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_config(benchmark(experiment), "the test")
+
+
+def test_trials_that_have_ended_before_are_in_no_index() -> None:
+    plan = planned(benchmark(), finished=(1, 3))
+    (job,) = plan.jobs
+    assert job.shapes == (1,)
+    found = index_shapes(parse_any(yaml.safe_load(plan.files["config.yaml"]), "the collector"))
+    assert [shape.trials[0].number for shape in found] == [2]
