@@ -61,7 +61,6 @@ def kill_server(cluster: Cluster, stack: str, index: int) -> None:
     cluster.kubectl("exec", *place, "--", "python", "-c", KILL_SERVER)
 
 
-@pytest.mark.gate
 def test_indexes_of_a_job_are_measured_and_one_that_fails_is_tried_again(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
@@ -107,6 +106,7 @@ def test_ctrl_c_keeps_the_trials_that_have_ended(
     assert cluster.left_of(runner.name) == []
 
 
+@pytest.mark.gate
 def test_plain_pulumi_runs_all_indexes_and_removes_everything(
     make_stack: Callable[[], Stack], cluster: Cluster, tmp_path: Path
 ) -> None:
