@@ -18,7 +18,7 @@ from aiperf_svc.adapters.exports.manifest import (
     list_files,
 )
 from aiperf_svc.adapters.messaging.bus import Bus, ProtocolMismatch, ask, decode, encode
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.protocol.index_messages import (
     CollectorReply,
     IndexBegun,
@@ -135,7 +135,7 @@ class Receiver:
             data: bytes = await self._sock.recv()
             try:
                 reply = await self._reply(decode(data))
-            except (ProtocolMismatch, EnvironmentProblem, OSError) as error:
+            except (ProtocolMismatch, AiperfError, OSError) as error:
                 log.warning("a message of an index was not taken: %s", error)
                 reply = CollectorReply(*self._header, problem=str(error))
             await self._sock.send(encode(reply))

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import time
 from collections import deque
@@ -209,7 +210,8 @@ class Collector:
         if is_experiment(folder):
             try:
                 own = self._trials.folder_of(shape)
-                own.rmdir()
+                # An earlier try to take it may have failed, on a full disk.
+                shutil.rmtree(own)
                 folder.rename(own)
             except OSError as error:
                 raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error

@@ -115,8 +115,9 @@ class Cluster:
         label = ("-l", f"{STACK_LABEL}={stack}")
         self.kubectl("delete", "namespace", *label, "--wait=false")
         self.kubectl(
-            "delete", "configmaps,deployments,services,secrets,serviceaccounts,networkpolicies,"
-            "poddisruptionbudgets,roles,rolebindings,ingresses", "-A", *label, "--wait=false",
+            "delete", "configmaps,deployments,jobs,services,secrets,serviceaccounts,"
+            "networkpolicies,poddisruptionbudgets,roles,rolebindings,ingresses", "-A", *label,
+            "--wait=false",
         )  # fmt: skip
 
 
