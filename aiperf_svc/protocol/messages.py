@@ -128,6 +128,8 @@ class WorkerCounts(Value, frozen=True):
     """Credits that ended because their client left, as the load asks for."""
     turns_completed: int = 0
     """Completed requests after which their conversations went on."""
+    longest_pause_ns: int = 0
+    """Longest think time that a conversation waited for, or still waits for."""
 
 
 class ClockEstimate(Value, frozen=True):

@@ -145,6 +145,7 @@ class LoadGenerator:
         """True while nothing is sent: after the stop, or while the load is held back."""
         self.granted = self.completed = self.errored = self.cancelled = self.abandoned = 0
         self.turns_completed = 0
+        self._longest_pause_ns = 0
         self.unsent = self.revoked = self.capped = 0
         self.max_in_flight = 0
         self._sent_before = self._retries_before = 0
@@ -241,7 +242,7 @@ class LoadGenerator:
         """Return the counts of this phase's credits so far."""
         client = self.client
         return WorkerCounts(
-            phase=Phase(self.phase),
+            Phase(self.phase),
             granted=self.granted,
             completed=self.completed,
             errored=self.errored,
@@ -260,6 +261,7 @@ class LoadGenerator:
             ended_near_steps=client.ended_near_steps - self._ended_near_steps_before,
             retries=client.retries - self._retries_before,
             held_back_ns=client.held_back_ns - self._held_back_before_ns,
+            longest_pause_ns=self._longest_pause_ns,
         )
 
     # --- from the client -------------------------------------------------------------------------
@@ -441,6 +443,7 @@ class LoadGenerator:
             due = session.next_by_clock(end + turn.delay_ns, self._turn_gap_ns)
         else:
             due = max(end + turn.delay_ns, session.due + turn.earliest_ns)
+        self._longest_pause_ns = max(self._longest_pause_ns, due - end)
         heapq.heappush(self._later, (due, next(self._order), session))
         self._run_due(time_ns())
 

@@ -52,3 +52,16 @@ async def test_conversations_that_a_duration_cuts_have_an_outcome(
     assert accounts["cancelled"] > 0
     assert accounts["lost"] == 0
     assert summary["request_count"]["avg"] == sent
+
+
+@pytest.mark.parametrize("prefill", [{}, {"prefill_concurrency": 3}])
+async def test_a_user_that_thinks_for_longer_than_the_run_is_a_held_user(
+    prefill: dict[str, int], tmp_path: Path
+) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 600_000}, count=10)
+    with server(ttft="20ms", tokens=2) as mock:
+        load = {"concurrency": 4, "duration": 0.5, "grace_period": 0} | prefill
+        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
+            summary = await run.results()
+    assert summary["request_count"]["avg"] == 4
+    assert "concurrency" not in [reason["check"] for reason in summary["aiperf_svc"]["reasons"]]

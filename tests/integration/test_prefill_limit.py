@@ -1,6 +1,7 @@
 """A limit on requests that wait for their first token, against a server that says how many did."""
 
 import itertools
+import json
 from pathlib import Path
 from random import Random
 from time import time_ns
@@ -56,6 +57,11 @@ async def test_no_more_requests_wait_for_a_first_token_than_allowed(tmp_path: Pa
     # ms are fewer than 24 users for 107 ms want, so users wait for a slot.
     assert 6 < truth["max_in_flight"] <= 24
     assert summary["capped_request_count"]["avg"] > 30
+    # Requests in flight are not what is limited, but the slots are full.
+    assert "concurrency_achievement" not in summary
+    checks = json.loads((tmp_path / "artifacts" / "verdict.json").read_text())["checks"]
+    (held,) = (check for check in checks if check["check"] == "concurrency")
+    assert held["measured"] < 0.3
 
 
 async def test_an_open_loop_and_its_conversations_have_the_limit_too(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency import held_over_time
-from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
+from aiperf_svc.core.stats.concurrency_held import (
+    SlotUse,
+    prefill_slot_use,
+    slot_use,
+)
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.timeline import timeline
@@ -196,6 +200,7 @@ def _evidence(
         bounds=ev.latency_bounds(rows, totals),
         receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
         held_ratio=use.ratio if use else None,
+        prefill_concurrency=load.prefill_concurrency,
         rate_ratio=ev.client_share(totals, accounts.unsent) if load.is_open_loop else None,
         arrivals_ratio=arrivals[0] if arrivals else None,
         arrivals_tolerance=arrivals[1] if arrivals else 0.0,
@@ -219,24 +224,31 @@ def _slot_use(
     context: FinishedRun,
     window: LoadWindow,
 ) -> SlotUse | None:
-    """Return the use of the concurrency slots. None in open loop, and if a run is shorter than one
-    typical request: its slots had no time to be refilled."""
+    """Return the use of the concurrency slots, or of those for prefill. None in open loop, and if a
+    run is shorter than one typical request: its slots had no time to be refilled."""
     load = context.config.load
     latency = metrics.get("request_latency")
     if load.is_open_loop or load.concurrency is None or latency is None:
         return None
-    if load.prefill_concurrency is not None:
-        # Its users wait for a slot, as they are meant to.
-        return None
-    use = slot_use(
-        rows,
-        totals,
-        clocks,
-        concurrency=load.concurrency,
-        worker_count=max(1, len(context.workers)),
-        begin_ns=window.steady_ns,
-        stop_ns=window.stop_ns,
-    )
+    given: dict[str, int] = {
+        "concurrency": load.concurrency,
+        "worker_count": max(1, len(context.workers)),
+        "stop_ns": window.stop_ns,
+        "longest_pause_ns": max(
+            (worker.account.counts.longest_pause_ns for worker in context.workers), default=0
+        ),
+    }
+    if load.prefill_concurrency is None:
+        use = slot_use(rows, totals, clocks, begin_ns=window.steady_ns, **given)
+    else:
+        use = prefill_slot_use(
+            rows,
+            totals,
+            clocks,
+            prefill_concurrency=load.prefill_concurrency,
+            begin_ns=max(window.steady_ns, window.begin_ns + load.prefill_ramp),
+            **given,
+        )
     usual_ms = latency.stat("p50") or 0.0
     return use if use is not None and use.window_s * 1e3 >= usual_ms else None
 
@@ -267,7 +279,7 @@ def _achieved(
     window: LoadWindow,
 ) -> dict[str, float]:
     numbers: dict[str, float] = {}
-    if use is not None:
+    if use is not None and context.config.load.prefill_concurrency is None:
         numbers["concurrency_achievement"] = use.ratio
     share, rate = ev.achieved_share(totals, accounts.unsent), context.requested_rate
     if share is not None and rate is not None:

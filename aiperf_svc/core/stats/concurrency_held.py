@@ -6,11 +6,17 @@ the ramp to the stop or, if a run ends by count, to the last start of a request,
 conversation, of the worker: until then every free slot had a next one. The available time is the
 worker's slots times that window. The used time is from connecting to the last byte. Think time of a
 conversation holds the slot too, but not the time for which a turn is late. A conversation between
-two turns at the stop is in its think time for no longer than the longest one seen: what comes after
-that is a turn that was not sent.
+two turns at the stop is in its think time for no longer than the longest one that a worker waited
+for: what comes after that is a turn that was not sent.
+
+With a limit on requests in prefill, users are meant to wait. Then what counts is the time in which
+a slot of a worker was free while one of its users waited. One such slot of several, idle for the
+whole window, is that share of the load at most.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -24,6 +30,9 @@ from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag
 
 Times = NDArray[np.int64]
+
+_PIECE: Final = 1 << 17
+"""Number of starts of requests that are merged with their ends at a time, which bounds memory."""
 
 
 class SlotUse(msgspec.Struct, frozen=True):
@@ -49,29 +58,84 @@ def slot_use(
     worker_count: int,
     begin_ns: int,
     stop_ns: int,
+    longest_pause_ns: int,
 ) -> SlotUse | None:
     """Compute the use over all workers, each with its share of `concurrency`. `begin_ns` is the end
-    of the ramp, `stop_ns` the end of sending, or 0 if a count ended it. None if there is no
-    window."""
-    last_begins = np.zeros(max(worker_count, len(totals.last_begin_by_worker)), dtype=np.int64)
-    last_begins[: len(totals.last_begin_by_worker)] = totals.last_begin_by_worker
-    # A worker that never sent anything had slots too.
-    stops = np.where(last_begins == 0, last_begins.max(), last_begins)
-    if stop_ns:
-        stops = np.full_like(stops, stop_ns)
-    ranks = np.arange(len(stops))
-    slots = (concurrency - ranks + worker_count - 1) // worker_count
-    slots = np.where(ranks < worker_count, np.maximum(slots, 0), 0)
+    of the ramp, `stop_ns` the end of sending, or 0 if a count ended it; `longest_pause_ns` is the
+    longest think time that a worker waited for. None if there is no window."""
+    stops = _stops(totals, worker_count, stop_ns)
+    slots = _dealt(concurrency, worker_count, len(stops))
     windows = np.maximum(stops - begin_ns, 0) / 1e9
     asked = float(slots @ windows)
     if asked <= 0:
         return None
-    used = (
-        _conversations(rows, clocks, begin_ns, stops)
-        if totals.is_multi_turn
-        else _requests(rows, clocks, begin_ns, stops)
-    )
+    if totals.is_multi_turn or longest_pause_ns:
+        held = _conversations(rows, clocks, longest_pause_ns)
+        used = _clipped(held.first, held.last, begin_ns, stops[held.worker])
+        for worker, due, taken in _later_turns(rows, clocks):
+            used -= _clipped(due, taken, begin_ns, stops[worker])
+    else:
+        used = _requests(rows, clocks, begin_ns, stops)
     return SlotUse(used, asked, asked / concurrency)
+
+
+def prefill_slot_use(
+    rows: PhaseRows,
+    totals: Totals,
+    clocks: ClockMap,
+    *,
+    concurrency: int,
+    prefill_concurrency: int,
+    worker_count: int,
+    begin_ns: int,
+    stop_ns: int,
+    longest_pause_ns: int,
+) -> SlotUse | None:
+    """Compute the use of prefill slots; a slot that is free counts as unused only while a user of
+    its worker waits. `begin_ns` is the end of both ramps; the rest is as in `slot_use`."""
+    stops = _stops(totals, worker_count, stop_ns)
+    slots = _dealt(prefill_concurrency, worker_count, len(stops))
+    users = _dealt(concurrency, worker_count, len(stops))
+    asked = float(slots @ (np.maximum(stops - begin_ns, 0) / 1e9))
+    if asked <= 0:
+        return None
+    has_turns = totals.is_multi_turn or longest_pause_ns
+    held = _conversations(rows, clocks, longest_pause_ns) if has_turns else None
+    unused = 0.0
+    for rank in np.flatnonzero(slots).tolist():
+        starts, first_tokens, ends = _prefills(rows, clocks, rank)
+        takes = starts
+        if held is not None:
+            mine = held.worker == rank
+            late = [times[1:] for times in _later_turns(rows, clocks, rank)]
+            # A user whose turn is late waits too: its slot is as if given back for that time.
+            takes = np.sort(np.concatenate([held.first[mine], *(taken for _, taken in late)]))
+            ends = np.sort(np.concatenate([held.last[mine], *(due for due, _ in late)]))
+        unused += _unused(
+            (starts, first_tokens),
+            (takes, ends),
+            slots=int(slots[rank]),
+            users=int(users[rank]),
+            begin_ns=begin_ns,
+            stop_ns=int(stops[rank]),
+        )
+    return SlotUse(asked - unused, asked, asked / prefill_concurrency)
+
+
+def _stops(totals: Totals, worker_count: int, stop_ns: int) -> Times:
+    """Return the end of each worker's window."""
+    last_begins = padded(totals.last_begin_by_worker, worker_count)
+    if stop_ns:
+        return np.full_like(last_begins, stop_ns)
+    # A worker that never sent anything had slots too.
+    return np.where(last_begins == 0, last_begins.max(), last_begins)
+
+
+def _dealt(count: int, worker_count: int, size: int) -> Times:
+    """Return each worker's share of `count`, dealt by rank."""
+    ranks = np.arange(size)
+    shares = np.maximum((count - ranks + worker_count - 1) // worker_count, 0)
+    return np.where(ranks < worker_count, shares, 0)
 
 
 def _requests(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Times) -> float:
@@ -84,39 +148,96 @@ def _requests(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Times) ->
     return used
 
 
-def _conversations(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Times) -> float:
+class _Held(msgspec.Struct, frozen=True):
+    """For how long each conversation held its slot, and of which worker."""
+
+    first: Times
+    last: Times
+    worker: Times
+
+
+def _conversations(rows: PhaseRows, clocks: ClockMap, longest_pause_ns: int) -> _Held:
     first = np.zeros(0, dtype=np.int64)
     last = np.zeros(0, dtype=np.int64)
     owner = np.zeros(0, dtype=np.int64)
     has_ended = np.zeros(0, dtype=np.int8)
-    late, longest_pause = 0.0, 0
     for chunk in rows.chunks(Population.SENT):
         worker, index = chunk["worker"], chunk["index"].astype(np.int64)
         size = int(index.max()) + 1
         first, last, owner = padded(first, size, 2**62), padded(last, size, 0), padded(owner, size)
         has_ended = padded(has_ended, size)
-        taken = _taken(chunk, clocks)
-        due = clocks.to_timing(chunk["due_wall_ns"], worker)
-        end = clocks.to_timing(chunk["end_wall_ns"], worker)
-        np.minimum.at(first, index, taken)
-        np.maximum.at(last, index, end)
+        np.minimum.at(first, index, _taken(chunk, clocks))
+        np.maximum.at(last, index, clocks.to_timing(chunk["end_wall_ns"], worker))
         owner[index] = worker
         is_end = (chunk["flags"] & np.uint16(Flag.LAST_TURN)) != 0
         has_ended[index[is_end | (chunk["outcome"] != Outcome.COMPLETED)]] = True
+    sent = last > 0
+    last[sent & ~has_ended.astype(np.bool_)] += longest_pause_ns
+    return _Held(first[sent], last[sent], owner[sent])
+
+
+def _later_turns(
+    rows: PhaseRows, clocks: ClockMap, rank: int | None = None
+) -> Iterator[tuple[Times, Times, Times]]:
+    """Yield worker, due time and start of turns after the first ones, of one worker or of all."""
+    for chunk in rows.chunks(Population.SENT):
         later = chunk["turn"] > 0
-        late += _clipped(due[later], taken[later], begin_ns, stops[worker[later]])
-        longest_pause = max(longest_pause, _longest_pause(index, chunk["turn"], due, end))
-    between = (last > 0) & ~has_ended.astype(np.bool_)
-    held_until = np.where(between, last + longest_pause, last)
-    return _clipped(first, held_until, begin_ns, stops[owner]) - late
+        if rank is not None:
+            later &= chunk["worker"] == rank
+        some = chunk.where(later)
+        due = clocks.to_timing(some["due_wall_ns"], some["worker"])
+        taken = _taken(some, clocks)
+        yield some["worker"], np.minimum(due, taken), taken
 
 
-def _longest_pause(index: Times, turn: NDArray[Any], due: Times, end: Times) -> int:
-    """Return the longest think time between two turns of one conversation in this chunk."""
-    order = np.lexsort((turn, index))
-    follows = (np.diff(index[order]) == 0) & (np.diff(turn[order].astype(np.int64)) == 1)
-    pauses = (due[order][1:] - end[order][:-1])[follows]
-    return max(0, int(pauses.max())) if len(pauses) else 0
+def _prefills(rows: PhaseRows, clocks: ClockMap, rank: int) -> tuple[Times, Times, Times]:
+    """Return when a worker's requests took their slots, gave them back, and ended, each in
+    ascending order."""
+    columns: tuple[list[Times], list[Times], list[Times]] = ([], [], [])
+    for chunk in rows.chunks(Population.SENT):
+        some = chunk.where(chunk["worker"] == rank)
+        worker = some["worker"]
+        end = clocks.to_timing(some["end_wall_ns"], worker)
+        first_token = clocks.to_timing(some["first_token_wall_ns"], worker)
+        given_back = np.where(first_token == 0, end, first_token)
+        for column, times in zip(columns, (_taken(some, clocks), given_back, end), strict=True):
+            column.append(times)
+    starts, first_tokens, ends = (np.sort(np.concatenate(column)) for column in columns)
+    return starts, first_tokens, ends
+
+
+def _unused(
+    prefills: tuple[Times, Times],
+    conversations: tuple[Times, Times],
+    *,
+    slots: int,
+    users: int,
+    begin_ns: int,
+    stop_ns: int,
+) -> float:
+    """Integrate the smaller of free slots and waiting users, in seconds. The two pairs are the
+    ascending times at which slots, and users, were taken and given back."""
+    if stop_ns <= begin_ns:
+        return 0.0
+    cuts = prefills[0][_PIECE::_PIECE]
+    cuts = np.concatenate([[begin_ns], cuts[(cuts > begin_ns) & (cuts < stop_ns)], [stop_ns]])
+    unused = 0.0
+    for start, stop in pairwise(cuts):
+        edges = []
+        for times in (*prefills, *conversations):
+            low, high = np.searchsorted(times, (start, stop), side="right")
+            edges.append(times[low:high])
+        at = np.concatenate([[start], np.unique(np.concatenate(edges)), [stop]])
+        free = np.clip(slots - _held_at(at[:-1], *prefills), 0, slots)
+        waiting = np.clip(users - _held_at(at[:-1], *conversations), 0, users)
+        unused += float(np.minimum(free, waiting) @ np.diff(at)) / 1e9
+    return unused
+
+
+def _held_at(at: Times, takes: Times, returns: Times) -> Times:
+    """Return how many of what was taken at `takes` had not been given back at each time."""
+    taken = np.searchsorted(takes, at, side="right").astype(np.int64)
+    return taken - np.searchsorted(returns, at, side="right")
 
 
 def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:

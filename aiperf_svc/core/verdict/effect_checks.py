@@ -144,12 +144,17 @@ def _held_back(e: Evidence) -> Reason:
 def _concurrency(e: Evidence) -> Reason | None:
     if e.held_ratio is None:
         return None
+    text = f"held {e.held_ratio:.1%} of the {e.concurrency or 0:,} concurrent users asked for"
+    if e.prefill_concurrency is not None:
+        text = (
+            f"left {1.0 - e.held_ratio:.1%} of the time of the {e.prefill_concurrency:,} slots for "
+            "prefill unused while users waited for one"
+        )
     return graded(
         "concurrency",
         1.0 - e.held_ratio,
         LOAD_SHORTFALL,
-        text=f"held {e.held_ratio:.1%} of the {e.concurrency or 0:,} concurrent users asked for, "
-        "between the end of the ramp and the stop",
+        text=f"{text}, between the end of the ramp and the stop",
         remedy=MORE_WORKERS,
     )
 

@@ -109,8 +109,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     receive_lag_ms: float = 0.0
     """p99 of the receive lag."""
     held_ratio: float | None = None
-    """Mean concurrency over the configured one in closed loop; None if the run is too short to
-    tell."""
+    """Mean concurrency over the configured one in closed loop, or the share of the time of prefill
+    slots in which none was free while a user waited; None if the run is too short to tell."""
+    prefill_concurrency: int | None = None
     rate_ratio: float | None = None
     """Rate over the due rate in open loop. Counts requests that the client sent, or tried to send
     to a target that did not accept them."""

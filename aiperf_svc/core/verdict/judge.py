@@ -62,7 +62,8 @@ def _other_cause(e: Evidence) -> _Cause | None:
     # Requests that failed for lack of local descriptors or ports are the client's own fault.
     if e.share(e.errored - e.no_resources) > LOAD_SHORTFALL[1]:
         return _Cause("target-failing", "look at the errors: the target failed, not the client")
-    if e.share(e.capped) > LOAD_SHORTFALL[1]:
+    is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
+    if not is_limited_on_purpose and e.share(e.capped) > LOAD_SHORTFALL[1]:
         return _Cause("", "raise load.concurrency, the cap that held requests back")
     return None
 

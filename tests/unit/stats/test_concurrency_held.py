@@ -1,12 +1,15 @@
 """A closed loop is judged by the slots it kept full, and the drain at its end is nobody's fault."""
 
+from typing import Any
+
 import fake_run
 import numpy as np
 import pytest
 
+from aiperf_svc.core.stats import concurrency_held
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
+from aiperf_svc.core.stats.concurrency_held import SlotUse, prefill_slot_use, slot_use
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag, Rows
@@ -19,17 +22,22 @@ def use(
     workers: int = 1,
     begin_ms: float = 0,
     stop_ms: float | None = None,
+    longest_pause_ms: float = 0,
+    prefill: int | None = None,
 ) -> SlotUse:
     phase, clocks = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap()
-    found = slot_use(
-        phase,
-        add_up(phase, clocks),
-        clocks,
-        concurrency=concurrency,
-        worker_count=workers,
-        begin_ns=fake_run.START_NS + round(begin_ms * fake_run.MS),
-        stop_ns=0 if stop_ms is None else fake_run.START_NS + round(stop_ms * fake_run.MS),
-    )
+    given: Any = {
+        "concurrency": concurrency,
+        "worker_count": workers,
+        "begin_ns": fake_run.START_NS + round(begin_ms * fake_run.MS),
+        "stop_ns": 0 if stop_ms is None else fake_run.START_NS + round(stop_ms * fake_run.MS),
+        "longest_pause_ns": round(longest_pause_ms * fake_run.MS),
+    }
+    totals = add_up(phase, clocks)
+    if prefill is None:
+        found = slot_use(phase, totals, clocks, **given)
+    else:
+        found = prefill_slot_use(phase, totals, clocks, prefill_concurrency=prefill, **given)
     assert found is not None
     return found
 
@@ -103,9 +111,15 @@ def test_think_time_at_the_stop_holds_the_slot() -> None:
     first = a_request(0, 10, index=0, turn=0)
     second = a_request(60, 70, index=0, turn=1)
     rows = np.concatenate([first, second])
-    assert use(rows, stop_ms=115).ratio == pytest.approx(1.0)
+    assert use(rows, stop_ms=115, longest_pause_ms=50).ratio == pytest.approx(1.0)
     # No think time is that long: a turn was due and not sent.
-    assert use(rows, stop_ms=150).ratio == pytest.approx(120 / 150)
+    assert use(rows, stop_ms=150, longest_pause_ms=50).ratio == pytest.approx(120 / 150)
+
+
+def test_a_think_time_that_is_longer_than_the_run_holds_the_slot() -> None:
+    rows = a_request(0, 10)
+    assert use(rows, stop_ms=100, longest_pause_ms=1000).ratio == pytest.approx(1.0)
+    assert use(rows, stop_ms=100, longest_pause_ms=1000, prefill=1).ratio == pytest.approx(1.0)
 
 
 def test_the_drain_after_the_last_conversation_has_begun_does_not_count() -> None:
@@ -126,3 +140,78 @@ def test_a_conversation_that_has_ended_has_no_think_time(end: dict[str, int]) ->
     first = a_request(0, 10, index=0, turn=0)
     second = a_request(60, 70, index=0, turn=1, **end)
     assert use(np.concatenate([first, second]), stop_ms=140).ratio == pytest.approx(0.5)
+
+
+# --- a limit on requests in prefill --------------------------------------------------------------
+
+
+def a_prefill(start_ms: float, first_ms: float, end_ms: float, **columns: int) -> Rows:
+    return fake_run.request(
+        start_ms=start_ms,
+        ttft_ms=first_ms - start_ms,
+        tokens=2,
+        gap_ms=end_ms - first_ms,
+        **columns,
+    )
+
+
+def test_users_that_wait_for_a_slot_lose_nothing() -> None:
+    # Four users, one slot: each prefill begins with the first token of the one before.
+    rows = np.concatenate([a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(20)])
+    assert use(rows, concurrency=4, prefill=1, stop_ms=200).ratio == pytest.approx(1.0)
+    assert use(rows, concurrency=4, prefill=1).ratio == pytest.approx(1.0)
+
+
+def test_a_free_slot_is_unused_only_while_a_user_waits() -> None:
+    rows = np.concatenate([a_prefill(0, 10, 100), a_prefill(10, 20, 100)])
+    # Both users read their responses: nobody waits for the slot.
+    assert use(rows, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(1.0)
+    assert use(rows, concurrency=3, prefill=1, stop_ms=100).ratio == pytest.approx(0.2)
+    # Of two slots one is free for 10 ms each while the third user waits, and both are for 80.
+    assert use(rows, concurrency=3, prefill=2, stop_ms=100).ratio == pytest.approx(0.5)
+
+
+def test_a_client_that_stands_still_leaves_prefill_slots_unused() -> None:
+    before = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(10)]
+    after = [a_prefill(n * 10, n * 10 + 10, n * 10 + 30) for n in range(15, 25)]
+    rows = np.concatenate(before + after)
+    # From 100 ms, when the last first token came, to 150 ms.
+    assert use(rows, concurrency=4, prefill=1, stop_ms=250).ratio == pytest.approx(0.8)
+
+
+def test_each_worker_has_its_own_prefill_slots() -> None:
+    rows = np.concatenate(
+        [a_prefill(n * 10, n * 10 + 10, n * 10 + 10, worker=0) for n in range(10)]
+    )
+    both = use(rows, concurrency=4, prefill=2, workers=2, stop_ms=100)
+    assert both.ratio == pytest.approx(0.5)
+
+
+def test_a_response_without_a_first_token_has_its_prefill_slot_to_its_end() -> None:
+    row = a_prefill(0, 10, 50)
+    row["first_token_wall_ns"] = 0
+    assert use(row, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(0.5)
+
+
+def test_a_user_that_thinks_does_not_wait_for_a_prefill_slot_and_one_that_is_late_does() -> None:
+    first = a_prefill(0, 10, 20, index=0, turn=0)
+    second = a_prefill(70, 80, 90, due_ms=60, index=0, turn=1, flags=LAST_TURN)
+    rows = np.concatenate([first, second])
+    # The turn is sent 10 ms after its due time; from 90 ms the user is free.
+    assert use(rows, prefill=1, stop_ms=90).ratio == pytest.approx(80 / 90)
+    assert use(rows, prefill=1, stop_ms=100).ratio == pytest.approx(0.8)
+    assert use(first, prefill=1, stop_ms=60).ratio == pytest.approx(20 / 60)
+
+
+def test_prefill_slots_are_counted_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    rows, now = [], 0.0
+    for _ in range(200):
+        now += float(random.uniform(5, 15))
+        rows.append(a_prefill(now, now + 5, now + float(random.uniform(10, 60))))
+    joined = np.concatenate(rows)
+    whole = use(joined, concurrency=4, prefill=2, stop_ms=now)
+    monkeypatch.setattr(concurrency_held, "_PIECE", 7)
+    pieces = use(joined, concurrency=4, prefill=2, stop_ms=now)
+    assert pieces.used_s == pytest.approx(whole.used_s)
+    assert whole.ratio < 1

@@ -225,6 +225,14 @@ def test_a_shortfall_that_something_else_explains_is_not_blamed_on_the_client(
     assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
 
 
+def test_prefill_slots_that_the_client_leaves_unused_are_not_blamed_on_the_slots() -> None:
+    verdict = judge(replace(CLOSED, held_ratio=0.8, prefill_concurrency=4, capped=5_000))
+    (reason,) = verdict.reasons
+    assert (verdict.verdict, reason.check) == ("invalid", "concurrency")
+    assert reason.text.startswith("left 20.0% of the time of the 4 slots for prefill unused")
+    assert "more workers" in reason.remedy
+
+
 def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> None:
     verdict = judge(replace(CLOSED, held_ratio=0.5, errored=5_000, no_resources=5_000))
     assert verdict.label == "invalid: client-bound"
