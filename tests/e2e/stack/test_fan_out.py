@@ -114,6 +114,7 @@ def test_plain_pulumi_runs_all_indexes_and_removes_everything(
     stack.use("bench-variants")
     stack.change(six_servers)
     stack.change(lambda benchmark: benchmark["load"].update(duration="3s"))
+    stack.change(lambda benchmark: benchmark["experiment"].update(retries=0))
     stack.up()
     status, results = stack.measure(stack.outputs(), tmp_path)
     assert status.state == "done", status
@@ -121,3 +122,25 @@ def test_plain_pulumi_runs_all_indexes_and_removes_everything(
     assert len(list((tmp_path / "trials").iterdir())) == len(TTFT_MS)
     stack.destroy()
     assert cluster.left_of(stack.name) == []
+
+
+def test_what_a_killed_runner_leaves_is_followed_to_its_end_and_removed(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.use("bench-variants")
+    runner.change(six_servers)
+    runner.change(lambda benchmark: benchmark["load"].update(duration="3s"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for("3 pods at work")
+        command.send(signal.SIGKILL)
+        command.end()
+    waited = runner.call("status", runner.name, "--wait")
+    assert waited.code == ExitCode.OK, waited.errors
+    assert "done: 6 trials, 1 failed" in waited.out
+    fetched = runner.call("results", runner.name)
+    assert fetched.code == ExitCode.BENCHMARK_FAILED, fetched.errors
+    assert "left out: trial 6" in fetched.out
+    removed = runner.call("gc", runner.name, "--yes")
+    assert removed.code == ExitCode.OK, removed.errors
+    assert cluster.left_of(runner.name) == []
