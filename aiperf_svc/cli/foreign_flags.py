@@ -88,7 +88,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "a trace is read as it is, without synthesis",
      "--synthesis-prefix-len-multiplier "
      "--synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
-     "--synthesis-output-len-multiplier --synthesis-max-isl --synthesis-max-osl "
+     "--synthesis-output-len-multiplier "
      "--omit-kv-hints --force-min-tokens"),
     ("other", "--replay-speedup", "--synthesis-speedup-ratio"),
     ("none", "synthetic prompts are made of common words", "--prompt-corpus"),

@@ -104,6 +104,10 @@ class Dataset(Model):
     """Maximum sent with each request; values in a dataset file take precedence."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     """Tokens for each hash id of a trace: 512 in a Mooncake trace, 16 in a Bailian trace."""
+    max_input_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Rows of a trace with longer prompts are left out."""
+    max_output_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Longer responses of a trace are asked for with this length."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Checksum of the public dataset's file; another file is refused. The usual file's is built
     in."""
@@ -127,6 +131,13 @@ class Dataset(Model):
             raise ValueError(
                 f"{{block_size}} needs {{kind}} mooncake_trace or bailian_trace, not {self.kind}"
             )
+        if self.kind not in TRACES:
+            for name in ("max_input_tokens", "max_output_tokens"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{{{name}}} needs {{kind}} {', '.join(TRACES[:-1])} or {TRACES[-1]}, "
+                        f"not {self.kind}"
+                    )
         synthetic = [name for name in SYNTHETIC_ONLY if self._is_set(name)]
         if synthetic and self.kind is not DatasetKind.SYNTHETIC:
             raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")

@@ -15,7 +15,7 @@ from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace
 from aiperf_svc.core.datasets.base import Lines, numbered
 from aiperf_svc.core.datasets.trace_checks import carried_by, check_conversations
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
-from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first
+from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first, limited
 from aiperf_svc.domain.errors import DatasetError
 
 FIRST_ROWS = 100
@@ -90,13 +90,15 @@ class TraceFile:
         """Read the rows that the load of a config sends. Raises DatasetError that names file and
         line."""
         units = self.format.units_per_second
-        rows = carried_by(config.endpoint, self.rows(block_size_of(config.dataset)))
+        dataset = config.dataset
+        rows = carried_by(config.endpoint, self.rows(block_size_of(dataset)))
+        rows = limited(rows, dataset.max_input_tokens, dataset.max_output_tokens)
         if config.load.fixed_schedule:
             rows = in_schedule(rows, config.load, units)
         index = index_rows(
             ((self._lines.line, row) for row in rows),
             units_per_second=units,
-            limit=config.dataset.entries,
+            limit=dataset.entries,
         )
         offsets = (
             config.load.fixed_schedule_start_offset,

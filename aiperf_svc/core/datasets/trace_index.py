@@ -50,7 +50,8 @@ class TraceIndex(msgspec.Struct, frozen=True):
     firsts: Int64s
     """First row of each entry, and at the end the number of rows."""
     left_out: int
-    """Number of rows without input or output tokens."""
+    """Number of rows without input or output tokens, or with longer prompts than the config
+    allows."""
 
     @property
     def entry_count(self) -> int:

@@ -67,7 +67,7 @@ class TracePrompts:
 
     @property
     def left_out(self) -> int:
-        """Number of rows that are no requests."""
+        """Number of rows that are not sent."""
         return self._index.left_out
 
     @property
@@ -154,10 +154,11 @@ class TracePrompts:
         turns = []
         for place, row, first in zip(places, rows, firsts, strict=True):
             prompt = row.written or Prompt(texts=(next(made),))
+            outputs = int(self.output_tokens[place])
             is_counted = row.written is None and self._texts.is_counted
             turns.append(
                 PromptTurn(
-                    msgspec.structs.replace(prompt, output_tokens=row.output_length),
+                    msgspec.structs.replace(prompt, output_tokens=None if outputs < 0 else outputs),
                     delay_ns=round((row.delay_ns or 0) / self._speedup),
                     earliest_ns=self._earliest_ns(place, row, first),
                     input_tokens=row.input_length if is_counted else -1,

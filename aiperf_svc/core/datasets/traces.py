@@ -70,6 +70,20 @@ def from_first(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
         yield row
 
 
+def limited(
+    rows: Iterable[TraceRow], max_input_tokens: int | None, max_output_tokens: int | None
+) -> Iterator[TraceRow]:
+    """Yield the rows within limits: a prompt that is too long loses its tokens, so that the row is
+    left out, and a response that is too long is cut. A prompt that the trace holds has no stated
+    length and is kept."""
+    for row in rows:
+        if max_input_tokens is not None and row.input_length > max_input_tokens:
+            row = msgspec.structs.replace(row, input_length=0)
+        if max_output_tokens is not None and (row.output_length or 0) > max_output_tokens:
+            row = msgspec.structs.replace(row, output_length=max_output_tokens)
+        yield row
+
+
 def _check_lengths(row: TraceRow, block_size: int) -> None:
     if not 0 <= row.input_length <= MAX_INPUT_TOKENS:
         raise DatasetError(

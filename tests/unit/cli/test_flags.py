@@ -135,13 +135,8 @@ def test_help_lists_every_choice(flag: Any) -> None:
 MLFLOW = ("--mlflow-tracking-uri", "http://m:5000")
 WANDB = ("--wandb-project", "bench")
 RATES = Path(__file__).parents[2] / "data" / "rate_series.csv"
-REPLAY = (
-    "--fixed-schedule",
-    "--input-file",
-    "trace.jsonl",
-    "--custom-dataset-type",
-    "mooncake_trace",
-)
+TRACE = ("--input-file", "trace.jsonl", "--custom-dataset-type", "mooncake_trace")
+REPLAY = ("--fixed-schedule", *TRACE)
 WARM = ("--warmup-request-count", "5")
 PREFILL = ("--streaming", "--prefill-concurrency", "2")
 USERS = ("--user-centric-rate", "7.5", "--num-users", "30", "--conversation-turn-mean", "4")
@@ -334,12 +329,11 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         "multi_turn",
     ),
     "--isl-block-size": (
-        (
-            *("--input-file", "x.jsonl", "--custom-dataset-type", "mooncake_trace"),
-            *("--isl-block-size", "64"),
-        ),
+        (*TRACE, "--isl-block-size", "64"),
         64,
     ),
+    "--synthesis-max-isl": ((*TRACE, "--synthesis-max-isl", "64"), 64),
+    "--synthesis-max-osl": ((*TRACE, "--synthesis-max-osl", "64"), 64),
     "--public-dataset": (("--public-dataset", "sharegpt"), "sharegpt"),
     "--dataset-order": (("--dataset-sampling-strategy", "shuffle"), "shuffled"),
     "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),

@@ -115,6 +115,41 @@ async def test_the_block_size_can_be_set(config: Config, tmp_path: Path) -> None
     assert (await build_dataset(config(dataset=given | {"block_size": 4}))).report.entries == 1
 
 
+@KINDS
+async def test_limits_leave_out_long_prompts_and_cut_long_responses(
+    config: Config, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "trace"
+    file.write_text(CONTENT[kind], newline="")
+    given = {"kind": kind, "file": str(file)}
+    without = await build_dataset(config(dataset=given))
+    prompts = await build_dataset(config(dataset=given | {"max_input_tokens": 8}))
+    assert [request["max_tokens"] for request in payloads(prompts)] == [5]
+    assert prompts.report.left_out == without.report.left_out + 1
+    responses = await build_dataset(config(dataset=given | {"max_output_tokens": 3}))
+    assert [request["max_tokens"] for request in payloads(responses)] == [3, 2]
+    assert responses.report.left_out == without.report.left_out
+
+
+async def test_a_turn_beyond_the_limit_is_left_out_of_its_session(
+    config: Config, tmp_path: Path
+) -> None:
+    file = tmp_path / "trace"
+    turns = [(5, {"timestamp": 0}), (90, {"delay": 1}), (7, {"delay": 1})]
+    rows = [{"session_id": "a", "input_length": n, "output_length": 4} | at for n, at in turns]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    given = {"kind": "mooncake_trace", "file": str(file), "max_input_tokens": 10}
+    dataset = await build_dataset(config(dataset=given, load={"fixed_schedule": True}))
+    assert [len(entry.turns) for entry in dataset.conversations] == [2]
+    assert dataset.report.left_out == 1
+
+
+@pytest.mark.parametrize("name", ["max_input_tokens", "max_output_tokens"])
+def test_a_limit_without_a_trace_is_refused(config: Config, name: str) -> None:
+    with pytest.raises(ValidationError, match=rf"{name}.* needs .*mooncake_trace.*, not single_t"):
+        config(dataset={"kind": "single_turn", "file": "f", name: 4})
+
+
 @pytest.mark.parametrize("kind", ["single_turn", "azure_trace"])
 def test_a_block_size_without_blocks_is_refused(config: Config, kind: str) -> None:
     with pytest.raises(ValidationError, match="block_size"):
