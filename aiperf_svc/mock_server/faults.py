@@ -12,7 +12,6 @@ from aiperf_svc.mock_server.replies import DONE, Draft, Ending, chunk, draft_err
 
 HUGE_BYTES = 4 * 1024 * 1024
 """Length of the text in the one event of `huge-chunk`."""
-_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 _HTML = b"<!doctype html><title>mock</title><p>This is not the API."
 
 
@@ -52,10 +51,7 @@ def malformed(draft: Draft) -> Draft:
 def invalid_utf8(draft: Draft) -> Draft:
     """Bytes that are no UTF-8 within a JSON string."""
     if draft.is_stream:
-        return _middle(
-            draft,
-            _EVENT % b"\xff\xfe",
-        )
+        return _with_text(draft, b"\xff\xfe")
     draft.body = draft.body[:-1] + b',"note":"\xff\xfe"}'
     return draft
 
@@ -69,10 +65,7 @@ def huge_chunk(draft: Draft) -> Draft:
     """One event (or body) of several MiB."""
     text = b"x" * HUGE_BYTES
     if draft.is_stream:
-        return _middle(
-            draft,
-            _EVENT % text,
-        )
+        return _with_text(draft, text)
     draft.body = draft.body[:-1] + b',"note":"%b"}' % text
     return draft
 
@@ -241,6 +234,8 @@ FAULTS: dict[str, Callable[[Draft], Draft]] = {
 }
 """Faults by name; beside them, `error-STATUS` (400 to 599) responds with that status."""
 
+_TEXT = re.compile(rb'"(?:content|reasoning_content|text|delta)":"')
+"""Where the text of a token begins, in the events of every endpoint type."""
 _FINISH_REASON = re.compile(rb'"finish_reason":"\w+"')
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens":\d+')
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -282,3 +277,11 @@ def _middle(draft: Draft, event: bytes) -> Draft:
     events[len(events) // 2 : len(events) // 2 + 1] = [event]
     draft.events = events
     return draft
+
+
+def _with_text(draft: Draft, text: bytes) -> Draft:
+    """The draft with more text at the beginning of its middle event's."""
+    if not draft.events:
+        return draft
+    event = draft.events[len(draft.events) // 2]
+    return _middle(draft, _TEXT.sub(lambda begin: begin[0] + text, event, count=1))

@@ -167,3 +167,21 @@ async def test_legal_responses_are_complete_and_unusual_ends_are_named(
     assert {FinishReason(line["metadata"]["finish_reason"]).name.lower() for line in rows} == {
         reason
     }
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
+@pytest.mark.parametrize("kind", ["chat", "completions", "responses", "messages"])
+async def test_a_text_that_is_no_utf8_fails_and_a_huge_one_does_not_at_every_endpoint(
+    tmp_path: Path, kind: str, http2: bool
+) -> None:
+    kinds = {}
+    for fault in ("invalid-utf8", "huge-chunk"):
+        with server(tokens=5, http2=http2) as mock:
+            settings = config(mock.url, concurrency=1, requests=2)
+            settings["endpoint"] |= {"model": f"mock-{fault}", "type": kind, "http2": http2}
+            async with stack(settings, tmp_path / fault) as run:
+                summary = await run.results()
+        (reasons, accounts) = summary["error_summary"], summary["aiperf_svc"]["accounts"]
+        kinds[fault] = (accounts["completed"], [reason["count"] for reason in reasons])
+        assert all("utf-8" in reason["error_details"]["message"] for reason in reasons)
+    assert kinds == {"invalid-utf8": (0, [2]), "huge-chunk": (2, [])}
