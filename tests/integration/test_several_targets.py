@@ -38,7 +38,7 @@ def least_in_flight() -> tuple[SeveralTargets, list[NotingTarget]]:
     made = SeveralTargets(
         [target, target],
         shift=0,
-        is_least_in_flight=True,
+        strategy="least_in_flight",
         on_end=lambda *_: None,
         on_timer=lambda _: None,
         on_batch=lambda *_: None,
