@@ -1,6 +1,7 @@
-"""Command lines of AIPerf: each flag is taken or named, and those of its docs move over."""
+"""Command lines of AIPerf move over, and the options of AIPerf and GuideLLM are taken or named."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ FLAGS = [
     for name in line.split()
 ]
 """Every name of a flag of `aiperf profile`, version 0.13.0."""
+GUIDELLM = Path(__file__).parents[3] / "docs" / "from-guidellm.md"
 
 
 def parser() -> Parser:
@@ -30,6 +32,25 @@ def parser() -> Parser:
 
 def own_flags() -> set[str]:
     return {name for action in parser()._actions for name in action.option_strings}
+
+
+def test_every_option_of_guidellm_is_on_its_page() -> None:
+    options = (Path(__file__).parent / "guidellm_0_8_options.txt").read_text().split()
+    rows = [line for line in GUIDELLM.read_text().splitlines() if line.startswith("| ")]
+    theirs = [row.split(" | ")[0] for row in rows]
+    missing = [
+        name
+        for name in options
+        if not any(re.search(re.escape(name) + r"(?![\w-]*\w)", each) for each in theirs)
+    ]
+    assert missing == []
+
+
+def test_every_flag_that_stands_for_one_of_guidellm_exists() -> None:
+    rows = [line for line in GUIDELLM.read_text().splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in re.findall(r"--[a-z][\w-]*", row.split(" | ")[1])}
+    assert len(named) > 40
+    assert named - own_flags() == set()
 
 
 def test_every_flag_of_aiperf_is_taken_or_named_and_never_both() -> None:
