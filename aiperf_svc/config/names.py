@@ -71,8 +71,15 @@ def nearest_key(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) ->
     sibling = nearest(name, keys_at(parents, root))
     if sibling:
         return ".".join((*parents, sibling))
-    same = [key for key in all_keys(root) if key.rpartition(".")[2] == name.replace("-", "_")]
+    same = keys_named(name, root)
     return same[0] if same else None
+
+
+def keys_named(name: str, root: type[BaseModel] = BenchmarkConfig) -> list[str]:
+    """Return every key of this name, those with the fewest parents first."""
+    plain = name.replace("-", "_")
+    same = (key for key in all_keys(root) if key.rpartition(".")[2] == plain)
+    return sorted(same, key=lambda key: key.count("."))
 
 
 def _plain(name: str) -> str:

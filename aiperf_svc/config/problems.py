@@ -9,9 +9,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.names import keys_at, nearest, nearest_key, type_at
+from aiperf_svc.config.names import keys_at, keys_named, nearest, nearest_key, type_at
 
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
+_MOST_PLACES = 3
+"""Most places of a key that a message names."""
 _SHOWN = 60
 """Most characters of a value that a message repeats."""
 
@@ -207,7 +209,11 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
 
 def _unknown_key(path: Sequence[str], value: object, root: type[BaseModel]) -> str:
     close = nearest_key(path, root)
-    if close:
+    if close == path[-1].replace("-", "_") and len(path) > 1:
+        # As that is what was written, its place is said, and where else such a key is.
+        places = [f"{close} (beside {path[0]})", *keys_named(close, root)[1:_MOST_PLACES]]
+        hint = f"; did you mean {_alternatives(places)}?"
+    elif close:
         hint = f"; did you mean {close}?"
     else:
         valid = keys_at(path[:-1], root)

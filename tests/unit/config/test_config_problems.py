@@ -7,6 +7,7 @@ import pytest
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.names import all_keys, nearest_key
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.loading import parse_any
 
 
 def refusal_of(data: dict[str, Any], **more: Any) -> str:
@@ -280,6 +281,20 @@ def test_a_key_is_called_what_its_user_calls_it() -> None:
     assert refusal_of(with_key("load.concurrency", 0), names=names).startswith("--concurrency: 0: ")
     message = refusal_of(with_key("slo.objectives", [{"metric": "m"}]), names=names)
     assert message == "--slo (slo.objectives.0): an objective needs max or min"
+
+
+def test_a_key_in_the_wrong_place_is_named_with_its_places() -> None:
+    workload = {"kind": "mpi-pingpong", "repetitions": 3}
+    with pytest.raises(ConfigError) as caught:
+        parse_any({"workload": workload}, "")
+    assert str(caught.value) == (
+        "workload.repetitions: unknown key (value 3); "
+        "did you mean repetitions (beside workload) or experiment.repetitions?"
+    )
+
+
+def test_the_key_with_the_fewest_parents_is_meant() -> None:
+    assert nearest_key(["endpoint", "duration"]) == "load.duration"
 
 
 def test_every_key_is_found_from_a_slip_of_the_pen() -> None:
