@@ -18,6 +18,7 @@ from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
+from aiperf_svc.core.telemetry.places import Place, each_once
 from aiperf_svc.core.telemetry.series import ServerLoad, server_load
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
@@ -27,6 +28,8 @@ TIMEOUT_S = 5.0
 FIRST_PAGES_S = 2.0
 """Longest time for which the load waits for the first page of each source: what a server counted
 before its first page was read is not known."""
+LOOK_UP_S = 1.0
+"""Longest time to find out whether a page's server is another page's."""
 LAST_PAGE_S = 1.0
 """Longest time for the last page, for which the results wait."""
 
@@ -45,7 +48,8 @@ class TelemetryReader:
         self._exporters = {url: each for each in config.telemetry.exporters for url in each.pages}
         self._stopping = asyncio.Event()
         self._replicas: list[list[SourceLog]] = []
-        """The pages of each name of the target that has several addresses."""
+        """The pages of each name of the target that has several addresses: of servers that have
+        other names too, under those that are read."""
         self._unread = 0
         """Sources of which no read has ended."""
         self._started = asyncio.Event()
@@ -100,31 +104,41 @@ class TelemetryReader:
 
     async def _read_all(self) -> None:
         tls = await asyncio.to_thread(tls_context, self._config.endpoint.tls)
-        found = await asyncio.gather(*map(self._by_address, self._sources))
-        self._sources = [source for sources in found for source in sources]
+        found = await asyncio.gather(*map(self._places_of, self._sources))
+        instead = each_once([place for places in found for place in places])
+        self._sources = list(dict.fromkeys(instead.values()))
+        self._replicas = [[instead[each.source] for each in s] for s in found if len(s) > 1]
         self._unread = len(self._sources)
         async with PageClient(tls) as client, asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
 
-    async def _by_address(self, source: SourceLog) -> list[SourceLog]:
-        """Return a source for each address of the target's name: each is a server of its own, to
-        which requests go in turn. The certificate of one that uses TLS has its name, so there the
-        name is read."""
-        if not source.is_guess or source.is_gpu or not source.url.startswith("http://"):
-            return [source]
+    async def _places_of(self, source: SourceLog) -> list[Place]:
+        """Return the source with its addresses, or of the target's name one for each address: each
+        is a server of its own, to which requests go in turn. The certificate of one that uses TLS
+        has its name, so there the name is read."""
+        host, port, is_tls = address_of(source.url)
+        is_target = source.is_guess and not source.is_gpu
+        # Pages are read without the proxy.
+        endpoint = self._config.endpoint.model_copy(update={"proxy": None})
+        config = self._config.model_copy(update={"endpoint": endpoint})
         try:
-            found = await look_up_apart(at_url(self._config, source.url))
-        except ConfigError:
-            return [source]
+            # The load waits for the first pages, and not for a resolver that is away.
+            async with asyncio.timeout(None if is_target else LOOK_UP_S):
+                found = await look_up_apart(at_url(config, source.url))
+        except (ConfigError, TimeoutError):
+            return [Place(source, frozenset({host}))]
         # A machine may have an address of either version of IP.
         hosts = [str(each.address[0]) for each in found if each.family == found[0].family]
-        if len(hosts) == 1:
-            return [source]
-        port = address_of(source.url).port
-        urls = [f"http://{f'[{h}]' if ':' in h else h}:{port}/metrics" for h in hosts[:MAX_SOURCES]]
-        self._replicas.append([SourceLog(url, is_guess=True) for url in urls])
-        return self._replicas[-1]
+        if not is_target or is_tls or len(hosts) == 1:
+            return [Place(source, frozenset(str(each.address[0]) for each in found))]
+        return [
+            Place(
+                SourceLog(f"http://{f'[{h}]' if ':' in h else h}:{port}/metrics", is_guess=True),
+                frozenset({h}),
+            )
+            for h in hosts[:MAX_SOURCES]
+        ]
 
     async def _follow(self, source: SourceLog, client: PageClient) -> None:
         reader = PageReader()

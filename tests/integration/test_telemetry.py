@@ -235,6 +235,36 @@ async def test_each_address_of_the_targets_name_is_a_server_with_a_page(
     assert logs[2].failure
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.1"])
+async def test_a_server_under_two_urls_is_read_and_counted_once(host: str) -> None:
+    async with pages(metrics="vllm:num_requests_running 2\n") as url:
+        port = url.rpartition(":")[2]
+        base = config(f"http://{host}:{port}", concurrency=1, requests=1)
+        logs = await read_once(with_telemetry(base, server_metrics=[url]))
+    assert [log.url for log in logs] == [f"{url}/metrics"]
+    assert server_load(logs).running == 2
+
+
+async def test_an_address_of_the_targets_name_that_is_named_too_is_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")  # Nothing listens on the third.
+    async with pages(metrics="vllm:num_requests_running 2\n") as url:
+        port = int(url.rpartition(":")[2])
+
+        def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+            found = hosts if host == "replicas" else (host,)
+            return [(socket.AF_INET, 1, 6, "", (each, port)) for each in found]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        base = config(f"http://replicas:{port}", concurrency=1, requests=1)
+        logs = await read_once(with_telemetry(base, server_metrics=[url]))
+    assert [log.url for log in logs] == [f"http://{host}:{port}/metrics" for host in hosts]
+    assert server_load(logs).running == 4
+    # That one has no page says something, as the others have one.
+    assert [log.has_pages for log in logs] == [True, True, False]
+
+
 async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path: Path) -> None:
     def gpu_page(number: int) -> str:
         return DCGM.replace(f'{POWER}gpu="0"', f'{POWER}gpu="0",n="0"').replace(
