@@ -146,6 +146,9 @@ def _url_problems(url: str) -> list[Problem]:
     except ValueError:
         text = "expected an address such as http://host:8000 or http://[::1]:8000"
         return [Problem("endpoint.url", f"{url!r}: {text}")]
+    if parts.password or parts.username:
+        text = "holds a name or password, which would be kept in clear in the results; "
+        return [Problem("endpoint.url", text + "use --api-key")]
     try:
         has_port = parts.port != 0
     except ValueError:
@@ -154,9 +157,6 @@ def _url_problems(url: str) -> list[Problem]:
         return [Problem("endpoint.url", f"{url!r}: expected a port from 1 to 65,535")]
     if not parts.hostname:
         return [Problem("endpoint.url", f"{url!r}: names no host; expected http://host:port")]
-    if parts.password or parts.username:
-        text = "holds a name or password, which would be kept in clear in the results; "
-        return [Problem("endpoint.url", text + "use --api-key")]
     if parts.query or parts.fragment:
         return [Problem("endpoint.url", f"{url!r}: expected no ? or # after the path")]
     return []

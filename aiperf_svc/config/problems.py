@@ -14,6 +14,8 @@ from aiperf_svc.config.names import keys_at, keys_named, nearest, nearest_key, t
 _KEY_NAME = re.compile(r"\{([a-z][a-z0-9_.]*)\}")
 _MOST_PLACES = 3
 """Most places of a key that a message names."""
+_USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+"""Name and password in a URL."""
 _SHOWN = 60
 """Most characters of a value that a message repeats."""
 
@@ -197,6 +199,8 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
         limit = context[name]
         return f"expected a number {word} {int(limit) if limit == int(limit) else limit:,}"
     if kind == "string_pattern_mismatch":
+        if _USERINFO.search(str(details["input"])):
+            return "expected no name or password: it would be in clear in every copy of the config"
         for beginning, text in _PATTERNS.items():
             if context["pattern"].startswith(beginning):
                 return f"expected {text}"
@@ -228,5 +232,5 @@ def _alternatives(names: Sequence[str]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    text = "nothing" if value is None else repr(value)
+    text = "nothing" if value is None else _USERINFO.sub("***@", repr(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -7,10 +7,12 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from contextlib import ExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -166,6 +168,47 @@ async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_repla
         pages, made = await fetched(*responses, times=3)
         assert [page.text for page in pages] == ["up 1\n"] * 3
         assert made == connections
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Mon, 01 Jan 0001 00:00:00 GMT",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Sun, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "now",
+    ],
+)
+async def test_a_date_that_no_clock_shows_is_no_distance_between_clocks(date: str) -> None:
+    (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
+    assert (page.failure, page.text, page.off_s) == ("", "up 1\n", 0.0)
+
+
+async def test_a_clock_that_is_an_hour_behind_is() -> None:
+    date = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
+    (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
+    assert page.off_s == pytest.approx(3600, abs=60)
+
+
+async def test_an_address_on_which_nothing_responds_does_not_keep_from_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with saying(WHOLE) as (url, _):
+        port = urlsplit(url).port
+        with socket.create_server((SECOND_HOST, port), backlog=0) as silent, ExitStack() as stack:
+            for _ in range(3):  # More than it takes before it is full, and drops what comes.
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(silent.getsockname())
+
+            def getaddrinfo(*_asked: Any, **_more: Any) -> list[Any]:
+                hosts = (SECOND_HOST, "127.0.0.1")
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+
+            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+            async with PageClient(ssl.create_default_context()) as client:
+                page = await client.fetch(f"http://two:{port}/metrics", timeout_s=5)
+    assert (page.failure, page.text) == ("", "up 1\n")
 
 
 async def test_telemetry_that_breaks_is_named_and_fails_no_run(

@@ -25,6 +25,11 @@ PIECE_BYTES = 2**16
 MOST_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
+OTHER_VERSION_S = 0.25
+"""Time after which the other version of IP is tried too, as RFC 8305 recommends: a host's name may
+have an address on which nothing responds."""
+MAX_OFF_S = 366 * 24 * 3600.0
+"""A server's date that is further from ours is no reading of a clock."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _END_OF_HEAD = b"\r\n\r\n"
 _UNQUOTED = "/%:=&?~+!$,;'()*[]@"
@@ -95,8 +100,9 @@ class PageClient:
             if response.status not in _REDIRECTS or not response.location:
                 return response
             url = urljoin(url, response.location)
-            if urlsplit(url).scheme not in ("http", "https"):
-                raise ProtocolViolation(f"a redirect to {url}; expected http or https")
+            scheme = urlsplit(url).scheme
+            if scheme not in ("http", "https"):
+                raise ProtocolViolation(f"a redirect to {scheme}; expected http or https")
         raise ProtocolViolation(f"over {MOST_REDIRECTS} redirects")
 
     async def _get(self, url: str) -> _Response:
@@ -108,7 +114,10 @@ class PageClient:
                 pass  # The server may have closed it since the page before.
         host, port, is_tls = address_of(url)
         tls = self._tls if is_tls else None
-        return await self._exchange(url, *await asyncio.open_connection(host, port, ssl=tls))
+        opened = await asyncio.open_connection(
+            host, port, ssl=tls, happy_eyeballs_delay=OTHER_VERSION_S
+        )
+        return await self._exchange(url, *opened)
 
     async def _exchange(
         self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -192,6 +201,6 @@ def _header(raw: bytes, name: bytes) -> str:
 def _off_s(date: str, wall_ns: int) -> float:
     try:
         off_s = wall_ns / 1e9 - parsedate_to_datetime(date).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
-    return off_s if abs(off_s) > DATE_RESOLUTION_S else 0.0
+    return off_s if DATE_RESOLUTION_S < abs(off_s) < MAX_OFF_S else 0.0

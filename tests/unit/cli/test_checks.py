@@ -56,6 +56,7 @@ def test_a_right_config_has_no_problems() -> None:
         ({"url": "http://h:99999"}, "endpoint.url", "a port from 1 to 65,535"),
         ({"url": "http://h:0"}, "endpoint.url", "a port from 1 to 65,535"),
         ({"url": "http://h:abc"}, "endpoint.url", "a port from 1 to 65,535"),
+        ({"url": "http://user:pass@h:99999"}, "endpoint.url", "use --api-key"),
         ({"url": "http://[::1"}, "endpoint.url", "http://[::1]:8000"),
         ({"url": "http://h/a b"}, "endpoint.url", "no spaces"),
         ({"url": "http://exämple"}, "endpoint.url", "xn--"),

@@ -38,8 +38,18 @@ ONE_MISTAKE = {
     ),
     "a store whose address holds a key": (
         ("artifacts.s3", {"url": "s3://bucket", "endpoint_url": "http://id:key@minio:9000"}),
-        "artifacts.s3.endpoint_url: 'http://id:key@minio:9000': "
-        "expected an address such as http://host:8000",
+        "artifacts.s3.endpoint_url: 'http://***@minio:9000': "
+        "expected no name or password: it would be in clear in every copy of the config",
+    ),
+    "a page whose address holds a password": (
+        ("telemetry.server_metrics", ["http://user:pa@ss@host/metrics"]),
+        "telemetry.server_metrics.0: 'http://***@host/metrics': "
+        "expected no name or password: it would be in clear in every copy of the config",
+    ),
+    "a proxy whose address holds a password": (
+        ("endpoint.proxy", "http://user:pass@proxy:3128"),
+        "endpoint.proxy: 'http://***@proxy:3128': "
+        "expected no name or password: it would be in clear in every copy of the config",
     ),
     "a key where none belongs": (
         ("artifacts.s3", {"url": "s3://bucket", "secret_access_key": "k"}),
