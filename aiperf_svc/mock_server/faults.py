@@ -7,6 +7,7 @@ a model name that is no fault is an ordinary model. A fault spoils the draft of 
 import gzip
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aiperf_svc.mock_server.replies import DONE, Draft, Ending, chunk, draft_error
 
@@ -111,22 +112,24 @@ def empty(draft: Draft) -> Draft:
 
 
 def abort(draft: Draft) -> Draft:
-    """Half of the tokens, and then the finish reason of a server that aborts."""
+    """Half of the tokens, and then the end that a server states when it aborts. Refused where the
+    API has none: there `error-in-stream` is how a server gives up."""
     draft.events = draft.events[: max(1, len(draft.events) // 2)]
-    return _finished(draft, b"abort")
+    return _finished(draft, _ABORTED) or draft_error(400, "abort: this API states no such end")
 
 
 def content_filter(draft: Draft) -> Draft:
-    """All tokens, and a filter as the finish reason."""
-    return _finished(draft, b"content_filter")
+    """All tokens, and a filter as the finish reason. Refused where the API states none."""
+    found = _finished(draft, _FILTERED)
+    return found or draft_error(400, "content-filter: this API states no such end")
 
 
 def ends_at_once(draft: Draft) -> Draft:
     """A stream whose first token ends it: no content, and one token in the usage. A response that
     is no stream is empty."""
     draft.events, draft.body = [], b""
-    draft.tail = [_COMPLETION_TOKENS.sub(b'"completion_tokens":1', event) for event in draft.tail]
-    return _finished(draft, b"stop")
+    draft.tail = [_OUTPUT_TOKENS.sub(rb"\g<1>1", event) for event in draft.tail]
+    return _finished(draft, _STOPPED) or draft
 
 
 def compressed(draft: Draft) -> Draft:
@@ -236,8 +239,7 @@ FAULTS: dict[str, Callable[[Draft], Draft]] = {
 
 _TEXT = re.compile(rb'"(?:content|reasoning_content|text|delta)":"')
 """Where the text of a token begins, in the events of every endpoint type."""
-_FINISH_REASON = re.compile(rb'"finish_reason":"\w+"')
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens":\d+')
+_OUTPUT_TOKENS = re.compile(rb'("(?:completion|output)_tokens":)\d+')
 _LAST_CHUNK = b"0\r\n\r\n"
 _ERROR = re.compile(r"error-([45]\d\d)")
 
@@ -249,6 +251,39 @@ def find_fault(name: str) -> Callable[[Draft], Draft] | None:
         status = int(match[1])
         return lambda draft: draft_error(status, f"mock error {status}, as asked for")
     return FAULTS.get(name)
+
+
+class _End(NamedTuple):
+    """What a response states at its end, in each API."""
+
+    finish_reason: bytes
+    """Of OpenAI's completions."""
+    stop_reason: bytes
+    """Of Anthropic's messages; empty if they have no word for it."""
+    response: tuple[bytes, bytes, bytes, bytes]
+    """Of OpenAI's responses: the event, and the members in the order of `_RESPONSE_MEMBERS`."""
+
+
+_STOPPED = _End(b"stop", b"end_turn", (b"completed", b"completed", b"null", b"null"))
+_FILTERED = _End(
+    b"content_filter",
+    b"refusal",
+    (b"incomplete", b"incomplete", b"null", b'{"reason":"content_filter"}'),
+)
+_ABORTED = _End(
+    b"abort",
+    b"",
+    (b"failed", b"failed", b'{"code":"server_error","message":"mock abort"}', b"null"),
+)
+# TGI has a `finish_reason` too, with other words: none for these ends.
+_FINISH_REASON = re.compile(rb'("choices":\[\{.*"finish_reason":")\w+')
+_STOP_REASON = re.compile(rb'("stop_reason":")\w+')
+_RESPONSE_MEMBERS = (
+    re.compile(rb'(event: response\.|"type":"response\.)(?:completed|incomplete)(?=["\n])'),
+    re.compile(rb'("object":"response","created_at":\d+,"status":")\w+'),
+    re.compile(rb'("error":)null(?=,"incomplete_details")'),
+    re.compile(rb'("incomplete_details":)(?:null|\{[^}]*\})'),
+)
 
 
 def _half(draft: Draft, ending: Ending) -> Draft:
@@ -263,12 +298,26 @@ def _half(draft: Draft, ending: Ending) -> Draft:
     return draft
 
 
-def _finished(draft: Draft, reason: bytes) -> Draft:
-    """The draft with that finish reason; lists of its own, since events are shared."""
-    stated = b'"finish_reason":"%b"' % reason
-    draft.tail = [_FINISH_REASON.sub(stated, event) for event in draft.tail]
-    draft.body = _FINISH_REASON.sub(stated, draft.body)
-    return draft
+def _finished(draft: Draft, end: _End) -> Draft | None:
+    """The draft with that end; None if its API does not state it. The list is its own, since events
+    are shared."""
+    is_stated = False
+
+    def restated(part: bytes) -> bytes:
+        nonlocal is_stated
+        for pattern, to in (
+            (_FINISH_REASON, end.finish_reason),
+            (_STOP_REASON, end.stop_reason),
+            *zip(_RESPONSE_MEMBERS, end.response, strict=True),
+        ):
+            if to:
+                part, count = pattern.subn(rb"\g<1>" + to, part)
+                is_stated = is_stated or count > 0
+        return part
+
+    draft.tail = [restated(event) for event in draft.tail]
+    draft.body = restated(draft.body)
+    return draft if is_stated else None
 
 
 def _middle(draft: Draft, event: bytes) -> Draft:

@@ -103,3 +103,73 @@ def test_fault_rates_are_met_and_accounted() -> None:
     assert errors == pytest.approx(300, abs=60)  # four standard deviations
     assert malformed == pytest.approx(200, abs=51)
     assert (truth["errors"], truth["completed"]) == (errors, asked - errors)
+
+
+def _data(body: bytes) -> list[bytes]:
+    return [line[6:] for line in body.splitlines() if line.startswith(b"data: ")]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "status", "error", "details"),
+    [
+        ("abort", "failed", {"code": "server_error", "message": "mock abort"}, None),
+        ("content-filter", "incomplete", None, {"reason": "content_filter"}),
+    ],
+)
+def test_the_responses_api_states_an_end_as_a_status(
+    plain: RunningMockServer,
+    fault: str,
+    status: str,
+    error: object,
+    details: object,
+    is_stream: bool,
+) -> None:
+    asked = request_bytes("/v1/responses", input="x", stream=is_stream, model=f"mock-{fault}")
+    with connected(plain) as client:
+        code, body = client.send(asked).response()
+    whole = json.loads(_data(body)[-1] if is_stream else body)
+    if is_stream:
+        assert whole["type"] == f"response.{status}"
+        assert b"event: response.%b\n" % status.encode() in body
+        assert body.count(b"output_text.delta\n") == (1 if fault == "abort" else 3)
+        whole = whole["response"]
+    assert code == 200
+    assert (whole["status"], whole["error"], whole["incomplete_details"]) == (
+        status,
+        error,
+        details,
+    )
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_the_messages_api_states_a_filter_as_a_refusal(
+    plain: RunningMockServer, is_stream: bool
+) -> None:
+    asked = request_bytes(
+        "/v1/messages", messages=[], stream=is_stream, model="mock-content-filter"
+    )
+    with connected(plain) as client:
+        code, body = client.send(asked).response()
+    found = json.loads(_data(body)[-2] if is_stream else body)
+    assert code == 200
+    assert (found["delta"] if is_stream else found)["stop_reason"] == "refusal"
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("/v1/messages", "abort"),
+        ("/generate_stream", "abort"),
+        ("/generate_stream", "content-filter"),
+        ("/v1/embeddings", "content-filter"),
+    ],
+)
+def test_an_end_that_an_api_does_not_state_is_refused(
+    plain: RunningMockServer, path: str, fault: str
+) -> None:
+    asked = request_bytes(path, messages=[], inputs="x", input="x", headers={"X-Mock-Fault": fault})
+    with connected(plain) as client:
+        code, body = client.send(asked).response()
+    assert code == 400
+    assert f"{fault}: this API states no such end".encode() in body
