@@ -147,7 +147,7 @@ def test_the_messages_api_states_a_filter_as_a_refusal(
     plain: RunningMockServer, is_stream: bool
 ) -> None:
     asked = request_bytes(
-        "/v1/messages", messages=[], stream=is_stream, model="mock-content-filter"
+        "/v1/messages", messages=[], max_tokens=3, stream=is_stream, model="mock-content-filter"
     )
     with connected(plain) as client:
         code, body = client.send(asked).response()
@@ -168,7 +168,9 @@ def test_the_messages_api_states_a_filter_as_a_refusal(
 def test_an_end_that_an_api_does_not_state_is_refused(
     plain: RunningMockServer, path: str, fault: str
 ) -> None:
-    asked = request_bytes(path, messages=[], inputs="x", input="x", headers={"X-Mock-Fault": fault})
+    asked = request_bytes(
+        path, messages=[], max_tokens=3, inputs="x", input="x", headers={"X-Mock-Fault": fault}
+    )
     with connected(plain) as client:
         code, body = client.send(asked).response()
     assert code == 400
