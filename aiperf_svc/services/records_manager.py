@@ -154,6 +154,7 @@ class RecordsManager(ResultsService[RunProgress]):
         for sample in message.errors:
             self._add_error(sample)
         self.progress.add(rows)
+        self._client_series.count(rows)
         if self._detector is not None:
             self._detector.add(rows)
         self._last_arrival_mono_ns = mono_ns()
@@ -218,18 +219,14 @@ class RecordsManager(ResultsService[RunProgress]):
         self.progress.set_server(self._telemetry.server_load())
         self.progress.set_client(self._client_series.load(wall_ns()))
         if self.state in (RunState.PROFILING, RunState.DRAINING):
-            counts = [
-                c for each in self._counts.values() for c in each if c.phase is Phase.PROFILING
-            ]
-            self._client_series.sample(
-                wall_ns(),
-                in_flight=sum(c.in_flight for c in counts),
-                completed=sum(c.completed for c in counts),
-                errored=sum(c.errored for c in counts),
-            )
+            self._client_series.sample(wall_ns(), in_flight=self._in_flight())
         self.progress.tick(mono_ns())
         self._look_for_early_end()
         await self.repeat_requests()
+
+    def _in_flight(self) -> int:
+        counts = (c for each in self._counts.values() for c in each)
+        return sum(c.in_flight for c in counts if c.phase is Phase.PROFILING)
 
     def _look_for_early_end(self) -> None:
         if self._detector is None or self._early_end or self.state is not RunState.PROFILING:
@@ -283,6 +280,7 @@ class RecordsManager(ResultsService[RunProgress]):
         # Where a run fails, batches are still on their way: lines end where the columns do.
         self._takes_lines = False
         await self._telemetry.stop()
+        self._client_series.sample(wall_ns(), in_flight=self._in_flight(), is_last=True)
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)

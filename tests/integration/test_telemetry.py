@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 from arro3.io import read_parquet
-from in_one_loop import config, server, stack
+from in_one_loop import config, server, stack, talks
 
 from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES, FetchedPage, PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -377,6 +377,26 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     assert (folder / "metrics.om").read_text().endswith("# EOF\n")
     files = json.loads((folder / "manifest.json").read_text())["files"]
     assert "metrics.om" in json.dumps(files)
+
+
+async def test_the_last_samples_of_a_run_are_the_totals_of_its_results(tmp_path: Path) -> None:
+    # A worker takes a response whose events are no JSON for a whole one.
+    with server(tokens=3, malformed_rate=0.3) as mock:
+        dataset = talks(tmp_path, *[{"text": "Go on."}] * 3, count=50)
+        base = config(mock.url, dataset=dataset, concurrency=4, requests=50)
+        async with stack(with_telemetry(base), tmp_path) as run:
+            summary = await run.results()
+    last = {}
+    for line in (tmp_path / "artifacts" / "metrics.om").read_text().splitlines():
+        if line.startswith("aiperf_requests_"):
+            last[line.partition("{")[0]] = float(line.rpartition("} ")[2].split()[0])
+    errors = sum(entry["count"] for entry in summary["error_summary"])
+    assert errors
+    assert last == {
+        "aiperf_requests_completed_total": summary["request_count"]["avg"],
+        "aiperf_requests_errored_total": errors,
+        "aiperf_requests_in_flight": 0,
+    }
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

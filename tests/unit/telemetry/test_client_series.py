@@ -1,17 +1,20 @@
 """The series of the own services tell what the busiest one did, and who else had the CPU."""
 
+import numpy as np
 from fake_sources import at
 
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.client_series import ClientSeries
+from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import Service, Vitals
+from aiperf_svc.protocol.records import METRIC_DTYPE
 
 
-def last(series: ClientSeries, name: str, label: str) -> float:
+def last(series: ClientSeries, name: str, label: str = "") -> float:
     (number,) = [
         number
         for number, each in enumerate(series.log.series)
-        if each.series.name == name and label in dict(each.series.labels).values()
+        if each.series.name == name and (not label or label in dict(each.series.labels).values())
     ]
     return series.log.last(number)
 
@@ -22,7 +25,7 @@ def beat(series: ClientSeries, sender: str, second: float, **vitals: float) -> N
 
 
 def sample(series: ClientSeries, second: float, in_flight: int = 0) -> None:
-    series.sample(at(second), in_flight=in_flight, completed=0, errored=0)
+    series.sample(at(second), in_flight=in_flight)
 
 
 def test_the_busiest_of_a_kind_counts() -> None:
@@ -73,3 +76,26 @@ def test_a_page_is_made_once_a_second_and_of_services_that_are_there() -> None:
     beat(series, "worker-1", 9, cpu_fraction=0.2)
     sample(series, 10)
     assert last(series, client_series.CPU, "worker") == 0.2
+
+
+def test_the_last_page_has_the_totals_of_the_load_whenever_it_is_made() -> None:
+    series = ClientSeries()
+    beat(series, "worker-0", 0, cpu_fraction=0.9)
+    sample(series, 0)
+    ends = [
+        *[(Phase.PROFILING, Outcome.COMPLETED)] * 5,
+        *[(Phase.PROFILING, Outcome.ERRORED)] * 2,
+        (Phase.PROFILING, Outcome.CANCELLED),
+        (Phase.WARMUP, Outcome.COMPLETED),
+        (Phase.WARMUP, Outcome.ERRORED),
+    ]
+    rows = np.zeros(len(ends), METRIC_DTYPE)
+    rows["phase"], rows["outcome"] = zip(*ends, strict=True)
+    series.count(rows[:4])
+    series.count(rows[4:])
+    # Too soon after the page before, and after a second in which no service was heard.
+    for pages, second in ((2, 0.1), (3, 60.0)):
+        series.sample(at(second), in_flight=0, is_last=True)
+        assert len(series.log.wall_ns) == pages
+        assert last(series, client_series.COMPLETED) == 5
+        assert last(series, client_series.ERRORED) == 2
