@@ -49,6 +49,11 @@ def problem_of_joint(experiment: Experiment) -> str:
         return (
             "with {experiment.retries}, a trial would be run again without the others; leave it out"
         )
+    if experiment.fan_out != "stacks":
+        return (
+            "with {experiment.fan_out}: jobs, trials begin when the cluster has room and have no "
+            "common start; leave it out"
+        )
     if experiment.parallel != 1:
         return "{experiment.parallel}: all trials of a run are in one stack; leave it out"
     return ""

@@ -91,6 +91,10 @@ def test_each_target_can_have_a_server_of_its_own() -> None:
             {"targets": TARGETS, "experiment": {"repetitions": 2, "parallel": 2}},
             r"experiment\.parallel: all trials of a run are in one stack",
         ),
+        (
+            {"targets": TARGETS, "experiment": {"repetitions": 2, "fan_out": "jobs"}},
+            r"with experiment\.fan_out: jobs, trials begin when the cluster has room",
+        ),
     ],
 )
 def test_targets_that_make_no_sense_are_refused(more: dict[str, Any], words: str) -> None:
