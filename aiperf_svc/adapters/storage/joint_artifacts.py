@@ -91,7 +91,10 @@ def join(
 
 
 def _has_records(each: FinishedMember) -> bool:
-    return each.folder is not None and (each.folder / RECORDS).is_file()
+    # Without its summary, a run has broken off while its files were written.
+    if each.folder is None or each.summary is None:
+        return False
+    return (each.folder / RECORDS).is_file()
 
 
 def _part(each: FinishedMember) -> Part:

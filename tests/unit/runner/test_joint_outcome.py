@@ -103,6 +103,19 @@ def test_the_files_hold_every_run_and_an_exact_total(
     assert head == "metric,unit,eu,us,asia,total"
 
 
+def test_a_run_that_broke_off_between_its_files_is_in_no_total(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for name in ("eu", "us"):
+        content = write_run(tmp_path / name, name, 100)
+        made = outcome(summary=content if name == "eu" else None, artifacts=tmp_path / name)
+        runs.append(JointRun(name=name, where=name, outcome=made))
+    assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.BENCHMARK_FAILED
+    assert json.loads((tmp_path / "joint.json").read_bytes())["total_of"] == ["eu"]
+    assert "the total is without us" in capsys.readouterr().out
+
+
 def write_trials(folder: Path, *counts: int) -> RunOutcome:
     """Write an experiment whose trials have so many requests; one with none has failed."""
     rows = []
