@@ -112,7 +112,10 @@ class ShapeTrials:
         try:
             (self.folder / TRIALS).mkdir(exist_ok=True)
             for trial in (folder / TRIALS).glob("*"):
-                trial.rename(self.folder / TRIALS / trial.name)
+                place = self.folder / TRIALS / trial.name
+                if place.exists():  # of an earlier try, which failed after this move
+                    _remove(place)
+                trial.rename(place)
             self._take(folder)
             self.write_progress()
             for each in folder.iterdir():

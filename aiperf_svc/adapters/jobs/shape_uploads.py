@@ -88,6 +88,8 @@ class Uploader:
                 have = (await self._send(part)).have
                 if have >= entry.size:
                     return
+                if not data:
+                    raise EnvironmentProblem(f"{path} has become shorter while it was sent")
 
     async def _send(self, message: Message) -> CollectorReply:
         try:
@@ -115,14 +117,17 @@ class Receiver:
         *,
         folder_of: Callable[[int], Path],
         shapes: frozenset[int],
+        known: frozenset[int] = frozenset(),
         on_begin: Callable[[int, str], None],
         on_end: Callable[[IndexEnded, Path], Awaitable[bool]],
     ) -> None:
-        """`folder_of` returns the folder of a shape, beside which parts are kept. `on_end` is given
-        the end of an attempt and the folder with its whole files, and returns whether the outcome
-        of the shape is known, so that nothing more is taken for it."""
+        """`folder_of` returns the folder of a shape, beside which parts are kept. `known` are the
+        shapes whose outcome is known, of which nothing more is taken. `on_end` is given the end of
+        an attempt and the folder with its whole files, and returns whether the outcome of the shape
+        is known then."""
         self._sock = bus.bind(zmq.REP, Port.RECORDS)
-        self._header, self._folder_of, self._shapes = header, folder_of, shapes
+        self._header, self._folder_of = header, folder_of
+        self._shapes, self._known = shapes, set(known)
         self._on_begin, self._on_end = on_begin, on_end
         self._attempts: dict[int, tuple[str, int]] = {}
         """Sender and epoch of the latest attempt of each shape."""
@@ -146,8 +151,14 @@ class Receiver:
         shape, attempt = message.shape, (message.sender, message.epoch)
         if message.run_id != self._header[0] or shape not in self._shapes:
             raise EnvironmentProblem(f"shape {shape} of run {message.run_id!r} is not of this run")
-        if self._ended.get(shape) == attempt:
+        is_end = isinstance(message, IndexEnded)
+        if self._ended.get(shape) == attempt or (is_end and shape in self._known):
+            # It comes again: the response was late, or this collector was started again.
             return CollectorReply(*self._header)
+        if shape in self._known:
+            raise EnvironmentProblem(
+                f"the outcome of shape {shape} is known; nothing is left to do"
+            )
         if isinstance(message, IndexBegun):
             self._attempts[shape] = attempt
             await asyncio.to_thread(self._clear, shape)
@@ -161,7 +172,7 @@ class Receiver:
         folder = self._parts(shape)
         await asyncio.to_thread(self._check, folder, message.files)
         if await self._on_end(message, folder):
-            self._shapes -= {shape}
+            self._known.add(shape)
         self._ended[shape] = attempt
         await asyncio.to_thread(self._clear, shape)
         return CollectorReply(*self._header)

@@ -116,6 +116,11 @@ class FanOut:
         """How the experiment ends early."""
         self._is_over = False
 
+    @property
+    def is_ending(self) -> bool:
+        """True if the experiment ends early, so that nothing is tried again."""
+        return self._end is not None
+
     def begin(self) -> list[Instruction]:
         """Return the first instructions."""
         return self._next()

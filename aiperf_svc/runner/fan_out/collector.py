@@ -165,6 +165,9 @@ class Collector:
                     (context.run_id, COLLECTOR, context.epoch),
                     folder_of=self._trials.folder_of,
                     shapes=frozenset(range(1, len(self._shapes) + 1)),
+                    known=frozenset(
+                        n for n in range(1, len(self._shapes) + 1) if self._trials.has_all(n)
+                    ),
                     on_begin=self._begin,
                     on_end=self._take,
                 )
@@ -197,11 +200,13 @@ class Collector:
             shape, reason = ended.shape, one_line(ended.reason)
             self._running.pop(shape, None)
             self._told.add(ended.sender)
-            if ended.is_tried_again and not self._is_cancelling:
+            if ended.is_tried_again and not self._machine.is_ending:
                 log.info("shape %d: %s; it is tried again", shape, reason)
                 self._carry_out(self._machine.handle(ShapeTried(shape, reason)))
                 return False
-            await asyncio.to_thread(self._move, shape, folder, reason)
+            # One that was stopped keeps the trials that have ended, and has not failed.
+            failure = "" if ended.is_tried_again else reason
+            await asyncio.to_thread(self._move, shape, folder, failure)
             self._end_shape(shape)
             return True
 
@@ -248,15 +253,14 @@ class Collector:
             except EnvironmentProblem as error:
                 log.warning("%s", error)
             if self._state.is_final:
+                await self._let_nothing_follow()
                 await self._finish()
                 return
             await asyncio.sleep(POLL_S)
 
     async def _look(self) -> None:
         """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
-        for name in sorted(self._unset):
-            await asyncio.to_thread(self._cluster.set_parallelism, name, self._shares[name])
-            self._unset.discard(name)
+        await self._set_shares()
         pods = await asyncio.to_thread(self._cluster.pods)
         seen = [await asyncio.to_thread(self._cluster.see, job.name) for job in self._jobs]
         released = [name for name, share in self._shares.items() if share]
@@ -270,8 +274,28 @@ class Collector:
             ]
             events += seen
             events += [JobHopeless(*each) for each in found.hopeless.items()]
+            ended = {pod for pod, *_ in found.failed}
+            self._running = {n: pod for n, pod in self._running.items() if pod not in ended}
             for event in events:
                 self._carry_out(self._machine.handle(event))
+
+    async def _let_nothing_follow(self) -> None:
+        """Set what the cluster has not taken: after the last look, a Job may still make pods."""
+        try:
+            await self._set_shares()
+        except EnvironmentProblem as error:
+            log.warning("%s", error)
+
+    async def _set_shares(self) -> None:
+        """Tell the cluster each parallelism that it does not have. Raises EnvironmentProblem."""
+        for name in sorted(self._unset):
+            # What comes while the cluster is told is told it the next time.
+            self._unset.discard(name)
+            try:
+                await asyncio.to_thread(self._cluster.set_parallelism, name, self._shares[name])
+            except EnvironmentProblem:
+                self._unset.add(name)
+                raise
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for each in instructions:

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object
 from aiperf_svc.adapters.jobs.server_files import BUILT
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
@@ -29,6 +31,7 @@ from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.index_messages import IndexFile
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
+from aiperf_svc.runner.fan_out.index import SENT
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.loading import load_any
 
@@ -50,6 +53,8 @@ class PlayedCluster:
     def __init__(self) -> None:
         self.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
         self.parallelism: list[int] = []
+        self.is_told, self.may_respond = threading.Event(), threading.Event()
+        self.may_respond.set()
 
     def see(self, name: str) -> JobSeen:
         assert name == JOB
@@ -58,6 +63,8 @@ class PlayedCluster:
     def set_parallelism(self, name: str, parallelism: int) -> None:
         assert name == JOB
         self.parallelism.append(parallelism)
+        self.is_told.set()
+        assert self.may_respond.wait(INDEX_S)
 
     def pods(self) -> list[Object]:
         return []
@@ -66,7 +73,7 @@ class PlayedCluster:
 class Place:
     """Two shapes of an experiment, and what their indexes and the collector share."""
 
-    def __init__(self, folder: Path, *, retries: int) -> None:
+    def __init__(self, folder: Path, *, retries: int = 0, **experiment: Any) -> None:
         self.folder, self.retries = folder, retries
         self.ports = {"RECORDS": free_port()}
         self.api_port, self.server_port = free_port(), free_port()
@@ -86,6 +93,7 @@ class Place:
                 "repetitions": 2,
                 "fan_out": "jobs",
                 "retries": retries,
+                **experiment,
             },
             "deployment": {"target": {"kind": "mock", "port": self.server_port}},
         }
@@ -248,13 +256,86 @@ async def test_a_cancelled_experiment_lets_no_index_run(place: Place) -> None:
     assert place.cluster.parallelism == [1, 0]
 
 
+async def test_a_job_is_stopped_although_it_is_being_started(place: Place) -> None:
+    place.cluster.may_respond.clear()
+    async with place.collector() as client:
+        assert await asyncio.to_thread(place.cluster.is_told.wait, INDEX_S)
+        await client.cancel("by the test")
+        place.cluster.may_respond.set()
+        await until(client, lambda status: status.is_settled)
+    assert place.cluster.parallelism == [1, 0]
+
+
 @contextlib.asynccontextmanager
-async def uploading(place: Place, *, pod: str = "a") -> AsyncIterator[Uploader]:
+async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIterator[Uploader]:
     bus = Bus(place.addresses(), curve=CurveKeys.load(place.folder / "index"))
     try:
-        yield Uploader(bus, (RUN_ID, pod, 1), 1)
+        yield Uploader(bus, (RUN_ID, pod, 1), shape)
     finally:
         await bus.close()
+
+
+async def measured(place: Place) -> Path:
+    """What an index of the first shape has left. The collector has its trials too, of which its
+    experiment.json knows nothing."""
+    async with place.collector():
+        assert (await place.index(0)).returncode == ExitCode.OK
+    (place.folder / "artifacts" / NAME).unlink()
+    return place.folder / "pod-0-0" / "artifacts" / "shape-1"
+
+
+async def test_a_shape_is_taken_again_after_its_trials_were_and_could_not_be_noted(
+    place: Place,
+) -> None:
+    left = await measured(place)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await uploader.end("", await uploader.upload(left, SENT))
+        status = await client.status()
+    assert status.experiment is not None
+    assert (status.experiment.ended, status.experiment.failed) == (2, 0)
+
+
+async def test_with_stop_a_shape_that_is_stopped_keeps_the_trials_that_have_ended(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, on_failure="stop")
+    left = await measured(place)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=2)
+    async with (
+        place.collector() as client,
+        uploading(place) as stopped,
+        uploading(place, pod="b", shape=2) as failed,
+    ):
+        await stopped.begin()
+        await failed.begin()
+        await failed.end("the server is broken")
+        files = await stopped.upload(left, SENT)
+        await stopped.end("stopped", files, is_tried_again=True)
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({1}), pods=0)
+        status = await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert (status.state, status.reason.rpartition(": ")[2]) == (
+        "failed",
+        "stop, and shape 2 failed",
+    )
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
+
+
+async def test_an_end_that_comes_again_is_taken_by_a_collector_that_was_started_again_too(
+    place: Place,
+) -> None:
+    async with uploading(place) as uploader:
+        for _ in range(2):
+            async with place.collector() as client:
+                for _ in range(2):
+                    await uploader.end("it failed")
+                status = await client.status()
+                assert status.experiment is not None
+                assert (status.experiment.ended, status.experiment.failed) == (2, 2)
+                with pytest.raises(EnvironmentProblem, match="the outcome of shape 1 is known"):
+                    async with uploading(place, pod="b") as other:
+                        await other.begin()
 
 
 async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
