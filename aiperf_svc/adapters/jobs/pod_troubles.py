@@ -17,6 +17,7 @@ OF_TEMPLATE = frozenset(
 )
 """States that follow from the template of a pod."""
 NO_PODS = "the Job makes no pods; kubectl describe job says why"
+NOT_STARTED = "pod {} does not start; kubectl describe pod says why"
 
 
 class Troubles(NamedTuple):
@@ -49,6 +50,8 @@ class PodTroubles:
             job = job_of(pod)
             if pod.get("status", {}).get("phase") in ("Running", "Succeeded"):
                 self._started.add(job)
+            if waiting.get(job) == NO_PODS and pod.get("status", {}).get("phase") == "Pending":
+                waiting[job] = NOT_STARTED.format(pod["metadata"]["name"])
             for each in pod_problems(pod, self._unplaced_s):
                 self._lines[pod["metadata"]["name"]] = each.line
                 if each.state in OF_TEMPLATE:

@@ -141,6 +141,8 @@ class Collector:
         """Pods that have said themselves how they ended."""
         self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
         self._counted: set[int] = set()
+        self._earlier = 0
+        """Number of trials that had ended before this process began."""
         self._failed = 0
         self._number = 0
         self._changed = asyncio.Event()
@@ -243,6 +245,7 @@ class Collector:
         for shape in range(1, len(self._shapes) + 1):
             if self._trials.has_all(shape):
                 self._end_shape(shape)
+        self._earlier = len(self._counted)
 
     # --- what the cluster says -------------------------------------------------------------------
 
@@ -334,6 +337,7 @@ class Collector:
     def status(self) -> Status:
         """Return how far the experiment is."""
         ended, is_final = len(self._counted), self._state.is_final
+        here = ended - self._earlier
         passed_s = time.monotonic() - self._started_mono_s
         is_writing = is_final and not self._is_settled
         at_work = count(len(self._running), "pod")
@@ -375,7 +379,7 @@ class Collector:
                 total=self._total,
                 ended=ended,
                 failed=self._failed,
-                left_s=(self._total - ended) * passed_s / ended if ended else None,
+                left_s=(self._total - ended) * passed_s / here if here else None,
                 rows=tuple(self._rows),
             ),
         )

@@ -336,6 +336,8 @@ async def test_an_end_that_comes_again_is_taken_by_a_collector_that_was_started_
                 with pytest.raises(EnvironmentProblem, match="the outcome of shape 1 is known"):
                     async with uploading(place, pod="b") as other:
                         await other.begin()
+    # What ended before the collector was started again says nothing of its pace since then.
+    assert status.experiment.left_s is None
 
 
 async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:

@@ -65,6 +65,13 @@ def test_a_job_that_makes_no_pods_ends() -> None:
     assert troubles.look([], [JOB], now_s=60).hopeless == {JOB: NO_PODS}
 
 
+def test_a_pod_that_has_a_node_and_does_not_start_is_named() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    troubles.look([pod(0)], [JOB], now_s=0)
+    (said,) = troubles.look([pod(0)], [JOB], now_s=60).hopeless.values()
+    assert said == "pod index-1-s-0 does not start; kubectl describe pod says why"
+
+
 def test_a_failed_pod_says_why_once() -> None:
     killed = {
         "name": "index-1",
