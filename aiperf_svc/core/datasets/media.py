@@ -186,7 +186,9 @@ class _Pictures:
                 return media_of(scaled(file.data, *size, is_jpeg=is_jpeg), "image")
             except ValueError as error:
                 raise DatasetError(f"dataset.images.folder: {file.name}: {error}") from None
-        return self._known.setdefault(place, media_of(file.data, "image"))
+        if place not in self._known:
+            self._known[place] = media_of(file.data, "image")
+        return self._known[place]
 
 
 class _Sounds:
@@ -206,7 +208,9 @@ class _Sounds:
     def make(self, number: int, rng: np.random.Generator) -> Media:
         if self._files:
             place = self._chosen[number]
-            return self._known.setdefault(place, media_of(self._files[place].data, "audio"))
+            if place not in self._known:
+                self._known[place] = media_of(self._files[place].data, "audio")
+            return self._known[place]
         seconds, rate = max(0.1, self._seconds[number]), int(self._rates[number])
         samples = noise_samples(seconds, rate, self._sounds.channels, rng)
         if self._sounds.format == "mp3":

@@ -293,6 +293,22 @@ def test_the_pictures_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
     assert [base64.b64decode(each.data) for each in media] == [*files.values()] * 2
 
 
+@pytest.mark.parametrize("kind", ["image", "audio"])
+def test_a_file_of_a_folder_is_encoded_once_however_many_prompts_have_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_image = kind == "image"
+    data = png(3, 2, RNG(1)) if is_image else wav(0.1, 1_000, 1, RNG(1))
+    files = (MediaFile("a", data),)
+    folders = MediaFolders(pictures=files) if is_image else MediaFolders(sounds=files)
+    images = Images(folder="f") if is_image else Images()
+    encode, encoded = base64.b64encode, []
+    monkeypatch.setattr(base64, "b64encode", lambda data: encoded.append(data) or encode(data))
+    media = made(images, Sounds() if is_image else Sounds(folder="f"), 5, folders)
+    assert [each.data for each in media] == [encode(data).decode()] * 5
+    assert encoded == [data]
+
+
 def test_the_pictures_of_a_folder_are_scaled_where_a_size_is_given() -> None:
     folders = MediaFolders(pictures=(MediaFile("a.png", png(3, 2, RNG(1))),))
     images = Images(folder="f", width=Length(mean=30), height=Length(mean=20), format="jpeg")
