@@ -607,13 +607,15 @@ class SequenceSpan(Value, frozen=True):
 
 
 class ErrorSample(Value, frozen=True):
-    """Errors of one kind within a batch, with the first message."""
+    """Errors of one kind and target within a batch, with the first message."""
 
     phase: Phase
     kind: int
     status: int
     message: str
     count: int
+    target: int = 0
+    """Number of the target among those of a run: messages may name its address."""
 
 
 class LineDetails(Value, frozen=True):

@@ -91,7 +91,7 @@ class RecordsManager(ResultsService[RunProgress]):
             limit=context.inference.artifacts.jsonl_limit,
         )
         self._gaps = Histogram()
-        self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
+        self._errors: dict[tuple[Phase, int, int, int], ErrorSample] = {}
         self._takes_lines = True
         self._lost_records: dict[str, int] = {}
         self._health = HealthLog()
@@ -161,7 +161,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._arrived.set()
 
     def _add_error(self, sample: ErrorSample) -> None:
-        key = (sample.phase, sample.kind, sample.status)
+        key = (sample.phase, sample.kind, sample.status, sample.target)
         known = self._errors.get(key)
         if known is not None:
             sample = msgspec.structs.replace(known, count=known.count + sample.count)

@@ -170,7 +170,7 @@ EXAMPLES: tuple[Message, ...] = (
                 max_ns=2,
             ),
         ),
-        errors=(m.ErrorSample(Phase.PROFILING, kind=8, status=429, message="busy", count=1),),
+        errors=(m.ErrorSample(Phase.PROFILING, 8, 429, message="busy", count=1, target=2),),
         lost=(m.SequenceSpan("worker-4", 1, 5, 5),),
     ),
     st.RankAttached(

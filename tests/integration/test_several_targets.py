@@ -1,10 +1,13 @@
-"""Which of several targets the turns of a conversation go to."""
+"""Which of several targets the turns of a conversation go to, and whose errors are whose."""
 
+import socket
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from in_one_loop import config, stack
 
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
@@ -86,3 +89,20 @@ def test_nothing_is_kept_of_conversations_that_a_stop_ends_between_two_turns() -
     finally:
         tracemalloc.stop()
     assert after - before < 50_000
+
+
+async def test_errors_of_several_targets_are_counted_with_their_addresses(tmp_path: Path) -> None:
+    with socket.socket() as first, socket.socket() as second:
+        urls = []
+        for held in (first, second):  # Nobody listens there, and nobody else will.
+            held.bind(("127.0.0.1", 0))
+            urls.append(f"127.0.0.1:{held.getsockname()[1]}")
+        settings = config(f"http://{urls[0]}", concurrency=2, requests=20)
+        settings["endpoint"]["urls"] = [f"http://{urls[1]}"]
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    counts = {
+        error["error_details"]["message"].partition(": ")[0]: error["count"]
+        for error in summary["error_summary"]
+    }
+    assert counts == dict.fromkeys(urls, 10)

@@ -226,6 +226,6 @@ def _errors(rows: Rows, readers: Sequence[ResponseReader]) -> tuple[ErrorSample,
         key = (phase, kind, status, target)
         found.setdefault(key, [readers[i].message, 0])[1] += 1
     return tuple(
-        ErrorSample(Phase(phase), kind, status, message, count)
-        for (phase, kind, status, _), (message, count) in found.items()
+        ErrorSample(Phase(phase), kind, status, message, count, target)
+        for (phase, kind, status, target), (message, count) in found.items()
     )
