@@ -48,9 +48,8 @@ class ShapeTrials:
         `folder`."""
         self._config, self._shapes, self.folder = config, shapes, folder
         self._upload_into = upload_into
-        self._outcomes: dict[int, TrialOutcome] = {}
-        self._known: dict[int, TrialRow] = {}
-        """What the summaries need of these."""
+        self._rows: dict[int, TrialRow] = {}
+        """Trials that have ended, by number. Their results as a whole would be 100 KB each."""
 
     def folder_of(self, shape: int) -> Path:
         """Return the folder of a shape by its number, made if needed. Raises OSError."""
@@ -65,29 +64,29 @@ class ShapeTrials:
 
     def has_all(self, shape: int) -> bool:
         """True if every trial of a shape has an outcome."""
-        return all(t.number in self._outcomes for t in self._shapes[shape - 1].trials)
+        return all(t.number in self._rows for t in self._shapes[shape - 1].trials)
 
     @property
     def finished(self) -> frozenset[int]:
         """Numbers of the trials that ran to their end and left results."""
         return frozenset(
             number
-            for number, each in self._outcomes.items()
-            if each.state == RunState.DONE and each.summary is not None
+            for number, row in self._rows.items()
+            if row.outcome.state == RunState.DONE and row.measured is not None
         )
 
     def add_finished(self) -> None:
         """Take the trials of an experiment that is resumed; those that failed are run again. Raises
         ConfigError."""
         self.add(self.folder)
-        self._outcomes = {number: self._outcomes[number] for number in self.finished}
+        self._rows = {number: self._rows[number] for number in self.finished}
 
     def keep_whole_shapes(self) -> frozenset[int]:
         """Forget the trials of shapes that have others too, which are run again as a whole; return
         the numbers of the trials that are kept."""
         whole = [number for number in range(1, len(self._shapes) + 1) if self.has_all(number)]
         kept = frozenset(t.number for number in whole for t in self._shapes[number - 1].trials)
-        self._outcomes = {number: self._outcomes[number] for number in sorted(kept)}
+        self._rows = {number: self._rows[number] for number in sorted(kept)}
         return kept
 
     def add(self, folder: Path) -> None:
@@ -100,10 +99,11 @@ class ShapeTrials:
         """Take the trials that experiment.json of a folder lists and that are in that of the
         experiment."""
         from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+        from aiperf_svc.core.experiments.summary import row_of
 
-        for each in read_outcomes(self.folder, read_experiment_file(listed).trials):
-            self._outcomes[each.trial.number] = each
-            self._known.pop(each.trial.number, None)
+        for entry in read_experiment_file(listed).trials:
+            (found,) = read_outcomes(self.folder, (entry,))
+            self._rows[entry.number] = row_of(found)
 
     def move(self, shape: int) -> None:
         """Take the trials from the folder of a shape, and move them to those of the experiment.
@@ -130,7 +130,7 @@ class ShapeTrials:
         for folder in sorted((self.folder / SHAPES).glob("*")):
             if is_experiment(folder) and not folders.is_collecting(folder):
                 self.move(int(folder.name))
-        self._outcomes = {number: self._outcomes[number] for number in self.finished}
+        self._rows = {number: self._rows[number] for number in self.finished}
 
     @property
     def upload_into(self) -> str:
@@ -152,7 +152,7 @@ class ShapeTrials:
         from aiperf_svc.adapters.storage.uploads import upload
 
         s3 = self._config.artifacts.s3
-        if s3 is None or not self._outcomes:
+        if s3 is None or not self._rows:
             return ""
         manifest = read_manifest(self.folder)
         return upload(self.folder, manifest, s3, into=self.upload_into, environ=environ).url
@@ -160,31 +160,28 @@ class ShapeTrials:
     def fail(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
         """Record the trials of a shape that have not ended as failed; `with_stopped`: those too
         that were stopped."""
-        for trial in self._shapes[shape - 1].trials:
-            found = self._outcomes.get(trial.number)
-            if found is None or (with_stopped and found.state == RunState.CANCELLED):
-                failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
-                self._outcomes[trial.number] = failed
-                self._known.pop(trial.number, None)
+        from aiperf_svc.core.experiments.summary import row_of
 
-    def outcomes_of(self, shape: int) -> list[TrialOutcome]:
+        for trial in self._shapes[shape - 1].trials:
+            found = self._rows.get(trial.number)
+            if found is None or (with_stopped and found.outcome.state == RunState.CANCELLED):
+                failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
+                self._rows[trial.number] = row_of(failed)
+
+    def rows_of(self, shape: int) -> "list[TrialRow]":
         """Return what became of the trials of a shape that have ended."""
         trials = self._shapes[shape - 1].trials
-        return [self._outcomes[t.number] for t in trials if t.number in self._outcomes]
+        return [self._rows[t.number] for t in trials if t.number in self._rows]
 
     def write_progress(self) -> None:
         """Write experiment.json with the trials so far, and their links, for a runner that goes on
         after this one was killed. Raises EnvironmentProblem."""
         from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
 
-        write_progress(self.folder, self._config, self._rows())
+        write_progress(self.folder, self._config, self._in_order())
 
-    def _rows(self) -> "list[TrialRow]":
-        from aiperf_svc.core.experiments.summary import row_of
-
-        for number in self._outcomes.keys() - self._known.keys():
-            self._known[number] = row_of(self._outcomes[number])
-        return [self._known[number] for number in sorted(self._outcomes)]
+    def _in_order(self) -> "list[TrialRow]":
+        return [self._rows[number] for number in sorted(self._rows)]
 
     def write(self, run_id: str) -> dict[str, Any] | None:
         """Write the files of the experiment, and return the content of experiment.json; None if no
@@ -198,9 +195,9 @@ class ShapeTrials:
             folders.remove_if_empty(each)
         with suppress(OSError):
             (self.folder / SHAPES).rmdir()
-        if not self._outcomes:
+        if not self._rows:
             return None
-        write_experiment(self.folder, self._config, summarise_rows(self._rows()))
+        write_experiment(self.folder, self._config, summarise_rows(self._in_order()))
         write_manifest(self.folder, run_id)
         content: dict[str, Any] = msgspec.json.decode((self.folder / NAME).read_bytes())
         return content

@@ -27,6 +27,7 @@ from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.ttl.deadline import ApiServer, url_of_api
+from aiperf_svc.core.experiments import combinations
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
     Event,
@@ -41,7 +42,6 @@ from aiperf_svc.core.experiments.fan_out import (
     ShapeTried,
 )
 from aiperf_svc.core.experiments.headline import headline
-from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
@@ -228,13 +228,13 @@ class Collector:
             self._trials.write_progress()
 
     def _end_shape(self, shape: int) -> None:
-        outcomes = self._trials.outcomes_of(shape)
-        for each in outcomes:
-            if each.trial.number not in self._counted:
-                self._counted.add(each.trial.number)
+        rows = self._trials.rows_of(shape)
+        for each in rows:
+            if each.number not in self._counted:
+                self._counted.add(each.number)
                 self._rows.append(_row(each))
-                self._failed += each.state == RunState.FAILED
-        has_failed = any(each.state == RunState.FAILED for each in outcomes)
+                self._failed += each.outcome.state == RunState.FAILED
+        has_failed = any(each.outcome.state == RunState.FAILED for each in rows)
         self._carry_out(self._machine.handle(ShapeEnded(shape, has_failed)))
         self._note_change()
 
@@ -250,11 +250,15 @@ class Collector:
     # --- what the cluster says -------------------------------------------------------------------
 
     async def _follow_jobs(self) -> None:
+        said = ""
         while not self._is_settled:
             try:
                 await self._look()
+                said = ""
             except EnvironmentProblem as error:
-                log.warning("%s", error)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s", said)
             if self._state.is_final:
                 await self._let_nothing_follow()
                 await self._finish()
@@ -421,8 +425,8 @@ class Collector:
         return json.loads(path.read_bytes()) if path.exists() else None
 
 
-def _row(outcome: TrialOutcome) -> TrialRow:
-    measured = None if outcome.summary is None else read_summary(outcome.summary)
+def _row(found: combinations.TrialRow) -> TrialRow:
+    outcome, measured = found.outcome, found.measured
     return TrialRow(
         number=outcome.trial.number,
         parameters=outcome.trial.parameters,
