@@ -16,7 +16,7 @@ from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.problems import Problem
-from aiperf_svc.config.prompts import Images, Passages, Turns
+from aiperf_svc.config.prompts import SIDE, Passages, Turns
 from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
@@ -217,8 +217,8 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
         (dataset.get("passages"), "number", Passages().number),
         (dataset.get("passages"), "tokens", Passages().tokens),
         (dataset.get("turns"), "number", Turns().number),
-        (dataset.get("images"), "width", Images().width),
-        (dataset.get("images"), "height", Images().height),
+        (dataset.get("images"), "width", SIDE),
+        (dataset.get("images"), "height", SIDE),
     ):
         lengths = part.get(key) if isinstance(part, dict) else None
         if isinstance(lengths, dict) and lengths.keys() == {"stddev"}:

@@ -115,14 +115,18 @@ def _one_if_described(data: Any) -> Any:
     return {"number": 1, **data} if isinstance(data, Mapping) and data else data
 
 
+SIDE = Length(mean=512)
+"""Width or height of pictures that are made or scaled, in pixels, where none is given."""
+
+
 class Images(Model):
     """Pictures of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Pictures of a request: 1 if any other key is given."""
-    width: Length = Length(mean=512)
-    """In pixels."""
-    height: Length = Length(mean=512)
+    width: Length | None = None
+    """In pixels; without one, `SIDE`."""
+    height: Length | None = None
     format: Literal["png", "jpeg", "random"] = "png"
     """`random` is one of both for each picture. JPEG needs the extra `media`."""
     folder: Annotated[str, Field(min_length=1)] | None = None
@@ -135,7 +139,13 @@ class Images(Model):
     @property
     def is_scaled(self) -> bool:
         """Whether the pictures of a folder get another size."""
-        return self.folder is not None and (self._is_set("width") or self._is_set("height"))
+        has_size = self.width is not None or self.height is not None
+        return self.folder is not None and has_size
+
+    @property
+    def size(self) -> tuple[Length, Length]:
+        """Width and height of pictures that are made or scaled."""
+        return self.width or SIDE, self.height or SIDE
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:

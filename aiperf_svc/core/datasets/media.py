@@ -165,8 +165,9 @@ class _Pictures:
 
     def __init__(self, images: Images, count: int, seed: int, files: Sequence[MediaFile]) -> None:
         self._images = images
-        self._widths = draw_lengths(images.width, count, generator(seed, Purpose.WIDTHS))
-        self._heights = draw_lengths(images.height, count, generator(seed, Purpose.HEIGHTS))
+        width, height = images.size
+        self._widths = draw_lengths(width, count, generator(seed, Purpose.WIDTHS))
+        self._heights = draw_lengths(height, count, generator(seed, Purpose.HEIGHTS))
         is_jpeg = generator(seed, Purpose.PICTURE_FORMATS).random(count) < 0.5
         self._is_jpeg = is_jpeg if images.format == "random" else [images.format == "jpeg"] * count
         self._files = files
@@ -238,7 +239,8 @@ def check_media_size(
 ) -> None:
     """Raise DatasetError if the pictures and sounds of so many requests are too large to be
     held."""
-    picture = 3 * images.width.mean * images.height.mean
+    width, height = images.size
+    picture = 3 * width.mean * height.mean
     if folders.pictures and not images.is_scaled:
         picture = _mean_size(folders.pictures)
     sample = sum(sounds.depths) / len(sounds.depths) / 8

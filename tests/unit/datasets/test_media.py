@@ -316,6 +316,14 @@ def test_the_pictures_of_a_folder_are_scaled_where_a_size_is_given() -> None:
     assert (picture.type, picture_of(picture).size) == ("image/jpeg", (30, 20))
 
 
+def test_a_size_that_noise_has_too_scales_the_pictures_of_a_folder() -> None:
+    folders = MediaFolders(pictures=(MediaFile("a.png", png(3, 2, RNG(1))),))
+    images = Images(folder="f", width=Length(mean=512))
+    kept = Images.model_validate(images.model_dump(exclude_defaults=True))
+    (picture,) = made(kept, Sounds(), 1, folders)
+    assert picture_of(picture).size == (512, 512)
+
+
 def test_a_picture_that_cannot_be_scaled_is_named() -> None:
     folders = MediaFolders(pictures=(MediaFile("a.jpg", b"\xff\xd8\xff\xe0 JFIF and no more"),))
     images = Images(folder="f", width=Length(mean=30))
