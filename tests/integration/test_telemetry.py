@@ -7,12 +7,11 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -188,27 +187,6 @@ async def test_a_clock_that_is_an_hour_behind_is() -> None:
     date = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
     (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
     assert page.off_s == pytest.approx(3600, abs=60)
-
-
-async def test_an_address_on_which_nothing_responds_does_not_keep_from_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with saying(WHOLE) as (url, _):
-        port = urlsplit(url).port
-        with socket.create_server((SECOND_HOST, port), backlog=0) as silent, ExitStack() as stack:
-            for _ in range(3):  # More than it takes before it is full, and drops what comes.
-                waiting = stack.enter_context(socket.socket())
-                waiting.setblocking(False)
-                waiting.connect_ex(silent.getsockname())
-
-            def getaddrinfo(*_asked: Any, **_more: Any) -> list[Any]:
-                hosts = (SECOND_HOST, "127.0.0.1")
-                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
-
-            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-            async with PageClient(ssl.create_default_context()) as client:
-                page = await client.fetch(f"http://two:{port}/metrics", timeout_s=5)
-    assert (page.failure, page.text) == ("", "up 1\n")
 
 
 async def test_telemetry_that_breaks_is_named_and_fails_no_run(

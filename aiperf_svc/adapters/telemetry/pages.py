@@ -25,9 +25,6 @@ PIECE_BYTES = 2**16
 MOST_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
-OTHER_VERSION_S = 0.25
-"""Time after which the other version of IP is tried too, as RFC 8305 recommends: a host's name may
-have an address on which nothing responds."""
 MAX_OFF_S = 366 * 24 * 3600.0
 """A server's date that is further from ours is no reading of a clock."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -114,10 +111,7 @@ class PageClient:
                 pass  # The server may have closed it since the page before.
         host, port, is_tls = address_of(url)
         tls = self._tls if is_tls else None
-        opened = await asyncio.open_connection(
-            host, port, ssl=tls, happy_eyeballs_delay=OTHER_VERSION_S
-        )
-        return await self._exchange(url, *opened)
+        return await self._exchange(url, *await asyncio.open_connection(host, port, ssl=tls))
 
     async def _exchange(
         self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
