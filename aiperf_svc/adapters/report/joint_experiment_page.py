@@ -1,10 +1,9 @@
 """The report of an experiment that several runs went through at the same time."""
 
 from html import escape
-from urllib.parse import quote
 
 from aiperf_svc.adapters.report import experiment_page, joint_words, layout
-from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
+from aiperf_svc.core.experiments.joint_trials import JointExperiment
 
 
 def render(joint: JointExperiment) -> bytes:
@@ -26,16 +25,10 @@ def render(joint: JointExperiment) -> bytes:
 
 def _members(joint: JointExperiment) -> str:
     lines = [
-        f"<tr><th>{_name(each)}</th>"
+        f"<tr><th>{layout.report_link(each.name, each.folder)}</th>"
         f'<td class="text">{escape(each.where)}</td>'
         f'<td class="wide">{escape(joint_words.end(each))}</td></tr>'
         for each in joint.members
     ]
     head = '<th>Name</th><th class="text">Where</th><th class="text">Outcome</th>'
     return layout.table(head, lines)
-
-
-def _name(member: ExperimentMember) -> str:
-    if not member.folder:
-        return escape(member.name)
-    return f'<a href="{quote(member.folder)}/report.html">{escape(member.name)}</a>'

@@ -1,11 +1,10 @@
 """The report of several runs at once."""
 
 from html import escape
-from urllib.parse import quote
 
 from aiperf_svc.adapters.report import joint_words as words
 from aiperf_svc.adapters.report import layout
-from aiperf_svc.core.results.joint_result import Joint, JointMember, JointRow, rows
+from aiperf_svc.core.results.joint_result import Joint, JointRow, rows
 
 
 def render(joint: Joint) -> bytes:
@@ -25,19 +24,14 @@ def render(joint: Joint) -> bytes:
 
 def _members(joint: Joint) -> str:
     lines = [
-        f'<tr class="{member.verdict or "invalid"}"><th>{_name(member)}</th>'
+        f'<tr class="{member.verdict or "invalid"}">'
+        f"<th>{layout.report_link(member.name, member.folder)}</th>"
         f'<td class="text">{escape(member.where)}</td>'
         f'<td class="wide">{escape(words.outcome(member))}</td></tr>'
         for member in joint.members
     ]
     head = '<th>Name</th><th class="text">Where</th><th class="text">Outcome</th>'
     return layout.table(head, lines)
-
-
-def _name(member: JointMember) -> str:
-    if not member.folder:
-        return escape(member.name)
-    return f'<a href="{quote(member.folder)}/report.html">{escape(member.name)}</a>'
 
 
 def columns(joint: Joint, *, is_short: bool) -> str:

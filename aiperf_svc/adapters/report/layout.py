@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from urllib.parse import quote
 
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 
@@ -105,6 +106,13 @@ def table(head: str, rows: Sequence[str]) -> str:
         f'<section class="card"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></section>"
     )
+
+
+def report_link(name: str, folder: str) -> str:
+    """Return a name with a link to the report in its folder; the name alone if it has none."""
+    if not folder:
+        return escape(name)
+    return f'<a href="{quote(folder)}/report.html">{escape(name)}</a>'
 
 
 def row(name: str, unit: str, cells: str) -> str:

@@ -50,6 +50,7 @@ from aiperf_svc.protocol.index_messages import IndexEnded
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.services.base import is_set_within
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 from aiperf_svc.services.serving import serve_results
 from aiperf_svc.workloads.shapes import index_shapes
@@ -390,13 +391,8 @@ class Collector:
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
         """Wait until the status has another number than `after`, at most so long."""
-        if self._number != after:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        if self._number == after:
+            await is_set_within(self._changed, timeout_s)
 
     def cancel(self, reason: str) -> None:
         """Let no index begin, and end those that run; they send the trials that have ended."""
