@@ -19,7 +19,7 @@ from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
-from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import (
     RosterPublished,
@@ -72,6 +72,7 @@ class RunProgress:
         self._recent: deque[_Latencies] = deque()
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
+        self._outcomes = {phase: np.zeros(len(Outcome), dtype=np.int64) for phase in Phase}
         self._rate_points: deque[tuple[int, int]] = deque()
         self._server = ServerLoad()
         self._client: ClientLoad | None = None
@@ -86,9 +87,12 @@ class RunProgress:
     def add(self, rows: Rows) -> None:
         """Add finished requests."""
         is_profiling = rows["phase"] == int(Phase.PROFILING)
+        for phase, is_of_phase in ((Phase.WARMUP, ~is_profiling), (Phase.PROFILING, is_profiling)):
+            codes = rows["outcome"][is_of_phase]
+            self._outcomes[phase] += np.bincount(codes, minlength=len(Outcome))
         codes = rows["finish_reason"][is_profiling]
         self._finish_reasons += np.bincount(codes, minlength=len(FinishReason))
-        is_good = is_profiling & (rows["outcome"] == 0)
+        is_good = is_profiling & (rows["outcome"] == int(Outcome.COMPLETED))
         # Columns, and of the newest only: to copy whole rows costs more than all else here.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
         if not len(starts):
@@ -201,6 +205,8 @@ class RunProgress:
             [r.latency_ns for r in self._recent], 50, 99
         )
         lag_p50_ms, lag_p99_ms = _percentiles_ms([r.lag_ns for r in self._recent], 50, 99)
+        # A worker counts whole responses; only their records say whether they are good ones.
+        outcomes = self._outcomes[phase]
         now = monotonic_ns()
         missing = self._roster.missing if self._roster is not None else ()
         message = f"waiting for {', '.join(missing)}" if missing else ""
@@ -216,8 +222,8 @@ class RunProgress:
             phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
             requested_requests=limits.requests,
             requested_duration_s=limits.duration / 1e9 if limits.duration else None,
-            completed=sum(c.completed + c.turns_completed for c in counts),
-            errored=sum(c.errored for c in counts),
+            completed=int(outcomes[Outcome.COMPLETED]),
+            errored=int(outcomes[Outcome.ERRORED]),
             cancelled=sum(c.cancelled for c in counts),
             abandoned=sum(c.abandoned for c in counts),
             in_flight=sum(c.in_flight for c in counts),
