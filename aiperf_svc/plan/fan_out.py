@@ -1,28 +1,23 @@
 """The stack of an experiment whose shapes run as the indexes of Jobs (`experiment.fan_out: jobs`).
 
-A shape is an index: its pod has the server under test beside all services that measure it, and runs
-the trials of the shape as a run on one machine does. Shapes whose pods differ only in arguments and
-variables of the server share a Job. The collector has the place of the records manager: it starts
-the Jobs, receives the trials of each index, and serves the results.
+A shape is an index: its pod (`plan/index_pods.py`) runs the trials of the shape as a run on one
+machine does. Shapes whose pods differ only in arguments and variables of the server share a Job.
+The collector has the place of the records manager: it starts the Jobs, receives the trials of each
+index, and serves the results.
 """
 
-import functools
 import heapq
-import operator
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.target import HOST
-from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
-from aiperf_svc.plan.experiments import all_times, largest_load, largest_topology
-from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
+from aiperf_svc.plan.experiments import all_times
+from aiperf_svc.plan.identity import Identity, check_stack_name
+from aiperf_svc.plan.index_pods import COLLECTOR, INDEX, KEY, check_index, index_pod, index_template
 from aiperf_svc.plan.lifetime import LongestTimes, check_ttl, load_times, plan_budget
 from aiperf_svc.plan.network import (
     DNS_PORTS,
@@ -36,28 +31,13 @@ from aiperf_svc.plan.network import (
     upload_policies,
 )
 from aiperf_svc.plan.pods import (
-    ARTIFACTS_DIR,
-    CONFIG_DIR,
-    CURVE_DIR,
-    PORT_RANGE,
-    SCRATCH_BYTES,
-    TARGET_KEY,
     TARGET_KEY_ENV,
-    ContainerPlan,
     ImagePlan,
     JobPlan,
     PodPlan,
-    Requests,
-    SecretKey,
-    Volume,
     deadline_pod,
-    download_bytes,
-    has_target_key,
-    key_files,
-    requests_of,
     seconds,
     service_pods,
-    with_storage,
 )
 from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment, run_id_of
 from aiperf_svc.plan.stack import (
@@ -69,36 +49,15 @@ from aiperf_svc.plan.stack import (
     services_image,
     unpinned_images,
 )
-from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
-from aiperf_svc.plan.topology import Facts, Group, Topology, plan
+from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
 
-KEY = "experiment.fan_out: jobs"
-COLLECTOR = "collector"
-INDEX = "index"
-LAUNCH_DIR = "/aiperf-server"
-"""Folder of the launcher of an index's server, with what it starts and what became of it."""
-LAUNCHER = "server_launcher"
-LOOPBACK = "127.0.0.1"
-FAILURES = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
-"""Field with the number of attempts of an index that have failed."""
 COLLECTION_S = 120
 """Longest time from the end of an index's load until the collector has its results."""
 LARGEST_FILES = 1_000_000
 """Most bytes of a ConfigMap's files: its whole must stay below 1 MiB."""
-LARGEST_LAUNCH = 16 * 2**20
-"""Limit of the folder of the launcher."""
 _FOLDER = Group("collector", (Service.RECORDS_MANAGER,), 1)
-_KEYS = Group("index", (Service.RECORD_PROCESSOR,), 1)
-"""The services whose CURVE keys both sides have."""
-
-
-class Server(NamedTuple):
-    """The server of an index, as its launcher starts it."""
-
-    command: tuple[str, ...]
-    env: dict[str, str]
 
 
 def shares(left: Mapping[str, int], limit: int | None) -> dict[str, int]:
@@ -112,49 +71,6 @@ def shares(left: Mapping[str, int], limit: int | None) -> dict[str, int]:
                 found[name] += 1
                 free -= 1
     return found
-
-
-def index_config(config: BenchmarkConfig) -> BenchmarkConfig:
-    """Return the config of a shape or trial with the server where the services of its index reach
-    it: in their own pod, and so with the layout of one machine. Raises ConfigError."""
-    deployment = config.deployment.model_copy(update={"layout": "compact"})
-    url = resolve_url(config, LOOPBACK)
-    return config.model_copy(
-        update={
-            "endpoint": config.endpoint.model_copy(update={"url": url}),
-            "telemetry": resolve_pages(config, LOOPBACK),
-            "deployment": deployment,
-        }
-    )
-
-
-def index_topology(trials: Sequence[BenchmarkConfig]) -> Topology:
-    """Return the processes of an index that runs these trials. Raises ConfigError."""
-    return largest_topology([plan(index_config(t), Facts(where="cluster")) for t in trials])
-
-
-def server_of(config: BenchmarkConfig) -> Server:
-    """Return the server of an index whose shape has this config. Raises ConfigError."""
-    # The image is that of the pod's template.
-    pod = target_pod(config, ImagePlan("", ""), listen=LOOPBACK)
-    target = config.deployment.target
-    if pod is None:
-        raise ConfigError(
-            f"{KEY}: the server is in the pods of the Jobs; set deployment.target.kind to mock, "
-            "vllm or custom"
-        )
-    if not pod.command:
-        raise ConfigError(
-            f"{KEY}: deployment.target.command is needed to start the server of image "
-            f"{target.image!r}, whose own entrypoint is not known (docker inspect shows it)"
-        )
-    texts = (*pod.command, *pod.args, *pod.env.values())
-    if reference := next((text for text in texts if "$(" in text), ""):
-        raise ConfigError(
-            f"{KEY}: deployment.target: {reference!r}: references $(NAME) to variables are not "
-            "resolved in the pods of Jobs; write the value"
-        )
-    return Server((*pod.command, *pod.args), pod.env)
 
 
 def plan_fan_out(
@@ -181,7 +97,7 @@ def plan_fan_out(
         )
     check_secrets(config)
     for trials in every:
-        _check(trials[0])
+        check_index(trials[0])
     limit = experiment.experiment.parallel
     at_once = None if limit == "auto" else limit
     times = [_times(trials, experiment.experiment.cooldown) for trials in every]
@@ -237,29 +153,6 @@ def plan_fan_out(
     return found
 
 
-def _check(config: BenchmarkConfig) -> None:
-    """Raise ConfigError for a shape that cannot be an index."""
-    server_of(config)
-    resolve_url(config, LOOPBACK)
-    target, telemetry = config.deployment.target, config.telemetry
-    if target.replicas > 1:
-        raise ConfigError(
-            f"{KEY}: deployment.target.replicas is {target.replicas}; the pod of an index has one "
-            "server"
-        )
-    if target.placement.overriding(config.deployment.placement).host_network:
-        raise ConfigError(
-            f"{KEY}: placement.host_network: servers of two indexes on one node would take the "
-            "same port"
-        )
-    pages = (*telemetry.server_metrics, *telemetry.gpu_telemetry)
-    if other := next((url for url in pages if address_of(url).host != HOST), ""):
-        raise ConfigError(
-            f"{KEY}: telemetry has {other}; only pages of the server itself are read there, "
-            f"http://{HOST}:PORT/metrics"
-        )
-
-
 def _resolve(config: BenchmarkConfig) -> BenchmarkConfig:
     key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
     endpoint = config.endpoint.model_copy(update={"api_key_env": key_env})
@@ -304,7 +197,7 @@ def _jobs(
     templates: list[tuple[PodPlan, int]] = []
     members: list[list[int]] = []
     for number, (trials, longest) in enumerate(zip(every, times, strict=True), start=1):
-        found = _template(trials, identity, image), _deadline_s(config, longest)
+        found = index_template(trials, identity, image), _deadline_s(config, longest)
         if found not in templates:
             templates.append(found)
             members.append([])
@@ -316,7 +209,7 @@ def _jobs(
     retries = config.experiment.retries
     return tuple(
         JobPlan(
-            pod=_index_pod(template, name, own, retries, replicas=max(1, begin[name])),
+            pod=index_pod(template, name, own, retries, replicas=max(1, begin[name])),
             shapes=tuple(own),
             retries=retries,
             deadline_s=deadline_s,
@@ -333,95 +226,9 @@ def _indexes(job: JobPlan, at_once: int | None) -> str:
     return f"{job.pod.name}: {job.completions:,} indexes, {most}"
 
 
-def _index_pod(
-    template: PodPlan, name: str, shapes: Sequence[int], retries: int, *, replicas: int
-) -> PodPlan:
-    given = {"AIPERF_SHAPES": ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
-    setup, server = template.preparations
-    return msgspec.structs.replace(
-        template,
-        name=name,
-        replicas=replicas,
-        env=template.env | given,
-        preparations=(msgspec.structs.replace(setup, env=setup.env | given), server),
-    )
-
-
 def _deadline_s(config: BenchmarkConfig, times: LongestTimes) -> int:
     longest = times.start + times.load + COLLECTION_S * SECOND_NS
     return seconds(longest if times.is_bounded else config.deployment.ttl)
-
-
-def _template(trials: Sequence[BenchmarkConfig], identity: Identity, image: ImagePlan) -> PodPlan:
-    """Return the pod of an index, without what differs between those of a Job."""
-    config = trials[0]
-    topology = index_topology(trials)
-    load = largest_load(config, trials)
-    server = target_pod(config, image)
-    assert server is not None
-    launch = Volume("server", LAUNCH_DIR, "scratch", LARGEST_LAUNCH)
-    settings = Volume("config", CONFIG_DIR, "config")
-    scratch = SCRATCH_BYTES + download_bytes(config)
-    volumes = (
-        settings,
-        Volume("curve", CURVE_DIR, "keys", items=key_files(_KEYS)),
-        Volume("services-tmp", "/tmp", "scratch", scratch),
-        Volume("artifacts", ARTIFACTS_DIR, "scratch", config.deployment.results.storage),
-        launch,
-    )
-    env = PROCESS_ENVIRONMENT | {
-        RUN_ID: identity.run_id,
-        "AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml",
-        "AIPERF_BUS": "tcp://*",
-        "AIPERF_HOSTS": msgspec.json.encode(
-            {Service.RECORDS_MANAGER.value: identity.name(COLLECTOR)}
-        ).decode(),
-        "AIPERF_CURVE_DIR": CURVE_DIR,
-        "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
-        "AIPERF_LOG_FORMAT": "json",
-    }
-    asked = (
-        requests_of(load, g.name, topology) for g in topology.groups for _ in range(g.replicas)
-    )
-    secret_env = {}
-    if has_target_key(config):
-        secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
-    small = with_storage(Requests(10, 128 * 2**20), (launch,))
-    return PodPlan(
-        name=INDEX,
-        replicas=1,
-        image=image,
-        args=("index",),
-        env=env,
-        field_env={"AIPERF_SERVICE_ID": "metadata.name", "AIPERF_FAILURES": FAILURES},
-        secret_env=secret_env,
-        volumes=volumes,
-        preparations=(
-            ContainerPlan(
-                name="setup",
-                image=image,
-                args=("index-setup",),
-                env={"AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml"},
-                volumes=(settings, launch),
-                requests=small,
-            ),
-            ContainerPlan(
-                name=HOST,
-                image=server.image,
-                command=(f"{LAUNCH_DIR}/{LAUNCHER}", LAUNCH_DIR),
-                secret_env=server.secret_env,
-                volumes=(*server.volumes, launch),
-                requests=server.requests,
-                run_as_root=server.run_as_root,
-                read_only_root=server.read_only_root,
-                is_beside=True,
-            ),
-        ),
-        requests=with_storage(functools.reduce(operator.add, asked), volumes),
-        placement=server.placement,
-        sysctls=PORT_RANGE,
-        ready_timeout_s=server.ready_timeout_s,
-    )
 
 
 def _collector(

@@ -11,7 +11,8 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
-from aiperf_svc.plan.fan_out import KEY, plan_fan_out
+from aiperf_svc.plan.fan_out import plan_fan_out
+from aiperf_svc.plan.index_pods import KEY
 from aiperf_svc.plan.lifetime import LongestTimes, load_times, one_after_the_other
 from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds
 from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.plan.fan_out import COLLECTOR
+from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import JobPlan, PodPlan
 from components.place import Place
 from components.pods import MountedNames, make_deployment, make_job, make_service

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.fan_out import LAUNCHER, Server
+from aiperf_svc.plan.index_pods import LAUNCHER, Server
 
 BUILT = Path(__file__).parent / f"_{LAUNCHER}"
 ENDED = "ended"

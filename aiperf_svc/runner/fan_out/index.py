@@ -25,7 +25,7 @@ from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.fan_out import LAUNCH_DIR, LOOPBACK, index_config, index_topology
+from aiperf_svc.plan.index_pods import LAUNCH_DIR, LOOPBACK, index_config, index_topology
 from aiperf_svc.plan.pods import TARGET_KEY_ENV, ImagePlan
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.index_messages import IndexFile

@@ -14,7 +14,7 @@ import pytest
 
 from aiperf_svc.adapters.jobs.server_files import BUILT, how_ended, write_server
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.fan_out import LAUNCHER, Server
+from aiperf_svc.plan.index_pods import LAUNCHER, Server
 
 LIMIT_S = 20.0
 PRINTS = """import os, sys, json

@@ -9,7 +9,7 @@ from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.fan_out import LAUNCH_DIR, server_of
+from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.planning import plan_any_stack

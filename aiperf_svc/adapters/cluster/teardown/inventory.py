@@ -11,8 +11,8 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.plan.fan_out import COLLECTOR, INDEX
 from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL, STACK_LABEL
+from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
 from aiperf_svc.protocol.messages import Service
 
 AUTOMATIC: Final = frozenset(
