@@ -24,9 +24,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from aiperf_svc.adapters.ranks.counters import listens
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.workloads.base import Command, Output, Rank
-from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.step_machine import START_AHEAD_NS
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from aiperf_svc.any_kind.loading import kind_of, parse_any
 from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
@@ -20,7 +21,6 @@ from aiperf_svc.config.prompts import SIDE, Passages, Turns
 from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.loading import kind_of, parse_any
 from aiperf_svc.workloads.registry import INFERENCE
 
 REQUESTS_PER_USER = 10

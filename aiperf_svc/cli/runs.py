@@ -17,13 +17,13 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
+    from aiperf_svc.any_kind.target_configs import TargetConfig
+    from aiperf_svc.any_kind.trial_configs import CheckedTrials
     from aiperf_svc.cli.checked_files import CheckedFiles
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config, WorkloadConfig
     from aiperf_svc.runner.fork_server import ForkServer
-    from aiperf_svc.workloads.target_configs import TargetConfig
-    from aiperf_svc.workloads.trial_configs import CheckedTrials
 
 Display = Literal["auto", "rich", "plain", "none"]
 DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
@@ -182,10 +182,10 @@ def _show(
     """Print the trials or targets of a config, with the dataset files of an inference benchmark;
     the exit code."""
     from aiperf_svc.adapters.host.machine import local_facts
+    from aiperf_svc.any_kind.planning import no_length, plan_any
+    from aiperf_svc.any_kind.shapes import shapes_of
+    from aiperf_svc.any_kind.target_configs import target_configs
     from aiperf_svc.runner import trial_lists
-    from aiperf_svc.workloads.planning import no_length, plan_any
-    from aiperf_svc.workloads.shapes import shapes_of
-    from aiperf_svc.workloads.target_configs import target_configs
 
     config, members, _ = trials
     if files is not None and (targets := target_configs(config)):
@@ -210,11 +210,11 @@ def _show_targets(
 ) -> int:
     """Print the targets that are measured at the same time."""
     from aiperf_svc.adapters.host.machine import local_facts
+    from aiperf_svc.any_kind.planning import plan_any
+    from aiperf_svc.any_kind.shapes import only_shape
+    from aiperf_svc.any_kind.trial_configs import trial_configs
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.runner.local_targets import share_of
-    from aiperf_svc.workloads.planning import plan_any
-    from aiperf_svc.workloads.shapes import only_shape
-    from aiperf_svc.workloads.trial_configs import trial_configs
 
     facts = share_of(local_facts(), len(targets))
     for each in targets:
@@ -273,10 +273,10 @@ def _run(
     secrets: dict[str, str],
     forks: "ForkServer | None",
 ) -> int:
+    from aiperf_svc.any_kind.shapes import shapes_of
+    from aiperf_svc.any_kind.target_configs import target_configs
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.workloads.shapes import shapes_of
-    from aiperf_svc.workloads.target_configs import target_configs
 
     options = RunOptions(
         ui=ui,

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
+from aiperf_svc.any_kind.planning import plan_any
+from aiperf_svc.any_kind.shapes import shapes_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
@@ -44,8 +46,6 @@ from aiperf_svc.runner.processes import (
 )
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.forks import Order
-from aiperf_svc.workloads.planning import plan_any
-from aiperf_svc.workloads.shapes import shapes_of
 
 SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
 END_S, KILL_S = 3.0, 5.0

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.host.machine import local_facts
+from aiperf_svc.any_kind.planning import plan_any
+from aiperf_svc.any_kind.shapes import Shape, shape_config
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -31,8 +33,6 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.workloads.planning import plan_any
-from aiperf_svc.workloads.shapes import Shape, shape_config
 
 
 def run_shapes(

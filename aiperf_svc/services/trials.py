@@ -18,6 +18,7 @@ import zmq
 from aiperf_svc.adapters.host.memory import use_one_heap
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.any_kind.trial_configs import trial_config
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
@@ -28,7 +29,6 @@ from aiperf_svc.services.context import RunContext, make_bus
 from aiperf_svc.services.experiment import ExperimentController
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
 from aiperf_svc.services.lasting import Lasting
-from aiperf_svc.workloads.trial_configs import trial_config
 
 RUN_ID_LENGTH = 8
 """Characters of the experiment's run id that are in those of its trials."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pulumi
 
 import aiperf_svc
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
+from aiperf_svc.any_kind.target_configs import chosen_target
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any_stack
-from aiperf_svc.workloads.target_configs import chosen_target
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.trial_configs import trial_configs
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.trial_configs import trial_configs
 from benchmarks.performance_page import page as performance_page
 
 ROOT = Path(__file__).parents[2]

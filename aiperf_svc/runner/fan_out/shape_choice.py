@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from aiperf_svc.any_kind.loading import load_any
+from aiperf_svc.any_kind.shapes import Shape, index_shapes
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.workloads.loading import load_any
-from aiperf_svc.workloads.shapes import Shape, index_shapes
 
 
 class ChosenShape(NamedTuple):

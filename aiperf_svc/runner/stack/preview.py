@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.any_kind.loading import load_any
+from aiperf_svc.any_kind.trial_configs import TrialConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.runner import signals, trial_lists
@@ -15,8 +17,6 @@ from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
-from aiperf_svc.workloads.loading import load_any
-from aiperf_svc.workloads.trial_configs import TrialConfig
 
 
 def compare_with(request: StackRequest, file: Path) -> Comparison:

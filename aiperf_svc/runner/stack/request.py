@@ -12,6 +12,9 @@ from typing import Any
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.any_kind.planning import AllShapes, all_shapes, check_shape, plan_any_stack
+from aiperf_svc.any_kind.shapes import Shape, shapes_of, without_trials
+from aiperf_svc.any_kind.trial_configs import CheckedTrials, TrialConfig, trial_configs
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
@@ -23,9 +26,6 @@ from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.workloads.planning import AllShapes, all_shapes, check_shape, plan_any_stack
-from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
-from aiperf_svc.workloads.trial_configs import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}

@@ -24,6 +24,7 @@ from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.any_kind.loading import load_any
 from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -33,7 +34,6 @@ from aiperf_svc.protocol.messages import Service
 from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
 from aiperf_svc.runner.fan_out.index import SENT
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.workloads.loading import load_any
 
 JOB = "index-1-s"
 RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"

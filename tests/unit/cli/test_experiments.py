@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.any_kind import trial_configs
 from aiperf_svc.cli import main as cli
 from aiperf_svc.config.load_config import parse_as
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads import trial_configs
 
 SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8, "maximize": "goodput"}
 PROFILE = ("profile", "--url", "http://h:1", "--model", "m", "--dry-run")

@@ -16,9 +16,9 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     probe_rights,
     proxy_rights,
 )
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any_stack
 
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
 EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},

@@ -14,9 +14,9 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_pod_security,
     judge_time_left,
 )
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.plan.identity import STACK_LABEL
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any_stack
 
 IMAGE = {"name": "registry.example/team/aiperf:1"}
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.names import all_keys, nearest_key
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.loading import parse_any
 
 
 def refusal_of(data: dict[str, Any], **more: Any) -> str:

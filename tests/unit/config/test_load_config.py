@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.any_kind.loading import load_any
 from aiperf_svc.config.load_config import (
     load_config,
     load_stack,
@@ -16,7 +17,6 @@ from aiperf_svc.config.load_config import (
 )
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads.loading import load_any
 
 REPOSITORY = Path(__file__).parents[3]
 SMALL: dict[str, Any] = {

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.any_kind import planning
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
+from aiperf_svc.any_kind.shapes import shape_config, shapes, shapes_of, without_trials
+from aiperf_svc.any_kind.trial_configs import trial_config, trial_configs
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts, Topology
-from aiperf_svc.workloads import planning
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any_stack
-from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of, without_trials
-from aiperf_svc.workloads.trial_configs import trial_config, trial_configs
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://target", "model": "m"},

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.trial_configs import trial_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.trial_configs import trial_config
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://localhost:8000", "model": "m"},

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
+from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any_stack
-from aiperf_svc.workloads.shapes import index_shapes
 
 ARGS = "deployment.target.args"
 GPU = "deployment.target.gpu"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.network import Rule, StackPods
 from aiperf_svc.plan.pods import PodPlan, SecretKey
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any_stack
 
 COMMAND = {
     "kind": "command",

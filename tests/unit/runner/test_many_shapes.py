@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.shape_stacks import shape_members
-from aiperf_svc.workloads.loading import parse_any
 
 
 def request_of(number: int, parallel: int) -> StackRequest:

@@ -5,10 +5,10 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.runner.shape_trials import ShapeTrials
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.shapes import index_shapes
 
 COUNT = 50
 LARGE_BYTES = 200_000

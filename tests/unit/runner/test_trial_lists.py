@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.trial_configs import trial_configs
 from aiperf_svc.runner.trial_lists import MOST_ROWS, as_json, as_lines, headline
-from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.trial_configs import trial_configs
 
 LOAD = {"duration": "60s", "grace_period": "5s", "warmup": {"duration": "10s", "grace_period": 0}}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.workloads.base import Rank
-from aiperf_svc.workloads.loading import parse_any
 
 RECORDED = Path(__file__).parent / "recorded"
 

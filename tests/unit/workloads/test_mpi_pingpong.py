@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
-from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.mpi_pingpong import WORKLOAD
 from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.cli.workload_checks import local_workload_problems
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
-from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.nccl import WORKLOAD
 from aiperf_svc.workloads.nccl.spec import NcclSpec
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
-from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.openfoam import WORKLOAD
 from aiperf_svc.workloads.openfoam.cavity import division
 from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec

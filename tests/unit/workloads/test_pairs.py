@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.workloads.base import Rank
-from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
 
 RANKS = tuple(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
-from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.pytorch import WORKLOAD
 from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
 

@@ -6,6 +6,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from aiperf_svc.any_kind.shapes import (
+    Shape,
+    index_shapes,
+    is_fanned_out,
+    is_side_by_side,
+    shape_config,
+    shapes_of,
+    without_trials,
+)
+from aiperf_svc.any_kind.trial_configs import trial_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
@@ -21,16 +31,6 @@ from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
-from aiperf_svc.workloads.shapes import (
-    Shape,
-    index_shapes,
-    is_fanned_out,
-    is_side_by_side,
-    shape_config,
-    shapes_of,
-    without_trials,
-)
-from aiperf_svc.workloads.trial_configs import trial_config
 
 
 def plan_any(shape: Shape, facts: Facts) -> Topology:
