@@ -7,7 +7,7 @@ import msgspec
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RankFacts, RunResult
-from aiperf_svc.protocol.step_messages import CommandEnd, RankWitness, StepRecord
+from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness, StepRecord
 from aiperf_svc.workloads.base import Command, PlannedStep, Reading, Step, Workload
 from aiperf_svc.workloads.command.spec import CommandSpec
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps

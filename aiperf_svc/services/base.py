@@ -19,7 +19,6 @@ from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Bus, encode, rec
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import MESSAGE_LIMIT, lines
-from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AddressUse,
     AnyMessage,
@@ -39,6 +38,7 @@ from aiperf_svc.protocol.messages import (
     StepProgress,
     WorkerCounts,
 )
+from aiperf_svc.protocol.messages.base import Message
 from aiperf_svc.protocol.ports import REPLICAS, Port
 from aiperf_svc.services.context import RunContext
 

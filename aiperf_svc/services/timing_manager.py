@@ -30,7 +30,6 @@ from aiperf_svc.core.load.phase_machine import (
 )
 from aiperf_svc.core.load.phase_plan import PhasePlan, plan_phase
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockProbed,
@@ -48,6 +47,7 @@ from aiperf_svc.protocol.messages import (
     WorkerAttached,
     WorkerCounts,
 )
+from aiperf_svc.protocol.messages.base import Message
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to

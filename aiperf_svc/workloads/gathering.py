@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.protocol.step_messages import CommandEnd, RankReport, RankWitness, StepOutput
+from aiperf_svc.protocol.messages.steps import CommandEnd, RankReport, RankWitness, StepOutput
 from aiperf_svc.workloads.base import Command, Output, PlannedStep, Reading, UnreadableOutput
 from aiperf_svc.workloads.registry import workload_of
 

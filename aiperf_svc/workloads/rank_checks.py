@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 from aiperf_svc.core.verdict.check_result import Reason, graded, told
-from aiperf_svc.protocol.step_messages import RankWitness
+from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 
 # A pair holds two limits: beyond the first the run is degraded, beyond the second invalid.

@@ -21,7 +21,7 @@ from aiperf_svc.core.results.run_result import (
     StepWitness,
 )
 from aiperf_svc.core.verdict.check_result import Severity, worst_of
-from aiperf_svc.protocol.step_messages import RankWitness, StepRecord
+from aiperf_svc.protocol.messages.steps import RankWitness, StepRecord
 from aiperf_svc.workloads.base import PlannedStep, Reading, Workload
 from aiperf_svc.workloads.checks import cause_of, judge_steps
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence

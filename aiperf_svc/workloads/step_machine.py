@@ -21,7 +21,7 @@ from enum import StrEnum
 import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.protocol.step_messages import RankStatus, StepStage
+from aiperf_svc.protocol.messages.steps import RankStatus, StepStage
 from aiperf_svc.workloads.base import PlannedStep, Step
 
 START_AHEAD_NS = 250_000_000

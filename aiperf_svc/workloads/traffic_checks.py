@@ -4,7 +4,7 @@ packets get lost?"""
 from collections.abc import Callable, Iterator
 
 from aiperf_svc.core.verdict.check_result import Reason, graded, told
-from aiperf_svc.protocol.step_messages import RankWitness
+from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.base import ClaimedBytes
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 

@@ -11,10 +11,10 @@ import pytest
 from aiperf_svc.adapters.messaging.bus import ProtocolMismatch, decode, encode
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol import index_messages as ix
 from aiperf_svc.protocol import messages as m
-from aiperf_svc.protocol import step_messages as st
-from aiperf_svc.protocol.message_base import Message
+from aiperf_svc.protocol.messages import indexes as ix
+from aiperf_svc.protocol.messages import steps as st
+from aiperf_svc.protocol.messages.base import Message
 
 SAMPLES = Path(__file__).parent / "samples"
 HEAD = ("run-1", "worker-3", 1_700_000_000_000_000_000)

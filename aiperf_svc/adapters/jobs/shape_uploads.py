@@ -19,14 +19,14 @@ from aiperf_svc.adapters.exports.manifest import (
 )
 from aiperf_svc.adapters.messaging.bus import Bus, ProtocolMismatch, ask, decode, encode
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
-from aiperf_svc.protocol.index_messages import (
+from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.indexes import (
     CollectorReply,
     IndexBegun,
     IndexEnded,
     IndexFile,
     IndexFilePart,
 )
-from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.ports import Port
 
 PART_BYTES = 2**20

@@ -23,8 +23,8 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.message_base import VERSION, Message
 from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.base import VERSION, Message
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000

@@ -19,7 +19,7 @@ from aiperf_svc.adapters.ranks.counters import (
 )
 from aiperf_svc.adapters.ranks.rank_place import RankPlace
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
-from aiperf_svc.protocol.step_messages import CommandEnd, RankWitness
+from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness
 from aiperf_svc.workloads.base import Command, PlannedStep
 from aiperf_svc.workloads.gathering import (
     SAID_BYTES,

@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from aiperf_svc.protocol.step_messages import StepOutput, StepRecord
+from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord
 from aiperf_svc.workloads.base import PlannedStep
 
 FOLDER = "step-{:03d}"

@@ -90,7 +90,7 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
 
 class StepWitness(msgspec.Struct, frozen=True, kw_only=True):
     """What the courier of one rank saw of a step. The fields are those of
-    `protocol.step_messages.RankWitness`, by name."""
+    `protocol.messages.steps.RankWitness`, by name."""
 
     rank: int
     node: str

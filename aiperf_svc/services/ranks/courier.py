@@ -23,7 +23,6 @@ from aiperf_svc.adapters.ranks.step_commands import StepCommands
 from aiperf_svc.adapters.ranks.traffic import Traffic
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockEstimate,
@@ -32,8 +31,8 @@ from aiperf_svc.protocol.messages import (
     RunState,
     Service,
 )
-from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.step_messages import (
+from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
     LaunchRequested,
@@ -47,6 +46,7 @@ from aiperf_svc.protocol.step_messages import (
     StepStage,
     rank_number,
 )
+from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext

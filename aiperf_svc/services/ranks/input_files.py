@@ -7,8 +7,8 @@ import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
 from aiperf_svc.protocol.messages import AnyMessage, Service
+from aiperf_svc.protocol.messages.steps import RankFiles, RankFilesRequested
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.step_messages import RankFiles, RankFilesRequested
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.registry import workload_of

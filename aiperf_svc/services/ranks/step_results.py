@@ -27,8 +27,8 @@ from aiperf_svc.protocol.messages import (
     Service,
     StepProgress,
 )
+from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.step_messages import StepOutput, StepRecord
 from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.progress import StepsProgress

@@ -13,7 +13,6 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
-from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockProbed,
@@ -24,8 +23,8 @@ from aiperf_svc.protocol.messages import (
     Service,
     StepProgress,
 )
-from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.step_messages import (
+from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
     LaunchRequested,
@@ -33,6 +32,7 @@ from aiperf_svc.protocol.step_messages import (
     RankStatus,
     StepOrder,
 )
+from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext

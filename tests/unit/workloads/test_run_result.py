@@ -8,7 +8,7 @@ from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
 from aiperf_svc.core.results.run_objectives import check_objectives, limit_of
 from aiperf_svc.core.results.run_result import RunResult, StepWitness
-from aiperf_svc.protocol.step_messages import RankWitness
+from aiperf_svc.protocol.messages.steps import RankWitness
 
 INFOS = (fake.BANDWIDTH, fake.RTT)
 

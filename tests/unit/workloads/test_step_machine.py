@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from aiperf_svc.protocol.step_messages import RankStatus, StepStage
+from aiperf_svc.protocol.messages.steps import RankStatus, StepStage
 from aiperf_svc.workloads.base import Command, PlannedStep, Step
 from aiperf_svc.workloads.step_machine import (
     FINISH_NS,

@@ -4,7 +4,7 @@ An index asks and waits for each response, and asks again if none comes. So ever
 twice: a part of a file says where it belongs, and the end lists all files.
 """
 
-from aiperf_svc.protocol.message_base import Message, Value
+from aiperf_svc.protocol.messages.base import Message, Value
 
 
 class IndexFile(Value, frozen=True):

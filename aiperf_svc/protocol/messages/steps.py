@@ -7,7 +7,7 @@ them have arrived.
 
 from enum import StrEnum
 
-from aiperf_svc.protocol.message_base import Message, Value
+from aiperf_svc.protocol.messages.base import Message, Value
 
 
 class RankAttached(Message, frozen=True):

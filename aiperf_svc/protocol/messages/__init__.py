@@ -18,14 +18,14 @@ import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.index_messages import (
+from aiperf_svc.protocol.messages.base import Message, Value
+from aiperf_svc.protocol.messages.indexes import (
     CollectorReply,
     IndexBegun,
     IndexEnded,
     IndexFilePart,
 )
-from aiperf_svc.protocol.message_base import Message, Value
-from aiperf_svc.protocol.step_messages import (
+from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
     LaunchRequested,
