@@ -31,12 +31,10 @@ from aiperf_svc.adapters.messaging.bus import DOWN, decode
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import SINGLETONS, Facts, plan
-from aiperf_svc.protocol.messages import (
-    RunState,
-    RunStatePublished,
-    Service,
-)
+from aiperf_svc.protocol.messages.events import RunStatePublished
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context

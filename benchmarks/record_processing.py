@@ -21,7 +21,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import FinishedRequests
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
 from aiperf_svc.services.record_processor import GATHERED_REQUESTS
 

@@ -12,7 +12,7 @@ from aiperf_svc.core.results.summary import FinishedRun, WorkerRun
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages import WorkerCounts
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 
 START_NS = 1_795_227_878_000_000_000

@@ -50,8 +50,8 @@ from aiperf_svc.plan.stack import (
     unpinned_images,
 )
 from aiperf_svc.plan.topology import Group, Topology
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.services import Service
 
 COLLECTION_S = 120
 """Longest time from the end of an index's load until the collector has its results."""

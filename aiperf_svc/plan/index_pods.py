@@ -40,7 +40,7 @@ from aiperf_svc.plan.pods import (
 )
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import Facts, Group, Topology, plan
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 KEY = "experiment.fan_out: jobs"
 COLLECTOR = "collector"

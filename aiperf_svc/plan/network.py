@@ -17,8 +17,8 @@ from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
+from aiperf_svc.protocol.services import Service
 
 PREFLIGHT = "preflight"
 """Component of the pod that the runner uses to check the way to the target."""

@@ -18,8 +18,8 @@ from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget
 from aiperf_svc.plan.topology import SINGLETONS, Group, Topology
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, Port, key_file, with_peers
+from aiperf_svc.protocol.services import Service
 
 CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"

@@ -53,7 +53,7 @@ from aiperf_svc.plan.run_id import (
 )
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan, plan_ranks
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 PodSecurity = Literal["restricted", "baseline", "privileged"]

@@ -13,7 +13,7 @@ import msgspec
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 SINGLETONS = (
     Service.SYSTEM_CONTROLLER,

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Literal
 
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 
 class Port(IntEnum):

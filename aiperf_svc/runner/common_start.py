@@ -15,7 +15,7 @@ from typing import NamedTuple
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 PROBES = 8
 """Requests for the time; the one with the shortest round trip counts."""

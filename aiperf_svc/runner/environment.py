@@ -18,8 +18,8 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.options import RunOptions
 
 KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG")

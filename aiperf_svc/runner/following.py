@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import log_tails
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.processes import Process

@@ -22,7 +22,7 @@ from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, describe
 from aiperf_svc.core.results.joint_result import Joint
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.joint_runs import JointRun, finished_member, joint_exit_code
 from aiperf_svc.runner.outcome import RunOutcome, own_part
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.experiment_lines import parameters_text, position
 from aiperf_svc.runner.numbers import milliseconds, seconds
 from aiperf_svc.runner.phase_progress import (

@@ -25,7 +25,8 @@ from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
-from aiperf_svc.protocol.messages import RunState, Service
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner import folders, log_tails
 from aiperf_svc.runner.common_start import GiveStart, given
 from aiperf_svc.runner.display import Display, make_display

@@ -17,7 +17,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Facts
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import (
     folders,
     fork_server,

@@ -9,7 +9,7 @@ from aiperf_svc.core.results.run_result import SCHEMA
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 RUN_RESULT = SCHEMA.partition("/")[0] + "/"
 """Beginning of the `schema_version` of results.json."""

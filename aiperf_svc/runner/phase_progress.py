@@ -1,7 +1,7 @@
 """Computes the progress of a run's phase from its status."""
 
 from aiperf_svc.adapters.results_api.status import Status, StepStatus
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.numbers import seconds
 
 

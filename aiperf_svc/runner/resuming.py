@@ -13,7 +13,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.shape_trials import ShapeTrials
 

@@ -18,7 +18,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders
 
 if TYPE_CHECKING:

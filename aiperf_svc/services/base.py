@@ -19,27 +19,29 @@ from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Bus, encode, rec
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import MESSAGE_LIMIT, lines
-from aiperf_svc.protocol.messages import (
-    AddressUse,
-    AnyMessage,
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.events import (
     CancelRequested,
-    ClockEstimate,
-    DatasetReport,
     Heartbeat,
-    HistogramDelta,
     Member,
-    PhaseReport,
     RecordsAcknowledged,
     RosterPublished,
-    RunState,
     RunStatePublished,
-    Service,
     StartRequested,
+)
+from aiperf_svc.protocol.messages.reports import (
+    AddressUse,
+    ClockEstimate,
+    DatasetReport,
+    HistogramDelta,
+    PhaseReport,
     StepProgress,
     WorkerCounts,
 )
-from aiperf_svc.protocol.messages.base import Message
 from aiperf_svc.protocol.ports import REPLICAS, Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.context import RunContext
 
 HEARTBEAT_S = 1.0

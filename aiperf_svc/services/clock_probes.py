@@ -8,7 +8,7 @@ from aiperf_svc.adapters.host.clocks import raw_ns, read_clocks
 from aiperf_svc.adapters.messaging.bus import encode
 from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
 from aiperf_svc.core.control.control_intervals import probe_interval_s
-from aiperf_svc.protocol.messages import ClockProbed, ClockReply
+from aiperf_svc.protocol.messages.credits import ClockProbed, ClockReply
 from aiperf_svc.services.base import BaseService, wall_ns
 
 FIRST_PROBES = 8

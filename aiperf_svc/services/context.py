@@ -22,7 +22,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import AnyWorkloadConfig, Config, WorkloadConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.lasting import Lasting
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aiperf_svc.adapters.messaging.bus import encode
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.datasets.streamed import StreamedDataset
-from aiperf_svc.protocol.messages import Conversation, DatasetBlock
+from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock
 
 AHEAD = 16
 """Number of blocks that are made before they are asked for."""

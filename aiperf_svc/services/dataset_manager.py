@@ -14,19 +14,18 @@ from aiperf_svc.adapters.storage.atomic_files import write_atomically
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.endpoints.forced_length import Finding, ForcedLength, may_force_length
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.dataset import (
     DatasetBlockRequested,
-    DatasetReport,
     DatasetShape,
     DatasetShapeRequested,
     ForcedLengthAsked,
     ForcedLengthDecided,
-    ForcedLengthReport,
-    RunState,
-    Service,
 )
+from aiperf_svc.protocol.messages.reports import DatasetReport, ForcedLengthReport
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, mono_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.dataset_blocks import HeldBlocks, StreamedBlocks, blocks_of

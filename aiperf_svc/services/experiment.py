@@ -21,8 +21,10 @@ from aiperf_svc.core.experiments.machine import (
     TrialEnded,
 )
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import RunState, Service, TrialPublished
+from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_set_within
 from aiperf_svc.services.context import RunContext
 

@@ -32,7 +32,8 @@ from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.time_left import time_left_s
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import RunState, TrialPublished
+from aiperf_svc.protocol.messages.events import TrialPublished
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.base import wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.lasting import TrialResults

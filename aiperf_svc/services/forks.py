@@ -68,7 +68,7 @@ def become_ordered(fd: int) -> list[str]:
 def _import_services() -> None:
     # Here and not above: the runner imports this module.
     from aiperf_svc.adapters.host.machine import raise_fd_limit
-    from aiperf_svc.protocol.messages import Service
+    from aiperf_svc.protocol.services import Service
     from aiperf_svc.services.host import service_class
 
     for service in Service:

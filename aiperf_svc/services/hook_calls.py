@@ -18,7 +18,7 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.load.phase_hooks import When, hooks_at, origins
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import HookCall
+from aiperf_svc.protocol.messages.reports import HookCall
 from aiperf_svc.services.context import RunContext
 
 log = logging.getLogger("hooks")

@@ -24,7 +24,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.search import Search
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 
 class TrialSequence(Protocol):

@@ -28,7 +28,8 @@ from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import TURN_BASE, id_prefix
-from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts
+from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.abandonments import Abandonments
 

@@ -16,7 +16,7 @@ from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.core.load.prefill_slots import PrefillSlots, opening_times
 from aiperf_svc.core.responses.first_tokens import FirstTokens
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import PhaseOpened
+from aiperf_svc.protocol.messages.credits import PhaseOpened
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.load_generator import LoadGenerator, Session
 

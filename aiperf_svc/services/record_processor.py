@@ -13,15 +13,12 @@ from aiperf_svc.core.control.control_intervals import batch_interval_s
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
-    MetricBatch,
-    RawBatch,
-    RosterPublished,
-    RunState,
-    Service,
-)
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.events import RosterPublished
+from aiperf_svc.protocol.messages.records import MetricBatch, RawBatch
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.context import RunContext
 

@@ -43,24 +43,25 @@ from aiperf_svc.core.verdict.health_log import HealthLog
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import (
-    AddressUse,
-    AnyMessage,
-    ErrorSample,
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.events import (
     Heartbeat,
-    HistogramDelta,
     Member,
-    MetricBatch,
-    PhaseReport,
     RecordsAcknowledged,
     RosterPublished,
-    RunState,
     RunStatePublished,
-    Service,
+)
+from aiperf_svc.protocol.messages.records import ErrorSample, MetricBatch
+from aiperf_svc.protocol.messages.reports import (
+    AddressUse,
+    HistogramDelta,
+    PhaseReport,
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.results_service import ResultsService

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.protocol.messages import CancelRequested, RunState, Service, StartRequested
+from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results

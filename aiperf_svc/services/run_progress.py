@@ -21,14 +21,11 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import (
-    RosterPublished,
-    RunState,
-    RunStatePublished,
-    Service,
-    WorkerCounts,
-)
+from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_set_within
 
 RECENT_RECORDS = 20_000

@@ -14,15 +14,15 @@ from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import RunMachine
 from aiperf_svc.core.load.phase_hooks import longest_before_load_ns
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import (
+from aiperf_svc.protocol.messages.events import (
     CancelRequested,
     Heartbeat,
     RosterPublished,
-    RunState,
     RunStatePublished,
-    Service,
     StartRequested,
 )
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.context import RunContext
 

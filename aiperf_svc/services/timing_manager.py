@@ -30,25 +30,22 @@ from aiperf_svc.core.load.phase_machine import (
 )
 from aiperf_svc.core.load.phase_plan import PhasePlan, plan_phase
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.credits import (
     ClockProbed,
     CreditsGranted,
     CreditsReturned,
-    DatasetShape,
-    DatasetShapeRequested,
     PhaseOpened,
-    PhaseReport,
     PhaseStopped,
-    RosterPublished,
-    RunState,
-    RunStatePublished,
-    Service,
     WorkerAttached,
-    WorkerCounts,
 )
-from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.dataset import DatasetShape, DatasetShapeRequested
+from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext

@@ -23,8 +23,10 @@ from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
-from aiperf_svc.protocol.messages import AnyMessage, Service, TrialPublished
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.context import RunContext, make_bus
 from aiperf_svc.services.experiment import ExperimentController
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of

@@ -42,29 +42,32 @@ from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import (
-    AddressUse,
-    AnyMessage,
-    ClockEstimate,
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.credits import (
     ClockReply,
     CreditsGranted,
     CreditsReturned,
+    PhaseOpened,
+    PhaseStopped,
+    WorkerAttached,
+)
+from aiperf_svc.protocol.messages.dataset import (
     DatasetBlock,
     DatasetBlockRequested,
     ForcedLengthAsked,
     ForcedLengthDecided,
+)
+from aiperf_svc.protocol.messages.events import RecordsAcknowledged, RosterPublished
+from aiperf_svc.protocol.messages.records import RawBatch
+from aiperf_svc.protocol.messages.reports import (
+    AddressUse,
+    ClockEstimate,
     HistogramDelta,
-    PhaseOpened,
-    PhaseStopped,
-    RawBatch,
-    RecordsAcknowledged,
-    RosterPublished,
-    RunState,
-    Service,
-    WorkerAttached,
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext

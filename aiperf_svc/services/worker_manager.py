@@ -7,7 +7,9 @@ from typing import Any
 from aiperf_svc.adapters.messaging.bus import UP, Bus, topic_of
 from aiperf_svc.core.control.control_intervals import republish_interval_s, roster_interval_s
 from aiperf_svc.core.control.roster import ListeningClock, Roster
-from aiperf_svc.protocol.messages import Heartbeat, Member, RosterPublished, RunState, Service
+from aiperf_svc.protocol.messages.events import Heartbeat, Member, RosterPublished
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
 

@@ -14,7 +14,7 @@ from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.records.assembly import RecordAssembler
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 from benchmarks.fuzz.legal import MODEL
 from benchmarks.fuzz.server import serving

@@ -28,7 +28,8 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
-from aiperf_svc.protocol.messages import RunState, Service
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.options import RunOptions
 from benchmarks import machine_use

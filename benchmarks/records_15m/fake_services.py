@@ -7,18 +7,17 @@ import zmq
 
 from aiperf_svc.adapters.messaging.bus import DOWN, UP, Addresses, Bus, decode, encode
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import (
+from aiperf_svc.protocol.messages.events import (
     Heartbeat,
     Member,
-    PhaseReport,
     RecordsAcknowledged,
     RosterPublished,
-    RunState,
     RunStatePublished,
-    Service,
-    WorkerCounts,
 )
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import LocalRun
 from benchmarks.records_15m.feed import RATE_PER_S, START_WALL_NS, WORKERS, Feed
 

@@ -8,7 +8,7 @@ import numpy as np
 from aiperf_svc.adapters.messaging.bus import encode
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
+from aiperf_svc.protocol.messages.records import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 
 WORKERS, PROCESSORS = 200, 50

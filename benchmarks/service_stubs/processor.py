@@ -10,13 +10,10 @@ from aiperf_svc.adapters.messaging.bus import encode
 from aiperf_svc.core.control import control_intervals
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import (
-    MetricBatch,
-    SequenceSpan,
-    Service,
-)
+from aiperf_svc.protocol.messages.records import MetricBatch, SequenceSpan
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.context import RunContext
 from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus, Stub
 from benchmarks.service_stubs.worker import WorkerStub

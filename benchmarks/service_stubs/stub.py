@@ -3,17 +3,11 @@
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, Bus, encode, topic_of
-from aiperf_svc.protocol.messages import (
-    ClockEstimate,
-    Heartbeat,
-    Member,
-    RunState,
-    RunStatePublished,
-    Service,
-    Vitals,
-    WorkerCounts,
-)
+from aiperf_svc.protocol.messages.events import Heartbeat, Member, RunStatePublished
+from aiperf_svc.protocol.messages.reports import ClockEstimate, Vitals, WorkerCounts
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_S
 from aiperf_svc.services.context import RunContext
 

@@ -10,7 +10,7 @@ import zmq
 
 from aiperf_svc.adapters.messaging.bus import decode
 from aiperf_svc.core.control.run_machine import ORDER
-from aiperf_svc.protocol.messages import (
+from aiperf_svc.protocol.messages.events import (
     RecordsAcknowledged,
     RosterPublished,
     RunStatePublished,

@@ -8,21 +8,20 @@ import zmq
 from aiperf_svc.adapters.messaging.bus import encode
 from aiperf_svc.core.control import control_intervals
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import (
+from aiperf_svc.protocol.messages.credits import (
     ClockProbed,
     ClockReply,
     CreditsGranted,
     CreditsReturned,
-    DatasetBlock,
-    DatasetBlockRequested,
     PhaseOpened,
     PhaseStopped,
-    RunState,
-    Service,
     WorkerAttached,
-    WorkerCounts,
 )
+from aiperf_svc.protocol.messages.dataset import DatasetBlock, DatasetBlockRequested
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.context import RunContext
 from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus, Stub
 

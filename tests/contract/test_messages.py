@@ -11,28 +11,37 @@ import pytest
 from aiperf_svc.adapters.messaging.bus import ProtocolMismatch, decode, encode
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol import messages as m
-from aiperf_svc.protocol.messages import indexes as ix
-from aiperf_svc.protocol.messages import steps as st
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    credits,
+    dataset,
+    events,
+    indexes,
+    records,
+    reports,
+    steps,
+)
 from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 
 SAMPLES = Path(__file__).parent / "samples"
 HEAD = ("run-1", "worker-3", 1_700_000_000_000_000_000)
 
 EXAMPLES: tuple[Message, ...] = (
-    m.Heartbeat(
+    events.Heartbeat(
         *HEAD,
-        service=m.Service.WORKER,
+        service=Service.WORKER,
         seen_state=4,
         seen_roster=2,
-        reached=m.RunState.READY,
+        reached=RunState.READY,
         address="tcp://10.0.0.7:5667",
         boot_id="b",
-        vitals=m.Vitals(cpu_fraction=0.5, loop_lag_ns=1, rss_bytes=2, open_fds=3, fd_limit=4),
-        counts=(m.WorkerCounts(Phase.PROFILING, granted=9, completed=8, last_seq=8),),
-        clock=m.ClockEstimate(offset_ns=-5, uncertainty_ns=6),
+        vitals=reports.Vitals(cpu_fraction=0.5, loop_lag_ns=1, rss_bytes=2, open_fds=3, fd_limit=4),
+        counts=(reports.WorkerCounts(Phase.PROFILING, granted=9, completed=8, last_seq=8),),
+        clock=reports.ClockEstimate(offset_ns=-5, uncertainty_ns=6),
         phases=(
-            m.PhaseReport(
+            reports.PhaseReport(
                 Phase.PROFILING,
                 start_wall_ns=5,
                 stop_wall_ns=6,
@@ -43,7 +52,7 @@ EXAMPLES: tuple[Message, ...] = (
                 scheduled_rate=2.5,
             ),
         ),
-        dataset=m.DatasetReport(
+        dataset=reports.DatasetReport(
             kind="single_turn",
             source="prompts.jsonl",
             source_sha256="ab",
@@ -54,16 +63,16 @@ EXAMPLES: tuple[Message, ...] = (
             left_out=1,
             bytes=300,
             tokenizer=None,
-            input_tokens=m.TokenStatistics(avg=2.0, std=1.0, min=1, max=3, count=3, sum=6),
+            input_tokens=reports.TokenStatistics(avg=2.0, std=1.0, min=1, max=3, count=3, sum=6),
             output_tokens=None,
             warmup_entries=1,
-            forced_output_length=m.ForcedLengthReport("refused", "ignore_eos?"),
+            forced_output_length=reports.ForcedLengthReport("refused", "ignore_eos?"),
         ),
         progress="downloading",
         exit_code=ExitCode.BAD_CONFIG,
         network=(
             (
-                m.HistogramDelta(
+                reports.HistogramDelta(
                     Phase.PROFILING,
                     "network_rtt",
                     b"b",
@@ -76,18 +85,20 @@ EXAMPLES: tuple[Message, ...] = (
             ),
         ),
     ),
-    m.CancelRequested(*HEAD, reason="interrupted"),
-    m.StartRequested(*HEAD, at_wall_ns=1_700_000_000_000_000_000),
-    m.RosterPublished(
+    events.CancelRequested(*HEAD, reason="interrupted"),
+    events.StartRequested(*HEAD, at_wall_ns=1_700_000_000_000_000_000),
+    events.RosterPublished(
         *HEAD,
         number=3,
         frozen=True,
         complete=True,
         missing=(),
-        members=(m.Member("worker-3", m.Service.WORKER, 1, 0, processor="record-processor-0"),),
+        members=(events.Member("worker-3", Service.WORKER, 1, 0, processor="record-processor-0"),),
     ),
-    m.RunStatePublished(*HEAD, number=7, state=m.RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG),
-    m.TrialPublished(
+    events.RunStatePublished(
+        *HEAD, number=7, state=RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG
+    ),
+    events.TrialPublished(
         *HEAD,
         serial=4,
         number=3,
@@ -96,11 +107,11 @@ EXAMPLES: tuple[Message, ...] = (
         attempt=1,
         total=12,
     ),
-    m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
-    m.WorkerAttached(*HEAD),
-    m.ClockProbed(*HEAD, sent_wall_ns=1, sent_raw_ns=2),
-    m.ClockReply(*HEAD, sent_wall_ns=1, received_wall_ns=2, replied_wall_ns=3, boot_id="b"),
-    m.PhaseOpened(
+    events.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
+    credits.WorkerAttached(*HEAD),
+    credits.ClockProbed(*HEAD, sent_wall_ns=1, sent_raw_ns=2),
+    credits.ClockReply(*HEAD, sent_wall_ns=1, received_wall_ns=2, replied_wall_ns=3, boot_id="b"),
+    credits.PhaseOpened(
         *HEAD,
         phase=Phase.WARMUP,
         start_wall_ns=1,
@@ -112,18 +123,18 @@ EXAMPLES: tuple[Message, ...] = (
         worker_rank=0,
         worker_count=2,
     ),
-    m.CreditsGranted(
+    credits.CreditsGranted(
         *HEAD, phase=Phase.PROFILING, first_index=10, stride=2, count=3, due_wall_ns=b"\x01" * 24
     ),
-    m.PhaseStopped(*HEAD, phase=Phase.PROFILING, stop_wall_ns=1, cancel_wall_ns=2),
-    m.CreditsReturned(
+    credits.PhaseStopped(*HEAD, phase=Phase.PROFILING, stop_wall_ns=1, cancel_wall_ns=2),
+    credits.CreditsReturned(
         *HEAD,
-        counts=m.WorkerCounts(Phase.PROFILING, completed=1),
+        counts=reports.WorkerCounts(Phase.PROFILING, completed=1),
         is_idle=True,
         taken_mono_ns=5 * 10**9,
     ),
-    m.DatasetBlockRequested(*HEAD, block=2),
-    m.DatasetBlock(
+    dataset.DatasetBlockRequested(*HEAD, block=2),
+    dataset.DatasetBlock(
         *HEAD,
         block=0,
         block_count=1,
@@ -131,35 +142,39 @@ EXAMPLES: tuple[Message, ...] = (
         warmup_entries=0,
         first_entry=0,
         conversations=(
-            m.Conversation("c", (m.Turn(b"{}", delay_ns=5, earliest_ns=6, input_tokens=7),)),
+            dataset.Conversation(
+                "c", (dataset.Turn(b"{}", delay_ns=5, earliest_ns=6, input_tokens=7),)
+            ),
         ),
         starts=b"\0\0\0\0",
         is_streamed=True,
     ),
-    m.DatasetShapeRequested(*HEAD),
-    m.DatasetShape(
+    dataset.DatasetShapeRequested(*HEAD),
+    dataset.DatasetShape(
         *HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00", due_ns=b"\x01" * 8
     ),
-    m.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
-    m.ForcedLengthDecided(*HEAD, decision="leave_out"),
-    ix.IndexBegun(*HEAD, shape=3),
-    ix.IndexFilePart(*HEAD, shape=3, name="trials/003/verdict.json", offset=9, data=b"{}"),
-    ix.IndexEnded(
+    dataset.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
+    dataset.ForcedLengthDecided(*HEAD, decision="leave_out"),
+    indexes.IndexBegun(*HEAD, shape=3),
+    indexes.IndexFilePart(*HEAD, shape=3, name="trials/003/verdict.json", offset=9, data=b"{}"),
+    indexes.IndexEnded(
         *HEAD,
         shape=3,
         reason="the server ended with exit code 1",
         is_tried_again=True,
-        files=(ix.IndexFile("trials/003/verdict.json", 11, "ab"),),
+        files=(indexes.IndexFile("trials/003/verdict.json", 11, "ab"),),
     ),
-    ix.CollectorReply(*HEAD, have=11, problem="another attempt has begun"),
-    m.RawBatch(*HEAD, number=1, fragments=b"f", reads=b"r", bodies=b"b"),
-    m.MetricBatch(
+    indexes.CollectorReply(*HEAD, have=11, problem="another attempt has begun"),
+    records.RawBatch(*HEAD, number=1, fragments=b"f", reads=b"r", bodies=b"b"),
+    records.MetricBatch(
         *HEAD,
-        spans=(m.SequenceSpan("worker-3", 1, 1, 4),),
+        spans=(records.SequenceSpan("worker-3", 1, 1, 4),),
         rows=b"rows",
-        details=m.LineDetails(gaps_ns=b"g", messages=("busy",), chunks=b"s", chunk_counts=b"n"),
+        details=records.LineDetails(
+            gaps_ns=b"g", messages=("busy",), chunks=b"s", chunk_counts=b"n"
+        ),
         histograms=(
-            m.HistogramDelta(
+            reports.HistogramDelta(
                 Phase.PROFILING,
                 "inter_chunk_latency",
                 b"b",
@@ -170,10 +185,10 @@ EXAMPLES: tuple[Message, ...] = (
                 max_ns=2,
             ),
         ),
-        errors=(m.ErrorSample(Phase.PROFILING, 8, 429, message="busy", count=1, target=2),),
-        lost=(m.SequenceSpan("worker-4", 1, 5, 5),),
+        errors=(records.ErrorSample(Phase.PROFILING, 8, 429, message="busy", count=1, target=2),),
+        lost=(records.SequenceSpan("worker-4", 1, 5, 5),),
     ),
-    st.RankAttached(
+    steps.RankAttached(
         *HEAD,
         number=1,
         address="10.0.0.7",
@@ -185,16 +200,16 @@ EXAMPLES: tuple[Message, ...] = (
         cores=2.0,
         memory_bytes=2**30,
     ),
-    st.RankFilesRequested(*HEAD),
-    st.RankFiles(*HEAD, files={"a/b": b"x"}),
-    st.StepOrder(
-        *HEAD, step=3, stage=st.StepStage.RUN, abort_reason="r", plan=b"{}", due_wall_ns=5
+    steps.RankFilesRequested(*HEAD),
+    steps.RankFiles(*HEAD, files={"a/b": b"x"}),
+    steps.StepOrder(
+        *HEAD, step=3, stage=steps.StepStage.RUN, abort_reason="r", plan=b"{}", due_wall_ns=5
     ),
-    st.RankStatus(*HEAD, step=3, stage=st.StepStage.PREPARE, problem="p", progress="50%"),
-    st.LaunchRequested(*HEAD, step=3, launch="0-1", address="10.0.0.8", command="orted"),
-    st.CommandLaunched(*HEAD, step=3, launch="0-1", command="orted"),
-    st.LaunchEnded(*HEAD, launch="0-1", exit_code=-15, stdout=b"o", stderr=b"e"),
-    st.StepOutput(
+    steps.RankStatus(*HEAD, step=3, stage=steps.StepStage.PREPARE, problem="p", progress="50%"),
+    steps.LaunchRequested(*HEAD, step=3, launch="0-1", address="10.0.0.8", command="orted"),
+    steps.CommandLaunched(*HEAD, step=3, launch="0-1", command="orted"),
+    steps.LaunchEnded(*HEAD, launch="0-1", exit_code=-15, stdout=b"o", stderr=b"e"),
+    steps.StepOutput(
         *HEAD,
         step=3,
         rank=1,
@@ -203,21 +218,21 @@ EXAMPLES: tuple[Message, ...] = (
         file="stdout",
         data=b"text",
         is_last=True,
-        report=st.RankReport(
+        report=steps.RankReport(
             plan=b"{}",
             problem="",
-            witness=st.RankWitness(rank=1, node="node-2", started_wall_ns=7),
-            ends=(st.CommandEnd(index=0, exit_code=1, started_wall_ns=7, ended_wall_ns=8),),
+            witness=steps.RankWitness(rank=1, node="node-2", started_wall_ns=7),
+            ends=(steps.CommandEnd(index=0, exit_code=1, started_wall_ns=7, ended_wall_ns=8),),
         ),
     ),
-    st.StepRecord(
+    steps.StepRecord(
         *HEAD,
         step=3,
         plan=b"{}",
         problem="p",
         reading=b"{}",
-        witnesses=(st.RankWitness(rank=1),),
-        ends=(st.CommandEnd(0, 0, 7, 8, was_told_to_end=True),),
+        witnesses=(steps.RankWitness(rank=1),),
+        ends=(steps.CommandEnd(0, 0, 7, 8, was_told_to_end=True),),
     ),
 )
 
@@ -227,7 +242,7 @@ def sample(message: Message) -> Path:
 
 
 def test_every_message_has_an_example() -> None:
-    assert {type(e) for e in EXAMPLES} == set(typing.get_args(m.AnyMessage))
+    assert {type(e) for e in EXAMPLES} == set(typing.get_args(AnyMessage))
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda e: type(e).__name__)

@@ -10,8 +10,8 @@ import yaml
 from recording import INFRA, SUFFIX, Manifest, Recording, record, stack_config
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, RUN_LABEL, STACK_LABEL
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import REPLICAS
+from aiperf_svc.protocol.services import Service
 
 STACK = "bench"
 KEY = "sk-very-secret"

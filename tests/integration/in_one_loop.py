@@ -15,7 +15,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import free_ports
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext

@@ -13,7 +13,8 @@ from aiperf_svc.adapters.messaging.bus import DOWN, UP, Addresses, Bus, ask, dec
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import CancelRequested, WorkerAttached
+from aiperf_svc.protocol.messages.credits import WorkerAttached
+from aiperf_svc.protocol.messages.events import CancelRequested
 from aiperf_svc.protocol.ports import Port
 
 TRANSPORTS = ("inproc", "ipc", "tcp", "curve")

@@ -14,13 +14,13 @@ from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.messaging.bus import decode, encode
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import (
+from aiperf_svc.protocol.messages.dataset import (
     Conversation,
     DatasetBlock,
     DatasetBlockRequested,
-    DatasetReport,
     Turn,
 )
+from aiperf_svc.protocol.messages.reports import DatasetReport
 
 HEADER = ("run", "records-manager", 0)
 BUILT = BuiltDataset(

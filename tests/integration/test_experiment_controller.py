@@ -12,8 +12,9 @@ from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, decode
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials
 from aiperf_svc.core.experiments.trials import plan_trials
-from aiperf_svc.protocol.messages import RunState, TrialPublished
+from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.experiment import ExperimentController
 
 CONFIG = {

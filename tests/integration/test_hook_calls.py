@@ -14,7 +14,7 @@ from in_one_loop import WAIT_S, config, stack
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.hook_calls import HookCalls
 
 

@@ -13,14 +13,8 @@ from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.credit_ledger import CreditLedger
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import (
-    Conversation,
-    CreditsGranted,
-    DatasetBlock,
-    PhaseOpened,
-    PhaseStopped,
-    Turn,
-)
+from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
+from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 from aiperf_svc.services.load_generator import LoadGenerator
 
 HEAD = ("run", "timing-manager", 1)

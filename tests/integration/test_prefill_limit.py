@@ -16,14 +16,8 @@ from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import (
-    Conversation,
-    CreditsGranted,
-    DatasetBlock,
-    PhaseOpened,
-    PhaseStopped,
-    Turn,
-)
+from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
+from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.prefill_generator import PrefillGenerator
 

@@ -16,7 +16,7 @@ from aiperf_svc.adapters.report import page, run_page
 from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
-from aiperf_svc.protocol.messages import ErrorSample
+from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.workloads.base import Plot
 
 ZOOM = """<script>

@@ -10,8 +10,10 @@ from controller_context import controller_context
 from in_one_loop import config, stack
 
 from aiperf_svc.adapters.messaging.bus import UP, Bus, decode
-from aiperf_svc.protocol.messages import Heartbeat, Member, RosterPublished, RunState, Service
+from aiperf_svc.protocol.messages.events import Heartbeat, Member, RosterPublished
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services import system_controller
 from aiperf_svc.services.system_controller import SystemController
 

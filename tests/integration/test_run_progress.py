@@ -7,8 +7,10 @@ import numpy as np
 from controller_context import controller_context
 
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import RunState, RunStatePublished, WorkerCounts
+from aiperf_svc.protocol.messages.events import RunStatePublished
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.run_progress import RunProgress
 
 CONFIG = {

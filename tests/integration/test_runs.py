@@ -21,7 +21,7 @@ from aiperf_svc.core.control import roster
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
-from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
+from aiperf_svc.protocol.messages.records import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE
 from aiperf_svc.services import base
 from aiperf_svc.services.context import RunContext

@@ -16,15 +16,11 @@ from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Addresses, Bus, 
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys, KeyPair
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
-    CancelRequested,
-    Heartbeat,
-    RunState,
-    RunStatePublished,
-    Service,
-)
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.events import CancelRequested, Heartbeat, RunStatePublished
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, REPLICAS, Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_report
 
 WAIT_S = 10.0

@@ -11,7 +11,7 @@ from aiperf_svc.adapters.messaging.bus import ask, decode, encode
 from aiperf_svc.adapters.storage.atomic_files import unwritable
 from aiperf_svc.core.datasets.built import inputs_json
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import DatasetBlock, DatasetBlockRequested
+from aiperf_svc.protocol.messages.dataset import DatasetBlock, DatasetBlockRequested
 
 BLOCK_S = 10.0
 """Longest time for one block, which is about 1 MiB."""

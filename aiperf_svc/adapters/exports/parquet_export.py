@@ -20,7 +20,7 @@ from aiperf_svc.core.results.summary import FinishedRun
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18

@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 from time import monotonic_ns
 
-from aiperf_svc.protocol.messages import Vitals
+from aiperf_svc.protocol.messages.reports import Vitals
 
 SAMPLE_S = 0.05
 """Spacing of the probes of the event loop's delay."""

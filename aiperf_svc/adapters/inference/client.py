@@ -28,7 +28,7 @@ from aiperf_svc.adapters.inference.response_reader import ResponseReader
 from aiperf_svc.adapters.inference.timerfd import Ticker, WallTimer
 from aiperf_svc.core.load.target_addresses import TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
-from aiperf_svc.protocol.messages import AddressUse, HistogramDelta
+from aiperf_svc.protocol.messages.reports import AddressUse, HistogramDelta
 from aiperf_svc.protocol.records import Flag
 
 CUT_AT_ONCE: Final = 256

@@ -14,7 +14,7 @@ from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.endpoints.forced_length import without_forced_length
 from aiperf_svc.core.load.entry_order import EntryOrder
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import Conversation, DatasetBlock, Turn
+from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 
 CACHE_BYTES = 256 * 2**20
 """Request bytes that one worker keeps."""

@@ -18,7 +18,7 @@ import numpy as np
 from aiperf_svc.adapters.inference.connection import Connection
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import HistogramDelta
+from aiperf_svc.protocol.messages.reports import HistogramDelta
 
 MIN_RTT: Final = "network_rtt"
 SMOOTHED_RTT: Final = "network_smoothed_rtt"

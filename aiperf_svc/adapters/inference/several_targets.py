@@ -17,7 +17,7 @@ from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.config.endpoint import UrlStrategy
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.domain.request_ids import TARGET_SHIFT
-from aiperf_svc.protocol.messages import AddressUse
+from aiperf_svc.protocol.messages.reports import AddressUse
 
 
 class SeveralTargets:

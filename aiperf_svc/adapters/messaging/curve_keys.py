@@ -12,8 +12,8 @@ import msgspec
 import zmq
 
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port, key_file, with_peers
+from aiperf_svc.protocol.services import Service
 
 
 class KeyPair(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from time import time_ns
 from typing import Any, Protocol
 
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 FURTHEST_START_NS = 60_000_000_000
 """Longest time until a start, so that a wrong clock holds no run for hours."""

@@ -21,7 +21,7 @@ from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomicall
 from aiperf_svc.core.lines.batches import lines_of
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import MetricBatch
+from aiperf_svc.protocol.messages.records import MetricBatch
 
 LINES_AT_ONCE: Final = 1_024
 """Lines rendered at a time: 2 MB without their gaps, which stay in a cache until they are

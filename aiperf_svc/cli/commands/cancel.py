@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask for the stop."""
-    from aiperf_svc.protocol.messages import RunState
+    from aiperf_svc.protocol.run_states import RunState
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
 

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
         args.names = become_ordered(args.forks)
 
-    from aiperf_svc.protocol.messages import Service
+    from aiperf_svc.protocol.services import Service
 
     given = args.names or [n for n in os.environ.get("AIPERF_SERVICE", "").split(",") if n]
     if not given:

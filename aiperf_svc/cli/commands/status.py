@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     from aiperf_svc.adapters.results_api.status import Status
     from aiperf_svc.domain.foreign_text import one_line
-    from aiperf_svc.protocol.messages import RunState
+    from aiperf_svc.protocol.run_states import RunState
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.display import final_line, plain_line
     from aiperf_svc.runner.stack.attached import attach

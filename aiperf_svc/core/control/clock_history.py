@@ -5,7 +5,7 @@ the first hour. Estimates are kept at equal distances. When there are too many, 
 dropped and the distance doubles.
 """
 
-from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 
 KEPT = 128
 """Most estimates kept: in three hours, one for every minute and a half."""

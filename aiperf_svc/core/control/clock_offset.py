@@ -9,7 +9,7 @@ is therefore seen at once at this end, and with the next probe at the other.
 from typing import NamedTuple
 
 from aiperf_svc.core.control.offset_interval import OffsetInterval
-from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 
 MAX_SLEW = 500e-6
 """Fastest usual slewing of a wall clock (Linux's kernel discipline, ntpd; RFC 5905). The other

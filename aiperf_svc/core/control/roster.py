@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aiperf_svc.protocol.messages import Heartbeat, Member, Service
+from aiperf_svc.protocol.messages.events import Heartbeat, Member
+from aiperf_svc.protocol.services import Service
 
 SILENCE_NS = 3_500_000_000
 """Longest silence of a member. Heartbeats come every second, and a loss is declared within five

@@ -16,7 +16,9 @@ from collections import deque
 import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
+from aiperf_svc.protocol.messages.events import Heartbeat, Member
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 
 ORDER = tuple(RunState)
 _INDEX = {state: number for number, state in enumerate(ORDER)}

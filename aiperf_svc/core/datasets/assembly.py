@@ -36,7 +36,8 @@ from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problem
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.errors import ConfigError, DatasetError
-from aiperf_svc.protocol.messages import Conversation, DatasetReport, TokenStatistics, Turn
+from aiperf_svc.protocol.messages.dataset import Conversation, Turn
+from aiperf_svc.protocol.messages.reports import DatasetReport, TokenStatistics
 
 Lengths = NDArray[np.int64]
 

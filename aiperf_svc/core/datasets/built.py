@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 
 from aiperf_svc.core.endpoints import multipart
-from aiperf_svc.protocol.messages import Conversation, DatasetReport
+from aiperf_svc.protocol.messages.dataset import Conversation
+from aiperf_svc.protocol.messages.reports import DatasetReport
 
 
 class BuiltDataset(msgspec.Struct, frozen=True):

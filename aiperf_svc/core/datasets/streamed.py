@@ -18,7 +18,8 @@ from aiperf_svc.core.datasets.assembly import (
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.datasets.cache_bust import with_markers
 from aiperf_svc.core.datasets.trace_prompts import TracePrompts
-from aiperf_svc.protocol.messages import Conversation, DatasetReport
+from aiperf_svc.protocol.messages.dataset import Conversation
+from aiperf_svc.protocol.messages.reports import DatasetReport
 
 BLOCK_BYTES = 2**18
 """Size of a block, roughly. A worker takes in a block at once, and sends nothing meanwhile."""

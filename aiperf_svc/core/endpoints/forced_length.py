@@ -20,7 +20,7 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM, WITHOUT_TEXT, EndpointType
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
-from aiperf_svc.protocol.messages import Conversation
+from aiperf_svc.protocol.messages.dataset import Conversation
 
 PROBE_TIMEOUT_S: Final = 5.0
 """Timeout of each of the two requests. A slower server counts as not refusing."""

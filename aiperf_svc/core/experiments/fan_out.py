@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from aiperf_svc.plan.fan_out import shares
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 LOST = "its pod ended well, and its results are not here: they were lost with the collector's pod"
 UNKNOWN = "its pods failed; their logs and events say why"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 
 class TrialEnded(NamedTuple):

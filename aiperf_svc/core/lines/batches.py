@@ -16,7 +16,7 @@ from aiperf_svc.core.lines.http_trace import Chunks, trace_data
 from aiperf_svc.core.lines.number_text import DECIMAL, filled
 from aiperf_svc.core.lines.renderer import LineRenderer, Source
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import LineDetails, MetricBatch
+from aiperf_svc.protocol.messages.records import LineDetails, MetricBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 _NS_PER_MS: Final = 1e6

@@ -17,7 +17,7 @@ import msgspec
 
 from aiperf_svc.core.control.control_intervals import lookahead_s
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import WorkerCounts
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 
 LEAST_LOOKAHEAD = 64
 """Credits granted ahead while a worker's rate is not known yet."""

@@ -26,7 +26,8 @@ from aiperf_svc.core.load.credit_ledger import CreditLedger, ended_credits
 from aiperf_svc.core.load.fixed_schedule import FixedSchedule
 from aiperf_svc.core.load.phase_plan import PhasePlan
 from aiperf_svc.core.load.user_schedule import UserSchedule
-from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
+from aiperf_svc.protocol.messages.credits import CreditsReturned
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 
 ANNOUNCE_NS = 500_000_000
 """Time between a phase's announcement and its start, in which every worker receives it and

@@ -16,7 +16,7 @@ from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.rate_curve import curve_of
 from aiperf_svc.core.load.user_schedule import UserSchedule
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import DatasetShape
+from aiperf_svc.protocol.messages.dataset import DatasetShape
 
 Turns = NDArray[np.uint16]
 

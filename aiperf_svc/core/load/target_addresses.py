@@ -13,7 +13,7 @@ goes on, and if it succeeds the address is up again.
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from aiperf_svc.protocol.messages import AddressUse
+from aiperf_svc.protocol.messages.reports import AddressUse
 
 FALLBACK_NS: Final = 250_000_000
 """Delay between attempts, from RFC 8305."""

@@ -26,7 +26,7 @@ from aiperf_svc.core.records.rows import ResponseColumns, put_response, response
 from aiperf_svc.core.responses.read_times import ReadTimes, ends_of_reads
 from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.core.responses.response_format import ResponseFormat
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 
 _FINAL: Final = int(Flag.FINAL)

@@ -21,12 +21,8 @@ from aiperf_svc.core.records.rows import ResponseColumns, metric_rows, set_token
 from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import (
-    ErrorSample,
-    HistogramDelta,
-    LineDetails,
-    SequenceSpan,
-)
+from aiperf_svc.protocol.messages.records import ErrorSample, LineDetails, SequenceSpan
+from aiperf_svc.protocol.messages.reports import HistogramDelta
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 
 

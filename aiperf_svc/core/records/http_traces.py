@@ -7,7 +7,7 @@ are taken off the first reads.
 import numpy as np
 
 from aiperf_svc.core.lines.http_trace import Chunks
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 from aiperf_svc.protocol.records import Flag, Rows
 
 _NONE: Chunks = np.empty((0, 2), dtype=np.int64)

@@ -7,7 +7,7 @@ number below which no record is missing and the spans beyond it.
 
 import msgspec
 
-from aiperf_svc.protocol.messages import SequenceSpan
+from aiperf_svc.protocol.messages.records import SequenceSpan
 
 
 class _Worker(msgspec.Struct):

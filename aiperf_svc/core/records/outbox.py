@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 
 KEPT_BYTES: Final = 16 * 2**20
 """Most unconfirmed bytes of records that a worker keeps for sending again."""

@@ -14,7 +14,7 @@ import msgspec
 
 from aiperf_svc.core.load.credit_ledger import ended_credits
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import WorkerCounts
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 
 
 class WorkerAccount(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from aiperf_svc.core.results.distributions import pooled
 from aiperf_svc.core.results.summary import MetricSummary, NetworkTimes
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import HistogramDelta
+from aiperf_svc.protocol.messages.reports import HistogramDelta
 
 Reports = Iterable[tuple[tuple[HistogramDelta, ...], ...]]
 """One report of each worker: for each URL of the target, a histogram of each metric."""

@@ -36,7 +36,7 @@ from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 TIMELINE_TAGS = ("time_to_first_token", "request_latency")
 

@@ -19,7 +19,8 @@ from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.verdict.check_result import Verdict
 from aiperf_svc.core.verdict.health_log import Health
-from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample, HookCall
+from aiperf_svc.protocol.messages.records import ErrorSample
+from aiperf_svc.protocol.messages.reports import AddressUse, ClockEstimate, HookCall
 
 
 class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 
 Times = NDArray[np.int64]
 

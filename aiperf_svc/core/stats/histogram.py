@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import HistogramDelta
+from aiperf_svc.protocol.messages.reports import HistogramDelta
 
 RELATIVE_ERROR: Final = 1 / 256
 """Largest relative error of a percentile."""

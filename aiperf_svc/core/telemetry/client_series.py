@@ -13,8 +13,9 @@ from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import Page, Series
 from aiperf_svc.core.telemetry.series import Plotted
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import Service, Vitals
+from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.services import Service
 
 NAME = "aiperf-svc"
 INTERVAL_NS = 1_000_000_000

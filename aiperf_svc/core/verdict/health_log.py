@@ -4,7 +4,8 @@ from array import array
 
 import msgspec
 
-from aiperf_svc.protocol.messages import Service, Vitals
+from aiperf_svc.protocol.messages.reports import Vitals
+from aiperf_svc.protocol.services import Service
 
 BUSY_CPU_FRACTION = 0.95
 """CPU use at which a process counts as busy. At 95% of its core a request waits about ten times its

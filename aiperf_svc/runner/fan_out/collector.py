@@ -47,8 +47,8 @@ from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import COLLECTOR
-from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.protocol.messages.indexes import IndexEnded
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.services.base import is_set_within

@@ -29,8 +29,8 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import LAUNCH_DIR, LOOPBACK, index_config, index_topology
 from aiperf_svc.plan.pods import TARGET_KEY_ENV, ImagePlan
 from aiperf_svc.plan.target import target_pod
-from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.protocol.messages.indexes import IndexFile
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders, fork_server, log_tails
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape

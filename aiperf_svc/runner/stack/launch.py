@@ -15,7 +15,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome

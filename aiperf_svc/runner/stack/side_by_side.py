@@ -11,7 +11,7 @@ from typing import Any
 from aiperf_svc.adapters.results_api.run_api import RunApi
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import manifests
 from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.outcome import RunOutcome, failed_outcome

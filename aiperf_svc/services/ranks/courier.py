@@ -23,15 +23,11 @@ from aiperf_svc.adapters.ranks.step_commands import StepCommands
 from aiperf_svc.adapters.ranks.traffic import Traffic
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
-    ClockEstimate,
-    ClockReply,
-    RosterPublished,
-    RunState,
-    Service,
-)
+from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.credits import ClockReply
+from aiperf_svc.protocol.messages.events import RosterPublished
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
@@ -47,6 +43,8 @@ from aiperf_svc.protocol.messages.steps import (
     rank_number,
 )
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext

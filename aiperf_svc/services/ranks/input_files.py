@@ -6,9 +6,10 @@ from typing import Any
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
-from aiperf_svc.protocol.messages import AnyMessage, Service
+from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.steps import RankFiles, RankFilesRequested
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.registry import workload_of

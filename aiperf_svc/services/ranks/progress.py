@@ -8,13 +8,10 @@ from aiperf_svc.adapters.results_api.status import Status, StepStatus
 from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import (
-    RosterPublished,
-    RunState,
-    RunStatePublished,
-    Service,
-    StepProgress,
-)
+from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
+from aiperf_svc.protocol.messages.reports import StepProgress
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_set_within
 
 _NONE_YET = StepProgress(total=0, ended=0, attempts=0)

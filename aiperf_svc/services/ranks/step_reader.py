@@ -12,9 +12,11 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
-from aiperf_svc.protocol.messages import AnyMessage, RosterPublished, Service
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.events import RosterPublished
 from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord, rank_number
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.gathering import GatheredStep

@@ -18,17 +18,13 @@ from aiperf_svc.adapters.storage.run_artifacts import write_run
 from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
-    Heartbeat,
-    RosterPublished,
-    RunState,
-    RunStatePublished,
-    Service,
-    StepProgress,
-)
+from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.events import Heartbeat, RosterPublished, RunStatePublished
+from aiperf_svc.protocol.messages.reports import StepProgress
 from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.progress import StepsProgress

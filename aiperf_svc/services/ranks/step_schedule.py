@@ -13,17 +13,11 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
-from aiperf_svc.protocol.messages import (
-    AnyMessage,
-    ClockProbed,
-    RankInfo,
-    RosterPublished,
-    RunState,
-    RunStatePublished,
-    Service,
-    StepProgress,
-)
+from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.base import Message
+from aiperf_svc.protocol.messages.credits import ClockProbed
+from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
+from aiperf_svc.protocol.messages.reports import RankInfo, StepProgress
 from aiperf_svc.protocol.messages.steps import (
     CommandLaunched,
     LaunchEnded,
@@ -33,6 +27,8 @@ from aiperf_svc.protocol.messages.steps import (
     StepOrder,
 )
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext

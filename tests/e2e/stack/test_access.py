@@ -18,8 +18,8 @@ from real_stack import Config, Stack, modest, together
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.pods import CURVE_DIR
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
+from aiperf_svc.protocol.services import Service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 

@@ -13,7 +13,7 @@ from real_cluster import Cluster
 from real_stack import PASSPHRASE, Config, Stack, modest
 from secrecy import found_in, objects_and_logs, secrets_of
 
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 

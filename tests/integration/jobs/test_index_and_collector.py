@@ -29,8 +29,8 @@ from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.messages.indexes import IndexFile
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
 from aiperf_svc.runner.fan_out.index import SENT
 from aiperf_svc.services.context import RunContext

@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.core.control.clock_history import ClockHistory
 from aiperf_svc.core.stats.clock_map import ClockMap, uncertainty_ns
-from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

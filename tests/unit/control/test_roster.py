@@ -7,7 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from aiperf_svc.core.control.roster import CONTROL_SILENCE_NS, SILENCE_NS, ListeningClock, Roster
-from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
+from aiperf_svc.protocol.messages.events import Heartbeat
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 
 EXPECTED = {Service.WORKER: 3, Service.RECORD_PROCESSOR: 2}
 

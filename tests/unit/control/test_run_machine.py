@@ -15,7 +15,9 @@ from aiperf_svc.core.control.run_machine import (
     StartGiven,
 )
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
+from aiperf_svc.protocol.messages.events import Heartbeat, Member
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
 
 MEMBERS = tuple(Member(s.value, s, 1, 0) for s in Service)
 OTHERS = [s for s in Service if s is not Service.SYSTEM_CONTROLLER]

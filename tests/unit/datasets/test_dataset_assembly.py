@@ -14,7 +14,7 @@ from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenC
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes, report_json
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import ConfigError, DatasetError
-from aiperf_svc.protocol.messages import ForcedLengthReport
+from aiperf_svc.protocol.messages.reports import ForcedLengthReport
 
 Config = Callable[..., BenchmarkConfig]
 FILE = {"kind": "single_turn", "file": "f"}

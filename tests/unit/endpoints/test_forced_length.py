@@ -16,7 +16,7 @@ from aiperf_svc.core.endpoints.forced_length import (
     without_forced_length,
 )
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.protocol.messages import Conversation, Turn
+from aiperf_svc.protocol.messages.dataset import Conversation, Turn
 
 SECOND_NS = 10**9
 

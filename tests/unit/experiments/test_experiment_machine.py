@@ -12,7 +12,7 @@ from aiperf_svc.core.experiments.machine import (
     TrialEnded,
 )
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 TRIALS = tuple(Trial(number, {"load.concurrency": number}) for number in (1, 2, 3))
 DONE, FAILED, CANCELLED = RunState.DONE, RunState.FAILED, RunState.CANCELLED

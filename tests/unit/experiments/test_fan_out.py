@@ -22,7 +22,7 @@ from aiperf_svc.core.experiments.fan_out import (
     read_indexes,
 )
 from aiperf_svc.plan.fan_out import shares
-from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.protocol.run_states import RunState
 
 DONE = Finish(RunState.DONE, "")
 JOBS = (JobShapes("a", (1, 3, 4)), JobShapes("b", (2,)))

@@ -10,7 +10,7 @@ from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.load.entry_order import EntryOrder
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import Conversation, DatasetBlock, Turn
+from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 
 BLOCKS, BODY = 10, 1_000
 LENGTHS = (1, 7, 2, 6, 3, 5, 4, 4, 3, 5)

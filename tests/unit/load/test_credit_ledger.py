@@ -7,7 +7,7 @@ import pytest
 from aiperf_svc.core.control.control_intervals import lookahead_s
 from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD, MOST_LOOKAHEAD, CreditLedger
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import WorkerCounts
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 
 P = Phase.PROFILING
 

@@ -11,7 +11,7 @@ from aiperf_svc.core.load.entry_order import EntryOrder, order_of
 from aiperf_svc.core.load.phase_plan import plan_phase
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import DatasetShape
+from aiperf_svc.protocol.messages.dataset import DatasetShape
 
 
 def config(order: str, load: dict[str, Any] | None = None, **dataset: Any) -> BenchmarkConfig:

@@ -34,7 +34,8 @@ from aiperf_svc.core.load.phase_machine import (
 )
 from aiperf_svc.core.load.phase_plan import PhasePlan
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
+from aiperf_svc.protocol.messages.credits import CreditsReturned
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 
 P = Phase.PROFILING
 NOW = 1_700_000_000 * 10**9

@@ -6,7 +6,7 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.phase_plan import PhasePlan, credits_for, plan_phase, turns_of
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import DatasetShape
+from aiperf_svc.protocol.messages.dataset import DatasetShape
 
 S = 10**9
 

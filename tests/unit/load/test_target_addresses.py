@@ -10,7 +10,7 @@ from aiperf_svc.core.load.target_addresses import (
     TargetAddresses,
     add_up,
 )
-from aiperf_svc.protocol.messages import AddressUse
+from aiperf_svc.protocol.messages.reports import AddressUse
 
 MS = 1_000_000
 NOW = 10_000 * MS

@@ -7,7 +7,7 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts, Topology, plan
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 LOCAL = Facts(where="local", cores=2, fd_limit=20_000)
 CLUSTER = Facts(where="cluster")

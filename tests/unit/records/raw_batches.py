@@ -20,7 +20,7 @@ from aiperf_svc.core.records.batch_builder import MetricParts
 from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import MetricBatch, RawBatch
+from aiperf_svc.protocol.messages.records import MetricBatch, RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag
 
 MS_NS = 10**6

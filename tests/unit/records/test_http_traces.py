@@ -10,7 +10,7 @@ from aiperf_svc.core.lines.batches import lines_of
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import MetricParts
-from aiperf_svc.protocol.messages import MetricBatch
+from aiperf_svc.protocol.messages.records import MetricBatch
 from aiperf_svc.protocol.records import Flag
 
 MS = 1_000_000

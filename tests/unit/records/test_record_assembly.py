@@ -21,7 +21,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import LineDetails, SequenceSpan
+from aiperf_svc.protocol.messages.records import LineDetails, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 

@@ -3,7 +3,7 @@
 import random
 
 from aiperf_svc.core.records.ledger import RecordLedger
-from aiperf_svc.protocol.messages import SequenceSpan
+from aiperf_svc.protocol.messages.records import SequenceSpan
 
 
 def span(first: int, last: int, *, worker: str = "w", epoch: int = 1) -> SequenceSpan:

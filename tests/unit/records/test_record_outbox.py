@@ -1,7 +1,7 @@
 """What waits to be sent and what is kept for sending again, both within their bounds."""
 
 from aiperf_svc.core.records.outbox import FULL_BYTES, KEPT_BYTES, RecordOutbox
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 
 MIB = 2**20
 

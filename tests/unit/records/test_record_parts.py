@@ -18,7 +18,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages import ErrorSample, MetricBatch
+from aiperf_svc.protocol.messages.records import ErrorSample, MetricBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE
 
 

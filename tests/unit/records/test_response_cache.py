@@ -21,7 +21,7 @@ from raw_batches import (
 
 from aiperf_svc.core.records.batch_builder import MetricParts
 from aiperf_svc.core.records.response_cache import ResponseCache
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages.records import RawBatch
 
 END = chunk(DONE) + LAST_CHUNK
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.core.results.accounts import WorkerAccount, balance
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import WorkerCounts
+from aiperf_svc.protocol.messages.reports import WorkerCounts
 
 OUTCOMES = ("completed", "errored", "cancelled", "abandoned", "unsent", "revoked")
 

@@ -19,7 +19,7 @@ from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
 from aiperf_svc.core.verdict.stream_checks import GAP_SHIFT
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Rows
 
 

@@ -18,7 +18,7 @@ from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import HistogramDelta
+from aiperf_svc.protocol.messages.reports import HistogramDelta
 from aiperf_svc.protocol.records import Rows
 
 URLS = ("http://a:1", "http://b:1/base", "http://c:1")

@@ -25,7 +25,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
-from aiperf_svc.protocol.messages import ErrorSample
+from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import METRIC_DTYPE
 
 SAMPLE = Path(__file__).parents[2] / "data" / "aiperf_sample"

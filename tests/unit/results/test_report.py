@@ -18,7 +18,7 @@ from aiperf_svc.adapters.report.plots import Band, Series
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages import ErrorSample
+from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import Rows
 
 

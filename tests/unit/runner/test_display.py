@@ -8,7 +8,7 @@ from rich.console import Console
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, StepStatus, TrialRow
 from aiperf_svc.plan.topology import Group, Topology
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.display import Plain, final_line, plain_line
 from aiperf_svc.runner.experiment_lines import trial_line
 from aiperf_svc.runner.live_display import LiveDisplay

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
-from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import LocalRun, free_ports
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context

@@ -14,7 +14,7 @@ from aiperf_svc.core.stats.histogram import (
 )
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import HistogramDelta
+from aiperf_svc.protocol.messages.reports import HistogramDelta
 
 RNG = np.random.default_rng(3)
 SAMPLES = {

@@ -16,7 +16,7 @@ from aiperf_svc.adapters.storage import jsonl_file
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
+from aiperf_svc.protocol.messages.records import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE
 
 

@@ -6,8 +6,9 @@ from fake_sources import at
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import Service, Vitals
+from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.protocol.services import Service
 
 
 def last(series: ClientSeries, name: str, label: str = "") -> float:

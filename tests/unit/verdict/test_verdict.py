@@ -15,7 +15,8 @@ from aiperf_svc.core.verdict.inputs import (
     arrivals_ratio,
 )
 from aiperf_svc.core.verdict.judge import judge
-from aiperf_svc.protocol.messages import Service, Vitals
+from aiperf_svc.protocol.messages.reports import Vitals
+from aiperf_svc.protocol.services import Service
 
 BOUND = LatencyBound("time_to_first_token", "p99", 100.0, 100.0, 100.0)
 HEALTH = Health(

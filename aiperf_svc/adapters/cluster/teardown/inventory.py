@@ -13,7 +13,7 @@ from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 
 AUTOMATIC: Final = frozenset(
     {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
