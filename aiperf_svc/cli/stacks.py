@@ -221,7 +221,7 @@ def _stack_of(folder: Path) -> str:
 
 def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
     from aiperf_svc.cli.flag_config import put
-    from aiperf_svc.plan.pods import TARGET_KEY
+    from aiperf_svc.plan.service_pods import TARGET_KEY
 
     if args.api_key is None:
         return {}

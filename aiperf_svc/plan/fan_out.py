@@ -18,7 +18,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
 from aiperf_svc.plan.identity import Identity, check_stack_name
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX, KEY, check_index, index_pod, index_template
-from aiperf_svc.plan.lifetime import LongestTimes, check_ttl, load_times, plan_budget
+from aiperf_svc.plan.lifetime import LongestTimes, check_ttl, load_times, plan_budget, seconds
 from aiperf_svc.plan.network import (
     DNS_PORTS,
     HTTPS_PORT,
@@ -30,16 +30,9 @@ from aiperf_svc.plan.network import (
     results_policy,
     upload_policies,
 )
-from aiperf_svc.plan.pods import (
-    TARGET_KEY_ENV,
-    ImagePlan,
-    JobPlan,
-    PodPlan,
-    deadline_pod,
-    seconds,
-    service_pods,
-)
+from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
 from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment, run_id_of
+from aiperf_svc.plan.service_pods import TARGET_KEY_ENV, deadline_pod, service_pods
 from aiperf_svc.plan.stack import (
     StackPlan,
     check_secrets,

@@ -18,25 +18,17 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.experiments import largest_load, largest_topology
 from aiperf_svc.plan.identity import RUN_ID, Identity
-from aiperf_svc.plan.pods import (
+from aiperf_svc.plan.pod_settings import SCRATCH_BYTES, download_bytes, requests_of, with_storage
+from aiperf_svc.plan.pods import ContainerPlan, ImagePlan, PodPlan, Requests, SecretKey, Volume
+from aiperf_svc.plan.service_pods import (
     ARTIFACTS_DIR,
     CONFIG_DIR,
     CURVE_DIR,
     PORT_RANGE,
-    SCRATCH_BYTES,
     TARGET_KEY,
     TARGET_KEY_ENV,
-    ContainerPlan,
-    ImagePlan,
-    PodPlan,
-    Requests,
-    SecretKey,
-    Volume,
-    download_bytes,
     has_target_key,
     key_files,
-    requests_of,
-    with_storage,
 )
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import Facts, Group, Topology, plan

@@ -1,10 +1,12 @@
 """The longest times of a stack's start and load, and what depends on them: the least TTL, and how
 long a drain of a node waits."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
+from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.units import format_duration
@@ -96,3 +98,8 @@ def plan_budget(
         return None
     hold = times.start + times.load if times.is_bounded else None
     return DisruptionBudget(identity.name(f"benchmark-{identity.labels()[RUN_LABEL][:8]}"), hold)
+
+
+def seconds(duration_ns: int) -> int:
+    """Return whole seconds, rounded up, as Kubernetes' timeouts take them."""
+    return math.ceil(duration_ns / SECOND_NS)

@@ -11,9 +11,9 @@ from aiperf_svc.config.placement import Network, Placement
 from aiperf_svc.config.ranks import Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.pod_settings import SCRATCH_BYTES, own_settings, requests_of, with_storage
 from aiperf_svc.plan.pods import (
     COURIER,
-    SCRATCH_BYTES,
     ContainerPlan,
     ImagePlan,
     PodPlan,
@@ -21,9 +21,6 @@ from aiperf_svc.plan.pods import (
     Requests,
     SecretKey,
     Volume,
-    own_settings,
-    requests_of,
-    with_storage,
 )
 
 RANK_DIR = "/rank"

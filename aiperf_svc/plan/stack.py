@@ -32,17 +32,7 @@ from aiperf_svc.plan.lifetime import (
     step_times,
 )
 from aiperf_svc.plan.network import Policy, is_on_hub, plan_policies
-from aiperf_svc.plan.pods import (
-    TARGET_KEY,
-    TARGET_KEY_ENV,
-    ImagePlan,
-    JobPlan,
-    PodPlan,
-    deadline_pod,
-    has_target_key,
-    service_pods,
-    upload_keys,
-)
+from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
 from aiperf_svc.plan.ranks import RankNeeds, rank_pod
 from aiperf_svc.plan.run_id import (
     OrderedExperiment,
@@ -50,6 +40,14 @@ from aiperf_svc.plan.run_id import (
     non_defaults,
     order_experiment,
     run_id_of,
+)
+from aiperf_svc.plan.service_pods import (
+    TARGET_KEY,
+    TARGET_KEY_ENV,
+    deadline_pod,
+    has_target_key,
+    service_pods,
+    upload_keys,
 )
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan, plan_ranks

@@ -7,7 +7,8 @@ from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume, seconds
+from aiperf_svc.plan.lifetime import seconds
+from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume
 
 VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
 VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")

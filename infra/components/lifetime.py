@@ -8,8 +8,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, TTL_ANNOTATION
-from aiperf_svc.plan.lifetime import DisruptionBudget
-from aiperf_svc.plan.pods import seconds
+from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.network import make_policy
 from components.place import DELETION, Place

@@ -9,7 +9,7 @@ import pulumi_kubernetes as k8s
 import yaml
 
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
-from aiperf_svc.plan.pods import METRICS_PATH, METRICS_TOKEN_KEY
+from aiperf_svc.plan.service_pods import METRICS_PATH, METRICS_TOKEN_KEY
 from aiperf_svc.protocol.ports import Port
 from components.place import Place
 from components.pods import MountedNames

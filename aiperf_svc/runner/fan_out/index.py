@@ -27,7 +27,8 @@ from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import LAUNCH_DIR, LOOPBACK, index_config, index_topology
-from aiperf_svc.plan.pods import TARGET_KEY_ENV, ImagePlan
+from aiperf_svc.plan.pods import ImagePlan
+from aiperf_svc.plan.service_pods import TARGET_KEY_ENV
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import IndexFile
 from aiperf_svc.protocol.run_states import RunState

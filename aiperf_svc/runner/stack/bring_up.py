@@ -24,8 +24,8 @@ from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.plan.pods import upload_keys as upload_sources
 from aiperf_svc.plan.run_id import non_defaults
+from aiperf_svc.plan.service_pods import upload_keys as upload_sources
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, shape_lines, summary

@@ -20,7 +20,7 @@ from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
+from aiperf_svc.plan.service_pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed

@@ -15,7 +15,7 @@ from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.plan.pods import upload_keys
+from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders, resuming, signals
 from aiperf_svc.runner.ending import errors_of, finish

@@ -17,7 +17,7 @@ from real_cluster import Cluster
 from real_stack import Config, Stack, modest, together
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
-from aiperf_svc.plan.pods import CURVE_DIR
+from aiperf_svc.plan.service_pods import CURVE_DIR
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.protocol.services import Service
 

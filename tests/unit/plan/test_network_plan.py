@@ -15,7 +15,7 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
 )
-from aiperf_svc.plan.pods import TARGET_KEY_ENV
+from aiperf_svc.plan.service_pods import TARGET_KEY_ENV
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
