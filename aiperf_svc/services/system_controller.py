@@ -23,7 +23,7 @@ from aiperf_svc.protocol.messages.events import (
 )
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
+from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
 
 REPUBLISH_S = 0.5
@@ -87,7 +87,7 @@ class SystemController(BaseService):
         self._finding: dict[str, Any] | None = None
         self._has_ended = False
         """Whether the end of the trial has been told to the experiment."""
-        self._since_wall_ns = wall_ns()
+        self._since_mono_ns = mono_ns()
         self._changed = asyncio.Event()
         held_s = _held_s(context.config, is_trial=self._sequence is not None)
         self._deadlines = {
@@ -151,7 +151,7 @@ class SystemController(BaseService):
                     self._mark_started()
                 case run_machine.Publish(state=state, reason=reason):
                     self._number += 1
-                    self._since_wall_ns = wall_ns()
+                    self._since_mono_ns = mono_ns()
                     self._changed.set()
                     log.info("%s %s", state.value, reason)
 
@@ -187,7 +187,7 @@ class SystemController(BaseService):
             state = self._machine.state
             limit_s = self._deadlines.get(state)
             await asyncio.sleep(0.25)
-            elapsed_s = (wall_ns() - self._since_wall_ns) / 1e9
+            elapsed_s = (mono_ns() - self._since_mono_ns) / 1e9
             if limit_s is None or state is not self._machine.state or elapsed_s < limit_s:
                 continue
             if state.is_final:

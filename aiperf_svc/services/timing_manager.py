@@ -21,6 +21,7 @@ from aiperf_svc.core.load.phase_machine import (
     PhaseMachine,
     PhaseRequested,
     PublishReport,
+    ReportClockSetBack,
     ReportMissingCredits,
     StopRequested,
     StopWorkers,
@@ -205,6 +206,12 @@ class TimingManager(BaseService):
                         await self._send(worker, stop)
                 case ReportMissingCredits(worker=worker, count=count):
                     self.log.error("%s has not accounted for %d credits", worker, count)
+                case ReportClockSetBack(by_ns=by_ns):
+                    self.fail(
+                        f"the clock of the timing manager's machine was set back by "
+                        f"{by_ns / 1e9:,.0f} s during the load, whose times are by that clock; let "
+                        "the clock settle before a run (chrony, NTP)"
+                    )
 
     def _report(self) -> None:
         self._reports = tuple(

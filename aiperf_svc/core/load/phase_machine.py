@@ -47,6 +47,11 @@ SETTLE_NS = 5_000_000_000
 """Time after the end of the grace period in which live workers can still return credits."""
 
 
+MOST_SET_BACK_NS = 60_000_000_000
+"""Largest step back of the clock that a load goes on after. Its times are those of the clock: until
+that has come back to where it was, nothing is due and the load does not stop."""
+
+
 class PhaseStage(StrEnum):
     """Stage of a phase."""
 
@@ -118,6 +123,12 @@ class ReportMissingCredits(msgspec.Struct, frozen=True):
     count: int
 
 
+class ReportClockSetBack(msgspec.Struct, frozen=True):
+    """Instruction: report that the load stops here because the clock was set back by so much."""
+
+    by_ns: int
+
+
 class PublishReport(msgspec.Struct, frozen=True):
     """Instruction: put a new `PhaseReport` of every phase into the heartbeats."""
 
@@ -135,7 +146,13 @@ class Wait(msgspec.Struct, frozen=True):
 Event = PhaseRequested | TimePassed | CreditsReturned | WorkerLost | StopRequested
 """A return is the worker's message itself, since there are thousands per second."""
 Instruction = (
-    AnnouncePhase | GrantCredits | StopWorkers | ReportMissingCredits | PublishReport | Wait
+    AnnouncePhase
+    | GrantCredits
+    | StopWorkers
+    | ReportMissingCredits
+    | ReportClockSetBack
+    | PublishReport
+    | Wait
 )
 
 
@@ -161,6 +178,8 @@ class PhaseMachine:
         self._arrivals = self._schedule or self._users or _arrivals(plan)
         self._cancel_wall_ns = 0
         """Time at which workers cancel what is in flight; 0: never."""
+        self._seen_wall_ns = 0
+        """Time of the latest event that has one."""
         self._is_stopping = False
         self._has_stopped = False
         """True once the workers were told to stop."""
@@ -221,9 +240,9 @@ class PhaseMachine:
         self.story.append((self.stage, type(event)))
         match event:
             case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.GRANTING:
-                return self._grant(now)
+                return [*self._look_at_clock(now), *self._grant(now)]
             case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.SETTLING:
-                return self._settle(now)
+                return [*self._look_at_clock(now), *self._settle(now)]
             case WorkerLost(worker=worker):
                 self._ledger.lose(worker)
             case StopRequested():
@@ -235,8 +254,17 @@ class PhaseMachine:
                 raise AssertionError(f"not expected in {self.plan.phase.name.lower()}: {story}")
         return []
 
+    def _look_at_clock(self, now: int) -> list[Instruction]:
+        """Stop the load if the clock was set back too far."""
+        back_ns, self._seen_wall_ns = self._seen_wall_ns - now, now
+        if back_ns <= MOST_SET_BACK_NS:
+            return []
+        self._is_stopping = True
+        return [ReportClockSetBack(back_ns)]
+
     def _announce(self, requested: PhaseRequested) -> list[Instruction]:
         plan = self.plan
+        self._seen_wall_ns = requested.now_wall_ns
         connecting_ns = math.ceil(self._most_users / CONNECTS_PER_S * 1e9)
         soonest_wall_ns = requested.now_wall_ns + self._announce_ns() + connecting_ns
         self.start_wall_ns = max(soonest_wall_ns, requested.not_before_wall_ns)

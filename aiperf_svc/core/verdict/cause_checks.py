@@ -12,7 +12,7 @@ from aiperf_svc.core.verdict.inputs import Evidence
 
 NO_RESOURCES_SHARE = (0.0, 0.01)
 UNSTAMPED_SHARE = 0.01
-CLOCK_JUMP_SHARE = 0.01
+CLOCK_JUMP_SHARE = (0.01, 0.05)
 BUSY_SAMPLES_SHARE = 0.10
 """Limit of the share of seconds in which a worker was busy. One busy second at the start is
 preparation; one in ten is load."""

@@ -13,6 +13,7 @@ from aiperf_svc.core.load.phase_machine import (
     ANNOUNCE_NS,
     CONNECTS_PER_S,
     GRANT_EVERY_S,
+    MOST_SET_BACK_NS,
     NEAR_ANNOUNCE_NS,
     NEAR_ANNOUNCE_PER_WORKER_NS,
     REFILL_S,
@@ -25,6 +26,7 @@ from aiperf_svc.core.load.phase_machine import (
     PhaseRequested,
     PhaseStage,
     PublishReport,
+    ReportClockSetBack,
     ReportMissingCredits,
     StopRequested,
     StopWorkers,
@@ -477,3 +479,23 @@ def test_whatever_happens_what_was_issued_is_returned_or_lost(seed: int) -> None
         missing = counts.granted - ended
         assert missing == 0 or worker in lost
         assert missing == 0 or worker in load.lost | load.silent
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_load_stops_when_the_clock_was_set_back_so_far_that_it_would_not_end(ended: int) -> None:
+    machine = started("a", duration_ns=10 * S, credits=ended or None)
+    now = machine.start_wall_ns + 5 * S
+    machine.handle(TimePassed(now))
+    back = now - MOST_SET_BACK_NS - 1
+    said = machine.handle(TimePassed(back))
+    assert said[:2] == [ReportClockSetBack(MOST_SET_BACK_NS + 1), StopWorkers(("a",), back)]
+    again = machine.handle(TimePassed(back + 1))
+    assert not any(isinstance(each, ReportClockSetBack | StopWorkers) for each in again)
+
+
+def test_a_load_goes_on_after_a_step_back_that_it_survives() -> None:
+    machine = started("a", duration_ns=10 * S)
+    now = machine.start_wall_ns + 5 * S
+    machine.handle(TimePassed(now))
+    machine.handle(TimePassed(now - MOST_SET_BACK_NS))
+    assert machine.stage is PhaseStage.GRANTING

@@ -159,6 +159,8 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("clock_jumps", CLOSED, {"clock_jumps": 101}, "degraded"),
         ("clock_jumps", CLOSED, {"clock_step_share": 0.009}, "valid"),
         ("clock_jumps", OPEN, {"clock_step_share": 0.011}, "degraded"),
+        ("clock_jumps", CLOSED, {"clock_jumps": 501}, "invalid"),
+        ("clock_jumps", OPEN, {"clock_step_share": 0.051}, "invalid"),
         ("finish_reasons", CLOSED, {"finish_reasons": {"tool_calls": 10_000}}, "valid"),
         ("finish_reasons", CLOSED, {"finish_reasons": {"content_filter": 101}}, "degraded"),
         ("finish_reasons", CLOSED, {"finish_reasons": {"other": 100}}, "valid"),
