@@ -239,7 +239,7 @@ _HTTP = (
         "bytes read / 1024", "worker"),
     _record("http_req_chunks_received", "HTTP Chunks Received", "count", f.number_of("reads"),
         "reads of the socket", "worker"),
-    _record("content_chunk_count", "Content Chunks", "count", f.number_of("chunks"),
+    _record("content_chunk_count", "Content Chunks", "count", f.content_chunk_count,
         "events that carry content; a chunk is not a token", "record processor", needs=STREAM,
         is_ours=True),
 )

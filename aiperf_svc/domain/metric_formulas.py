@@ -97,6 +97,9 @@ def number_of(column: str) -> Formula:
     return lambda columns: columns[column].astype(float)
 
 
+content_chunk_count = _streamed(number_of("chunks"))
+
+
 def duration_of(column: str) -> Formula:
     """A duration column in milliseconds."""
     return lambda columns: columns[column] / NS_PER_MS

@@ -62,8 +62,8 @@ def print_history(found: History, console: Console) -> None:
     console.print(f"{runs} run{'' if runs == 1 else 's'}, {first} to {last} UTC")
     for line in history_views.text_plot(found, console.width):
         console.print(line, no_wrap=True)
-    for run in found.left_out:
-        console.print(f"left out: {one_line(run.folder)} ({one_line(run.verdict)})", soft_wrap=True)
+    for line in history_views.left_out(found):
+        console.print(line, soft_wrap=True)
     for change in found.changes:
         text = history_views.change_text(found, change)
         console.print(Text(text, STYLES.get(change.word, "")), soft_wrap=True)

@@ -16,6 +16,7 @@ from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
 
 ROWS = 12
@@ -97,14 +98,23 @@ def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
     return text.getvalue().encode()
 
 
+def left_out(found: History) -> list[str]:
+    """Say which runs were left out and why, a line each."""
+    return [
+        f"left out: {one_line(run.folder)}: "
+        + (
+            f"its verdict is {run.verdict}"
+            if run.verdict.startswith(Severity.INVALID)
+            else f"it has no value of {found.metric}"
+        )
+        for run in found.left_out
+    ]
+
+
 def render_page(found: History) -> bytes:
     """Render the page: the plot, the changes, the runs."""
     count = f"{len(found.runs)} run{'' if len(found.runs) == 1 else 's'}"
-    notes = "".join(
-        f'<p class="note">left out: {escape(one_line(run.folder))}, whose verdict is '
-        f"{escape(run.verdict)}</p>"
-        for run in found.left_out
-    )
+    notes = "".join(f'<p class="note">{escape(line)}</p>' for line in left_out(found))
     return layout.document(
         "History",
         [

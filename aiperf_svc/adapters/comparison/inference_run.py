@@ -16,7 +16,7 @@ from aiperf_svc.adapters.exports.parquet_export import FORMAT, FORMAT_KEY, ROW_G
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import INFERENCE, MeasuredRun, RowKey, RunValue, flatten
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.columns import PhaseRows, of_patient_clients
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -151,7 +151,8 @@ def _requests(
     values: dict[str, list[Floats]] = {tag: [] for tag in metrics}
     for batch in reader:
         columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
-        for chunk in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
+        for every in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
+            chunk = of_patient_clients(every)
             times.append(chunk["start_wall_ns"])
             for tag, metric in metrics.items():
                 assert metric.compute is not None

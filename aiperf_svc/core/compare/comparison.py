@@ -168,6 +168,7 @@ def compare(
     keys = dict.fromkeys(key for run in sides[0] for key in run.values)
     common = [key for key in keys if _has(sides[1], key)]
     gating = _gating(sides[0][0].headline, common, wanted)
+    refuse_other_units([*sides[0], *sides[1]], common if with_all else gating)
     rows = corrected(
         [
             _row(key, sides, tolerance, gates=key in gating)
@@ -188,6 +189,20 @@ def compare(
         shifts=tuple(_shifts(*sides)),
         one_sided=() if wanted else tuple(_one_sided(*sides)),
     )
+
+
+def refuse_other_units(runs: Sequence[MeasuredRun], keys: Collection[RowKey]) -> None:
+    """Raise Incomparable if one of these metrics is in other units in some runs, or has another
+    direction: kinds of workloads let users name their metrics."""
+    for tag in dict.fromkeys(key.tag for key in keys):
+        found: dict[str, str] = {}
+        for run in runs:
+            if info := run.metrics.get(tag):
+                better = f", {info.better} is better" if info.better else ""
+                found.setdefault(f"in {info.unit or 'no unit'}{better}", run.folder)
+        if len(found) > 1:
+            named = "; ".join(f"{what}: {folder}" for what, folder in found.items())
+            raise Incomparable(f"{tag} is not the same metric everywhere: {named}")
 
 
 def _refuse_shared(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> None:
@@ -246,7 +261,9 @@ def _row(
     key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
 ) -> Row:
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
-    is_judged = min(map(len, values)) >= LEAST_RUNS
+    # What a run does not know may be its worst: a percentile among requests that were cut.
+    missing = sum(key not in run.values for side in sides for run in side)
+    is_judged = min(map(len, values)) >= LEAST_RUNS and not missing
     base, new = ((_between if is_judged else _within)(side) for side in values)
     means = [fmean(each.value for each in side) for side in values]
     found = None if base is None or new is None else difference(base, new)
@@ -263,7 +280,7 @@ def _row(
         p=p,
         adjusted_p=p if is_judged else None,
         word=Word.UNSURE if is_judged else Word.UNJUDGED,
-        notes=tuple(_notes(key, values, is_judged=is_judged)),
+        notes=tuple(_notes(key, values, missing=missing)),
     )
     return row if gates else replace(row, word=_word(row, tolerance))
 
@@ -308,8 +325,11 @@ def _word(row: Row, tolerance: float) -> Word:
     return Word.BETTER if (row.delta > 0) is (row.info.better == "higher") else Word.WORSE
 
 
-def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, is_judged: bool) -> Iterable[str]:
-    if not is_judged:
+def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -> Iterable[str]:
+    if missing:
+        runs = f"{missing} run{'' if missing == 1 else 's'}"
+        yield f"? {key} has no value in {runs}: not judged, and its means are of the others"
+    elif min(map(len, values)) < LEAST_RUNS:
         if max(map(len, values)) == 1:
             yield "? single runs: run-to-run noise unknown"
             if any(each.batches for side in values for each in side):

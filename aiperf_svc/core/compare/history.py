@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.compare.comparison import RunName, Word
+from aiperf_svc.core.compare.comparison import RunName, Word, refuse_other_units
 from aiperf_svc.core.compare.estimates import share
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey
 from aiperf_svc.core.results.measured import MetricInfo
@@ -93,6 +93,7 @@ def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> Hi
     used = [run for run in ordered if run.is_usable and key in run.values]
     if not used:
         raise Incomparable(f"no run with a usable verdict has {key}")
+    refuse_other_units(used, [key])
     values = [run.values[key].value for run in used]
     info = used[0].metrics[key.tag]
     changes, levels = _changes(values, info, tolerance)

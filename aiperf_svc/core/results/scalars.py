@@ -56,10 +56,13 @@ def _tokens(totals: Totals) -> dict[str, float]:
         values["total_output_tokens"] = totals.content_tokens
         if totals.reasoning_tokens:
             values["total_reasoning_tokens"] = totals.reasoning_tokens
-    if totals.has_usage:
-        values["total_usage_prompt_tokens"] = totals.usage_prompt
-        values["total_usage_completion_tokens"] = totals.usage_completion
-        values["total_usage_total_tokens"] = totals.usage_total
+    stated = {
+        "total_usage_prompt_tokens": totals.usage_prompt,
+        "total_usage_completion_tokens": totals.usage_completion,
+        "total_usage_total_tokens": totals.usage_total,
+    }
+    values |= {tag: value for tag, value in stated.items() if value is not None}
+    if totals.usage_prompt is not None or totals.usage_completion is not None:
         values["usage_discrepancy_count"] = totals.usage_discrepancies
     if totals.osl_known:
         values["osl_mismatch_count"] = totals.osl_mismatches

@@ -56,10 +56,10 @@ class Totals(msgspec.Struct):
     without_input_tokens: int = 0
     without_output_tokens: int = 0
     """Completed requests whose input, or output, tokens nobody counted."""
-    usage_prompt: float = 0.0
-    usage_completion: float = 0.0
-    usage_total: float = 0.0
-    has_usage: bool = False
+    usage_prompt: float | None = None
+    usage_completion: float | None = None
+    usage_total: float | None = None
+    """Tokens that the server states; None if it stated none in any response."""
     usage_discrepancies: int = 0
     osl_known: int = 0
     """Completed requests with a known output length and a known requested one."""
@@ -206,10 +206,11 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     prompt, completion = done["usage_prompt_tokens"], done["usage_completion_tokens"]
     if not ((prompt >= 0) | (completion >= 0)).any():
         return
-    totals.has_usage = True
-    totals.usage_prompt += _sum(np.maximum(prompt, 0))
-    totals.usage_completion += _sum(np.maximum(completion, 0))
-    totals.usage_total += float(np.nansum(f.usage_total_tokens(done)))
+    totals.usage_prompt = _added(totals.usage_prompt, f.count_of("usage_prompt_tokens")(done))
+    totals.usage_completion = _added(
+        totals.usage_completion, f.count_of("usage_completion_tokens")(done)
+    )
+    totals.usage_total = _added(totals.usage_total, f.usage_total_tokens(done))
     off = f.difference_of("usage_prompt_tokens", "input_tokens")(done) > USAGE_DISCREPANCY_PCT
     off |= f.difference_of("usage_completion_tokens", "output_tokens")(done) > USAGE_DISCREPANCY_PCT
     totals.usage_discrepancies += _count(off)
@@ -236,6 +237,13 @@ def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:
         seen = padded(seen, int(numbers.max()) + 1)
         seen[numbers] = True
     return seen
+
+
+def _added(total: float | None, values: f.Floats) -> float | None:
+    """Return the sum of a total and of the values that are known; None if none is."""
+    if np.isnan(values).all():
+        return total
+    return (total or 0.0) + float(np.nansum(values))
 
 
 def _count(mask: NDArray[Any]) -> int:

@@ -1,9 +1,11 @@
 """What a comparison says of runs with given values."""
 
 import math
+from typing import Any
 
 import pytest
-from runs_to_compare import P50, P99, compared, measured, only_row, side
+from msgspec.structs import replace
+from runs_to_compare import LATENCY, P50, P99, compared, measured, only_row, side
 
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.estimates import holm
@@ -172,3 +174,24 @@ def test_percentiles_move_by_their_share_of_the_base() -> None:
     new = side("b", [1.0], shifts={"latency": {"p10": 11.0, "p90": 18.0}})
     (shift,) = compared(base, new).shifts
     assert shift.shifts == pytest.approx({"p10": 0.1, "p90": -0.1})
+
+
+def test_a_row_that_a_run_lacks_is_not_judged_by_the_others() -> None:
+    # The run without a value may be the worst: its percentile lies among requests that were cut.
+    speed = RowKey("speed")
+    new = [measured(f"b{i}", {P50: RunValue(v), speed: RunValue(1.0)}) for i, v in enumerate(FAST)]
+    new.append(measured("b9", {speed: RunValue(1.0)}))
+    found = compared(side("a", FAST), new, wanted=["latency"])
+    (row,) = found.rows
+    assert (row.word, row.new.n) == (Word.UNJUDGED, 3)
+    assert row.notes == (
+        "? latency:p50 has no value in 1 run: not judged, and its means are of the others",
+    )
+    assert not found.is_judged
+
+
+@pytest.mark.parametrize("other", [{"unit": "s"}, {"better": "higher"}])
+def test_metrics_of_one_name_in_other_units_are_refused(other: dict[str, Any]) -> None:
+    infos = {"latency": replace(LATENCY, **other)}
+    with pytest.raises(Incomparable, match=r"latency is not the same metric everywhere: in ms, .*"):
+        compared(side("a", FAST), side("b", FAST, metrics=infos))

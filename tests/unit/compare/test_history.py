@@ -7,9 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from runs_to_compare import LATENCY, P50, SPEED, inference_run, measured, side
 
-from aiperf_svc.adapters.comparison.history_views import render_csv, render_page, text_plot
+from aiperf_svc.adapters.comparison.history_views import (
+    left_out,
+    render_csv,
+    render_page,
+    text_plot,
+)
 from aiperf_svc.adapters.exports.json_export import iso_time, wall_ns
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.comparison import Word
@@ -116,6 +122,22 @@ def test_runs_are_in_order_of_time_and_name_the_keys_that_changed() -> None:
         ("x", ()),
         ("y", ("version",)),
     ]
+
+
+def test_what_is_left_out_has_its_reason() -> None:
+    runs = series([100.0, 101.0])
+    runs += series([9e9], verdict=Severity.INVALID, cause="client-bound", folder="bad")
+    runs.append(measured("other", {RowKey("speed"): RunValue(1.0)}))
+    assert left_out(history(runs, "latency:p50", tolerance=0.05)) == [
+        "left out: runs/other: it has no value of latency:p50",
+        "left out: bad: its verdict is invalid: client-bound",
+    ]
+
+
+def test_a_metric_in_other_units_has_no_history() -> None:
+    in_seconds = {"latency": replace(LATENCY, unit="s")}
+    with pytest.raises(Incomparable, match="latency is not the same metric everywhere"):
+        history([*series([1.0]), *side("b", [1.0], metrics=in_seconds)], "latency", tolerance=0.05)
 
 
 def test_invalid_runs_are_left_out_and_named() -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import fake_run
 import fake_steps
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from runs_to_compare import compare_folders as compare
 from runs_to_compare import inference_run
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
+from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.run_artifacts import write_run
 from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.protocol.records import Flag
 
 TTFT = RowKey("time_to_first_token", "p99")
 
@@ -41,6 +45,22 @@ def test_values_are_those_of_the_results_and_parts_those_of_the_records(runs: Pa
     shares, values = run.curves["time_to_first_token"]
     middle = values[np.searchsorted(shares, 0.5)]
     assert middle == pytest.approx(content["time_to_first_token"]["p50"], rel=0.01)
+
+
+def test_distributions_and_parts_are_of_the_clients_that_wait_as_the_results_are(
+    tmp_path: Path,
+) -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    # Of the clients that leave early, only the fast ones complete.
+    hasty = np.arange(len(rows)) % 2 == 0
+    rows["flags"][hasty] |= np.uint16(Flag.ABANDONS)
+    rows["first_token_wall_ns"][hasty] = rows["start_wall_ns"][hasty] + 1
+    columns = fake_run.columns_of(rows)
+    write_all(tmp_path, summarise(columns, None, fake_run.context(rows)), columns)
+    (run,) = with_requests(read_runs([tmp_path]), batches=True, curves=True)
+    least = json.loads((tmp_path / "profile_export_aiperf.json").read_text())[TTFT.tag]["min"]
+    assert run.curves[TTFT.tag][1].min() == pytest.approx(least)
+    assert least > 1
 
 
 def test_a_slower_side_is_worse_and_fails_if_asked_to(

@@ -1,0 +1,327 @@
+"""The numbers of a finished run, computed again from its records and lines by the words of
+docs/metrics.md, without the code under test; and what its CSV and its report show."""
+
+import csv
+import json
+import math
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arro3.io import read_parquet
+
+QUANTILES = {
+    "p1": 1, "p5": 5, "p10": 10, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99,
+    "p99_9": 99.9,
+}  # fmt: skip
+COMPLETED, ERRORED, CANCELLED, UNSENT, ABANDONED = 0, 1, 2, 3, 5
+TIMEOUT = 6
+REUSED, STREAMED, UNSTAMPED, CAPPED, ABANDONS = 2, 64, 16, 128, 256
+OURS = {
+    "intended_request_latency", "intended_time_to_first_token", "schedule_lag", "receive_lag",
+    "stamp_uncertainty", "content_chunk_count", "network_rtt", "network_smoothed_rtt",
+    "network_connect",
+}  # fmt: skip
+"""Distributions whose thin percentiles are null."""
+OF_SENT = {"schedule_lag", "receive_lag", "stamp_uncertainty"}
+CENSORED = {"intended_request_latency", "intended_time_to_first_token"}
+WITHOUT_RECORDS = {
+    # Connections, which no record keeps.
+    "network_rtt", "network_smoothed_rtt", "network_connect",
+    # Pooled from the chunks of the lines.
+    "inter_chunk_latency",
+}  # fmt: skip
+
+Row = dict[str, Any]
+Values = dict[str, float]
+
+
+def profiling_rows(folder: Path) -> list[Row]:
+    """The records of the profiling phase."""
+    table = read_parquet(folder / "records.parquet").read_all()
+    columns = {name: table.column(name).to_numpy().tolist() for name in table.column_names}
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    return [row for row in rows if row["phase"] == 1]
+
+
+def values_of(row: Row) -> Values:
+    """Every metric of one request that its times and tokens define."""
+
+    def ms(begin: str, end: str) -> float | None:
+        return (row[end] - row[begin]) / 1e6 if row[begin] and row[end] else None
+
+    def known(name: str) -> float | None:
+        return None if row[name] < 0 else float(row[name])
+
+    is_streamed = bool(row["flags"] & STREAMED)
+    last = "last_token_wall_ns" if row["last_token_wall_ns"] else "end_wall_ns"
+    latency = ms("start_wall_ns", last)
+    ttft = ms("start_wall_ns", "first_token_wall_ns") if is_streamed else None
+    given, made = known("input_tokens"), known("output_tokens")
+    thought = max(0, row["reasoning_tokens"])
+    asked = float(row["requested_tokens"]) if row["requested_tokens"] > 0 else None
+    prompt, completion = known("usage_prompt_tokens"), known("usage_completion_tokens")
+    decode = None if latency is None or ttft is None else latency - ttft
+    itl = decode / (made - 1) if decode is not None and made is not None and made >= 2 else None
+    connecting = (row["connect_ns"] + row["tls_ns"]) / 1e6
+    duration = ms("start_wall_ns", "end_wall_ns")
+    uncertain = "ttft_uncertainty_ns" if is_streamed else "last_uncertainty_ns"
+
+    def off(counted: float | None, stated: float | None) -> float | None:
+        if not counted or stated is None:
+            return None
+        return abs(counted - stated) / counted * 100
+
+    found = {
+        "request_latency": latency,
+        "time_to_first_token": ttft,
+        "time_to_second_token": ms("first_token_wall_ns", "second_token_wall_ns")
+        if is_streamed
+        else None,
+        "time_to_first_output_token": ms("start_wall_ns", "first_output_wall_ns")
+        if is_streamed
+        else None,
+        "inter_token_latency": itl,
+        "decode_duration": decode,
+        "credit_to_start_latency": ms("due_wall_ns", "start_wall_ns"),
+        "effective_latency": ms("due_wall_ns", last),
+        "intended_request_latency": ms("due_wall_ns", last),
+        "intended_time_to_first_token": ms("due_wall_ns", "first_token_wall_ns")
+        if is_streamed
+        else None,
+        "output_token_throughput_per_user": 1e3 / itl if itl else None,
+        "e2e_output_token_throughput": made * 1e3 / latency
+        if made is not None and latency
+        else None,
+        "prefill_throughput_per_user": given * 1e3 / ttft if given is not None and ttft else None,
+        "output_sequence_length": made,
+        "output_token_count": None if made is None else made - thought,
+        "reasoning_token_count": float(thought) if thought else None,
+        "input_sequence_length": given,
+        "usage_prompt_tokens": prompt,
+        "usage_completion_tokens": completion,
+        "usage_total_tokens": None if prompt is None or completion is None else prompt + completion,
+        "usage_prompt_tokens_diff_pct": off(given, prompt),
+        "usage_completion_tokens_diff_pct": off(made, completion),
+        "requested_osl": asked,
+        "osl_mismatch_diff_pct": None
+        if asked is None or made is None
+        else (made - asked) / asked * 100,
+        "schedule_lag": ms("due_wall_ns", "start_wall_ns"),
+        "receive_lag": row["receive_lag_ns"] / 1e6,
+        "stamp_uncertainty": row[uncertain] / 1e6,
+        "http_req_connecting": connecting,
+        "http_req_connection_overhead": connecting,
+        "http_req_connection_reused": float(bool(row["flags"] & REUSED)),
+        "http_req_sending": ms("start_wall_ns", "sent_wall_ns"),
+        "http_req_waiting": ms("sent_wall_ns", "ack_wall_ns"),
+        "http_req_receiving": ms("ack_wall_ns", "end_wall_ns"),
+        "http_req_duration": duration,
+        "http_req_total": None if duration is None else connecting + duration,
+        "http_req_data_sent": row["bytes_out"] / 1024,
+        "http_req_data_received": row["bytes_in"] / 1024,
+        "http_req_chunks_received": float(row["reads"]),
+        "content_chunk_count": float(row["chunks"]) if is_streamed else None,
+    }
+    return {tag: value for tag, value in found.items() if value is not None}
+
+
+def distributions(rows: list[Row], *, unsent: int = 0) -> dict[str, dict[str, Any]]:
+    """Every distribution of some records, by its population; of `unsent` requests that were due
+    there is no record."""
+    found: dict[str, list[float]] = {}
+    bounds: dict[str, list[float]] = {}
+    for row in rows:
+        is_patient = not row["flags"] & ABANDONS
+        values = values_of(row)
+        for tag, value in values.items():
+            is_in = row["outcome"] == COMPLETED and is_patient
+            if tag in OF_SENT:
+                is_in = bool(row["start_wall_ns"])
+            elif tag == "intended_time_to_first_token":
+                is_in |= is_patient and _is_cut(row)
+            if is_in:
+                found.setdefault(tag, []).append(value)
+        if is_patient and _is_cut(row):
+            waited = max(0.0, (row["end_wall_ns"] - row["due_wall_ns"]) / 1e6)
+            bounds.setdefault("intended_request_latency", []).append(waited)
+            if row["flags"] & STREAMED and "intended_time_to_first_token" not in values:
+                bounds.setdefault("intended_time_to_first_token", []).append(waited)
+    for tag in CENSORED & {*found, *bounds}:
+        bounds[tag] = bounds.get(tag, []) + [0.0] * unsent
+    return {
+        tag: described(np.sort(found.get(tag, [])), bounds.get(tag, []), is_ours=tag in OURS)
+        for tag in {**found, **bounds}
+    }
+
+
+def _is_cut(row: Row) -> bool:
+    return row["outcome"] in (CANCELLED, UNSENT) or row["error"] == TIMEOUT
+
+
+def described(ordered: Any, bounds: list[float], *, is_ours: bool) -> dict[str, Any]:
+    """The statistics of values, of which those in `bounds` are only known to be larger."""
+    total = len(ordered) + len(bounds)
+    everything = np.concatenate((ordered, np.full(len(bounds), np.inf)))
+    stats: dict[str, Any] = {"count": len(ordered)}
+    if len(ordered) and not bounds:
+        stats |= {
+            "avg": float(np.mean(ordered)), "max": float(ordered[-1]),
+            "std": float(np.std(ordered)), "sum": math.fsum(ordered),
+        }  # fmt: skip
+    if len(ordered):
+        stats["min"] = float(ordered[0])
+    for name, percent in QUANTILES.items():
+        is_thin = round(total * min(percent, 100 - percent) / 100, 9) < 1
+        if is_thin and is_ours:
+            continue
+        place = (total - 1) * percent / 100
+        if math.isfinite(everything[math.ceil(round(place, 9))]):
+            stats[name] = float(np.percentile(ordered, place / max(1, len(ordered) - 1) * 100))
+    return stats
+
+
+def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
+    """The single numbers of records over a load of so many seconds."""
+
+    def added(name: str) -> float | None:
+        some = [values_of(row)[name] for row in done if name in values_of(row)]
+        return math.fsum(some) if some else None
+
+    done = [row for row in rows if row["outcome"] == COMPLETED]
+    failed = [row for row in rows if row["outcome"] == ERRORED]
+    sent = [row for row in rows if row["start_wall_ns"]]
+    both = len(done) + len(failed)
+    tokens = {
+        "total_isl": added("input_sequence_length"),
+        "total_osl": added("output_sequence_length"),
+        "total_output_tokens": added("output_token_count"),
+        "total_reasoning_tokens": added("reasoning_token_count"),
+        "total_usage_prompt_tokens": added("usage_prompt_tokens"),
+        "total_usage_completion_tokens": added("usage_completion_tokens"),
+        "total_usage_total_tokens": added("usage_total_tokens"),
+    }
+    given, made = tokens["total_isl"], tokens["total_osl"]
+    found = {tag: value for tag, value in tokens.items() if value is not None} | {
+        "request_count": len(done),
+        "error_request_count": len(failed),
+        "completed_request_count": both,
+        "request_error_rate": 100 * len(failed) / both if both else 0.0,
+        "request_throughput": len(done) / seconds,
+        "cancelled_request_count": sum(row["outcome"] == CANCELLED for row in rows),
+        "timed_out_request_count": sum(row["error"] == TIMEOUT for row in rows),
+        "capped_request_count": sum(bool(row["flags"] & CAPPED) for row in rows),
+        "unstamped_request_share": 100
+        * sum(bool(row["flags"] & UNSTAMPED) for row in rows)
+        / len(rows),
+        "distinct_prompt_count": len({row["entry"] for row in sent}),
+    }
+    if any(row["flags"] & ABANDONS for row in rows):
+        found["abandoned_request_count"] = sum(row["outcome"] == ABANDONED for row in rows)
+    if given is not None:
+        found["input_token_throughput"] = given / seconds
+    if made is not None:
+        found["output_token_throughput"] = made / seconds
+    if given is not None and made is not None:
+        found["total_token_throughput"] = (given + made) / seconds
+    pairs = [values_of(row) for row in done]
+    asked = [each for each in pairs if {"requested_osl", "output_sequence_length"} <= each.keys()]
+    if asked:
+        found["osl_mismatch_count"] = sum(
+            abs(each["output_sequence_length"] - each["requested_osl"])
+            > min(0.05 * each["requested_osl"], 50)
+            for each in asked
+        )
+    if "total_usage_prompt_tokens" in found or "total_usage_completion_tokens" in found:
+        found["usage_discrepancy_count"] = sum(
+            each.get("usage_prompt_tokens_diff_pct", 0) > 10
+            or each.get("usage_completion_tokens_diff_pct", 0) > 10
+            for each in pairs
+        )
+    return found
+
+
+def in_flight(rows: list[Row], begin_ns: int, stop_ns: int) -> dict[str, float]:
+    """Mean and maximum of the requests in flight within a time."""
+    sent = [row for row in rows if row["start_wall_ns"]]
+    edges = sorted(
+        edge
+        for row in sent
+        for edge in ((row["start_wall_ns"], 1), (row["end_wall_ns"], -1))
+        if edge[0] < stop_ns
+    )
+    area = sum(
+        max(0, min(row["end_wall_ns"], stop_ns) - max(row["start_wall_ns"], begin_ns))
+        for row in sent
+    )
+    most = level = 0
+    for _, step in edges:
+        level += step
+        most = max(most, level)
+    return {"avg": area / (stop_ns - begin_ns), "max": most}
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of profile_export.jsonl."""
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def csv_blocks(folder: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The two tables of profile_export_aiperf.csv, by header."""
+    text = (folder / "profile_export_aiperf.csv").read_text()
+    first, second = text.split("\n\n")
+    head, *rows = csv.reader(first.splitlines())
+    wide = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+    _, *singles = csv.reader(second.splitlines())
+    return wide, dict(singles)
+
+
+class Cells(HTMLParser):
+    """Every row of every table of a page, as texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._is_in = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+            self._is_in = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._is_in = False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_in:
+            self.rows[-1][-1] += data
+
+
+def page_rows(folder: Path) -> dict[str, list[list[str]]]:
+    """The rows of all tables of the report, by the text of their first cell."""
+    cells = Cells()
+    cells.feed((folder / "report.html").read_text())
+    found: dict[str, list[list[str]]] = {}
+    for row in cells.rows:
+        if row:
+            found.setdefault(unescape(row[0]).strip(), []).append([c.strip() for c in row[1:]])
+    return found
+
+
+def shown_as(value: float | None, text: str) -> bool:
+    """True if a page shows a number with at least four digits that are right."""
+    text = text.rstrip("*")
+    if value is None:
+        return text == "–" or text.startswith(">")
+    if text.startswith("<"):
+        return abs(value) < float(text[1:])
+    found = float(re.sub(r"[,\s]", "", text))
+    return math.isclose(found, value, rel_tol=5.1e-4, abs_tol=0)

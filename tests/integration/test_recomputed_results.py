@@ -1,0 +1,313 @@
+"""Every number in every file of a run is the same, and that of its requests by the words of
+docs/metrics.md."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recomputed
+from in_one_loop import stack, talks
+from recomputed import QUANTILES, Row
+
+from aiperf_svc.config.units import parse_duration_ns
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+
+STATS = ("avg", "min", "max", "std", "sum", "count", *QUANTILES)
+PAGE_STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")
+OF_ACCOUNTS = {"unsent_request_count", "lost_request_count", "retried_request_count"}
+NOT_IN_LINES = {"credit_to_start_latency", "effective_latency"}
+"""AIPerf's lines do not have them: they are `schedule_lag` and `intended_request_latency`."""
+ELSEWHERE = {
+    # Of the schedule and of users: tests of their own.
+    "requested_rate", "achieved_rate", "rate_achievement", "concurrency_achievement",
+    "benchmark_duration", "effective_concurrency", "max_concurrency",
+    "steady_state_request_throughput", "goodput", "good_request_count", "blocked_request_count",
+}  # fmt: skip
+
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "chat": (
+        {"ttft": "uniform:5ms,30ms", "itl": "exp:2ms", "tokens": 12, "reasoning_tokens": 3},
+        {"load": {"concurrency": 6, "requests": 150, "warmup": {"requests": 7}}},
+    ),
+    "errors": (
+        {"ttft": "10ms", "itl": "1ms", "tokens": 8, "error_rate": 0.1, "cut_rate": 0.1},
+        {"load": {"concurrency": 4, "requests": 120}},
+    ),
+    "timeouts": (
+        {"ttft": "lognormal:20ms,1", "itl": "2ms", "tokens": 9, "usage": "always"},
+        {
+            "load": {"request_rate": 100, "duration": "2s", "concurrency": 6},
+            "endpoint": {"request_timeout": "80ms"},
+        },
+    ),
+    "cut": (
+        {"ttft": "uniform:100ms,900ms", "itl": "20ms", "tokens": 9},
+        {"load": {"concurrency": 20, "duration": "1s", "grace_period": "200ms"}},
+    ),
+    "abandoned": (
+        {"ttft": "uniform:5ms,80ms", "itl": "2ms", "tokens": 5},
+        {
+            "load": {
+                "concurrency": 8,
+                "requests": 120,
+                "cancellation": {"rate": "30%", "delay": "50ms"},
+            }
+        },
+    ),
+    "replies": (
+        {"ttft": "10ms", "itl": "1ms", "tokens": 8},
+        {"load": {"concurrency": 4, "requests": 110}, "endpoint": {"streaming": False}},
+    ),
+    "completions": (
+        {"ttft": "10ms", "itl": "1ms", "tokens": 1},
+        {"load": {"concurrency": 4, "requests": 40}, "endpoint": {"type": "completions"}},
+    ),
+    "embeddings": (
+        {"ttft": "5ms"},
+        {
+            "load": {"concurrency": 4, "requests": 60},
+            "endpoint": {"type": "embeddings", "streaming": False},
+        },
+    ),
+    "rankings": (
+        {"ttft": "5ms"},
+        {
+            "load": {"concurrency": 2, "requests": 30},
+            "endpoint": {"type": "nim_rankings", "streaming": False},
+        },
+    ),
+    "sounds": (
+        {"ttft": "5ms", "tokens": 7},
+        {
+            "load": {"concurrency": 2, "requests": 20},
+            "endpoint": {"type": "audio_transcription"},
+            "dataset": {
+                "entries": 3,
+                "sounds": {"number": 1, "seconds": {"mean": 2.0}, "sample_rates": [16_000]},
+            },
+        },
+    ),
+    "several-urls": (
+        {"ttft": "uniform:5ms,30ms", "itl": "1ms", "tokens": 6, "ports": 3, "error_rate": 0.1},
+        {"load": {"concurrency": 6, "requests": 130}},
+    ),
+    "conversations": (
+        {"ttft": "5ms", "itl": "1ms", "tokens": 6},
+        {"load": {"concurrency": 3, "requests": 60}, "dataset": "talks"},
+    ),
+}
+
+
+@pytest.fixture(params=RUNS)
+async def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The folder of a finished run."""
+    settings, more = RUNS[request.param]
+    with running(MockServerConfig(**settings)) as mock:
+        target = {"url": mock.urls[0], "urls": list(mock.urls[1:])}
+        config: dict[str, Any] = {
+            "dataset": {"entries": 40, "input_tokens": {"mean": 20, "stddev": 5}},
+            "slo": {"goodput": {"request_latency": "40ms"}},
+            "artifacts": {"slice_duration": "500ms"},
+            **more,
+            "endpoint": target | {"model": "m", "streaming": True} | more.get("endpoint", {}),
+        }
+        if config["dataset"] == "talks":
+            turns = ({"text": "one two three"}, {"text": "and four", "delay": 5})
+            config["dataset"] = talks(tmp_path, *turns, count=10)
+        async with stack(config, tmp_path) as services:
+            answered = await services.results()
+    folder = tmp_path / "artifacts"
+    assert answered == json.loads((folder / "profile_export_aiperf.json").read_bytes())
+    return folder
+
+
+async def test_every_file_of_a_run_has_the_numbers_of_its_requests(run: Path) -> None:
+    summary = json.loads((run / "profile_export_aiperf.json").read_bytes())
+    rows = recomputed.profiling_rows(run)
+    assert len(rows) > 10
+    check_lines(run, rows)
+    unsent = int(summary["unsent_request_count"]["avg"])
+    unsent -= sum(row["outcome"] == recomputed.UNSENT for row in rows)
+    found = recomputed.distributions(rows, unsent=unsent)
+    check_distributions(summary, found, left_out=recomputed.WITHOUT_RECORDS)
+    seconds = summary["benchmark_duration"]["avg"]
+    check_numbers(summary, recomputed.single_numbers(rows, seconds), left_out=OF_ACCOUNTS)
+    check_load(summary, rows, seconds)
+    if "inter_chunk_latency" in summary:
+        check_gaps(summary["inter_chunk_latency"], run, rows)
+    check_csv(run, summary)
+    check_page(run, summary)
+    check_slices(run, rows)
+    for number, target in enumerate(summary["aiperf_svc"].get("targets", ())):
+        own = [row for row in rows if row["target"] == number]
+        check_distributions(
+            target, recomputed.distributions(own), left_out=recomputed.WITHOUT_RECORDS
+        )
+        check_numbers(target, recomputed.single_numbers(own, seconds), left_out=set())
+
+
+def check_lines(run: Path, rows: list[Row]) -> None:
+    """The values of each line are those of its record."""
+    lines = {
+        (line["metadata"]["session_num"], line["metadata"]["turn_index"]): line
+        for line in recomputed.lines_of(run)
+    }
+    assert len(lines) == sum(row["start_wall_ns"] != 0 or row["outcome"] != 3 for row in rows)
+    for row in rows:
+        line = lines.get((row["index"], row["turn"]))
+        if line is None:
+            continue
+        values = recomputed.values_of(row)
+        if row["outcome"] != recomputed.COMPLETED:
+            values = {tag: values[tag] for tag in values.keys() & line["metrics"].keys()}
+        stated = {
+            tag: each["value"]
+            for tag, each in line["metrics"].items()
+            if tag != "inter_chunk_latency"
+        }
+        assert stated.keys() == values.keys() - NOT_IN_LINES
+        for tag in stated:
+            value = values[tag]
+            assert stated[tag] == pytest.approx(value, rel=1e-6, abs=2e-6), tag
+        assert line["metadata"]["request_end_ns"] == row["end_wall_ns"]
+
+
+def check_distributions(
+    summary: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]], *, left_out: set[str]
+) -> None:
+    """The statistics of a summary are those that were computed again; no more, no fewer."""
+    tags = {tag for tag in CATALOG if tag in summary and CATALOG[tag].kind is not Kind.SCALAR}
+    assert tags - left_out - {"effective_concurrency"} == found.keys()
+    for tag, stats in found.items():
+        stated = {stat: summary[tag][stat] for stat in STATS if summary[tag].get(stat) is not None}
+        assert stated.keys() == stats.keys(), tag
+        assert stated == pytest.approx(stats, rel=1e-6, abs=1e-9), tag
+
+
+def check_numbers(
+    summary: Mapping[str, Any], found: Mapping[str, float], *, left_out: set[str]
+) -> None:
+    """The same of single numbers."""
+    stated = {
+        tag: summary[tag]["avg"]
+        for tag in CATALOG
+        if tag in summary and CATALOG[tag].kind is Kind.SCALAR
+    }
+    stated = {tag: stated[tag] for tag in stated.keys() - left_out - ELSEWHERE}
+    assert stated.keys() == found.keys()
+    assert stated == pytest.approx(dict(found), rel=1e-9, abs=1e-9)
+
+
+def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> None:
+    """The load's length, and what follows from it."""
+    done = [row for row in rows if row["outcome"] == recomputed.COMPLETED]
+    good = sum(recomputed.values_of(row)["request_latency"] <= 40 for row in done)
+    assert summary["good_request_count"]["avg"] == good
+    assert summary["goodput"]["avg"] == pytest.approx(good / seconds)
+    tried = [row for row in rows if row["outcome"] != recomputed.UNSENT]
+    last = max(row["end_wall_ns"] for row in tried)
+    first = min(row["start_wall_ns"] for row in tried if row["start_wall_ns"])
+    duration = summary["aiperf_svc"]["config"]["load"]["duration"]
+    duration_ns = parse_duration_ns(duration) if duration else 0
+    whole_ns = round(seconds * 1e9)
+    if duration_ns:
+        # It ends by time, or with its last request if that is later.
+        begin = max(row["end_wall_ns"] for row in tried) - whole_ns
+        stop = min(last, begin + duration_ns)
+        assert whole_ns >= duration_ns
+    else:
+        begin, stop = last - whole_ns, last
+    assert begin <= first
+    if whole_ns == duration_ns:
+        return  # Nobody knows by the records when it began.
+    held = recomputed.in_flight(rows, begin, stop)
+    assert summary["effective_concurrency"]["avg"] == pytest.approx(held["avg"], rel=1e-6)
+    assert summary["max_concurrency"]["avg"] == held["max"]
+    until = stop if duration_ns else max(row["start_wall_ns"] for row in tried)
+    inside = sum(row["end_wall_ns"] < until for row in done)
+    assert summary["steady_state_request_throughput"]["avg"] == pytest.approx(
+        inside / ((until - begin) / 1e9), rel=1e-6
+    )
+
+
+def check_gaps(stated: Mapping[str, Any], run: Path, rows: list[Row]) -> None:
+    """The times between chunks are those of all completed requests, within what is stated."""
+    patient = {(r["index"], r["turn"]) for r in rows if not r["flags"] & recomputed.ABANDONS}
+    gaps = np.concatenate(
+        [
+            line["metrics"]["inter_chunk_latency"]["value"]
+            for line in recomputed.lines_of(run)
+            if "inter_chunk_latency" in line["metrics"]
+            and (line["metadata"]["session_num"], line["metadata"]["turn_index"]) in patient
+        ]
+    )
+    assert stated["count"] == len(gaps)
+    for stat, value in (("sum", gaps.sum()), ("min", gaps.min()), ("max", gaps.max())):
+        assert stated[stat] == pytest.approx(value, abs=1e-6 * len(gaps))
+    for stat, percent in QUANTILES.items():
+        near = np.percentile(gaps, percent)
+        assert stated[stat] == pytest.approx(near, rel=stated["relative_error"], abs=1e-5), stat
+
+
+def check_csv(run: Path, summary: Mapping[str, Any]) -> None:
+    """The CSV has every number of the summary, to two decimals."""
+    wide, singles = recomputed.csv_blocks(run)
+    for tag, metric in CATALOG.items():
+        if tag not in summary:
+            assert metric.header not in wide.keys() | singles.keys()
+        elif metric.kind is Kind.SCALAR:
+            assert float(singles.pop(metric.header)) == pytest.approx(
+                summary[tag]["avg"], abs=0.0051
+            )
+        else:
+            for stat, text in wide.pop(metric.header).items():
+                value = summary[tag].get(stat)
+                assert (text == "") == (value is None), (tag, stat)
+                assert value is None or float(text) == pytest.approx(value, abs=0.0051)
+    assert (wide, singles) == ({}, {})
+
+
+def check_page(run: Path, summary: Mapping[str, Any]) -> None:
+    """The report shows every number of the summary."""
+    rows = recomputed.page_rows(run)
+    for tag, metric in CATALOG.items():
+        if tag not in summary:
+            continue
+        unit = "" if metric.unit in ("", "requests", "count") else f" {metric.unit}"
+        names = PAGE_STATS if metric.kind is not Kind.SCALAR else ("avg",)
+        shown = [row for row in rows[f"{metric.name}{unit}"] if len(row) == len(names)]
+        assert len(shown) == 1, tag
+        for stat, text in zip(names, shown[0], strict=True):
+            value = summary[tag].get(stat)
+            assert recomputed.shown_as(value, text), (tag, stat, value, text)
+
+
+def check_slices(run: Path, rows: list[Row]) -> None:
+    """A request is in the slice of its start, and in one only."""
+    content = json.loads((run / "profile_export_aiperf_timeslices.json").read_bytes())
+    slices = content["timeslices"]
+    begun = {id(row): row["start_wall_ns"] or row["due_wall_ns"] for row in rows}
+    count = 0
+    for number, each in enumerate(slices):
+        is_last = number == len(slices) - 1
+        own = [
+            row
+            for row in rows
+            if row["outcome"] != recomputed.UNSENT
+            and each["start_ns"] <= begun[id(row)] < each["end_ns"] + is_last
+        ]
+        count += len(own)
+        seconds = (each["end_ns"] - each["start_ns"]) / 1e9
+        assert each["is_complete"] == math.isclose(seconds, 0.5)
+        check_distributions(each, recomputed.distributions(own), left_out=set())
+        again = recomputed.single_numbers(own, seconds)
+        for tag, value in again.items():
+            if tag in each:
+                assert each[tag]["avg"] == pytest.approx(value), tag
+    assert count == sum(row["outcome"] != recomputed.UNSENT for row in rows)
