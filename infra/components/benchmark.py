@@ -10,13 +10,13 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
 from components.access import Access, AccessArgs
+from components.containers import MountedNames
 from components.control_plane import ControlPlane, ControlPlaneArgs
 from components.fan_out import FanOut, FanOutArgs
 from components.lifetime import Lifetime, LifetimeArgs
 from components.monitoring import Monitoring, MonitoringArgs
 from components.network import Network, NetworkArgs
 from components.place import Place
-from components.pods import MountedNames
 from components.results import PORT, Results, ResultsArgs
 from components.settings import Cluster
 from components.target import Target, TargetArgs

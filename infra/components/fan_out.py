@@ -7,8 +7,9 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import JobPlan, PodPlan
+from components.containers import MountedNames
 from components.place import Place
-from components.pods import MountedNames, make_deployment, make_job, make_service
+from components.pods import make_deployment, make_job, make_service
 
 
 @dataclass(frozen=True, kw_only=True)

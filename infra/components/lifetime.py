@@ -10,9 +10,10 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
+from components.containers import MountedNames
 from components.network import make_policy
 from components.place import DELETION, Place
-from components.pods import MountedNames, make_deployment
+from components.pods import make_deployment
 
 
 @dataclass(frozen=True, kw_only=True)

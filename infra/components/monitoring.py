@@ -11,8 +11,8 @@ import yaml
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.service_pods import METRICS_PATH, METRICS_TOKEN_KEY
 from aiperf_svc.protocol.ports import Port
+from components.containers import MountedNames
 from components.place import Place
-from components.pods import MountedNames
 
 RULES = Path(__file__).parents[1] / "dashboards" / "rules.yaml"
 """The same file that a Prometheus without the operator can load."""

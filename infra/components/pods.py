@@ -1,33 +1,29 @@
-"""Kubernetes objects of a PodPlan: its template, a Deployment, and a Service if the pod has a
-name."""
+"""Kubernetes objects of a PodPlan: its template, a Deployment or a Job, and a Service if the pod
+has a name."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.config.placement import Placement
-from aiperf_svc.config.units import format_cpu, format_size
+from aiperf_svc.config.units import format_size
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import (
-    GRACE_S,
-    ContainerPlan,
-    JobPlan,
-    PodPlan,
-    PodSet,
-    Probe,
-    Requests,
-    Volume,
-)
+from aiperf_svc.plan.pods import GRACE_S, JobPlan, PodPlan, PodSet, Volume
 from aiperf_svc.plan.ranks import NETWORK_FILE
+from components.containers import (
+    AWAIT_MARGIN_S,
+    USER,
+    MountedNames,
+    container,
+    preparation,
+    readiness,
+    startup,
+)
 from components.place import SKIP_AWAIT, Place
+from components.placement import affinity, networks, spread, tolerations
 
-USER = 65_532
-"""Numeric user id, so that the kubelet can verify that it is not root."""
 OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
 OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
 """Keep service meshes out: a sidecar would keep pods alive and add latency to the measurement."""
@@ -36,27 +32,8 @@ KEEP_ANNOTATIONS = {
     "karpenter.sh/do-not-disrupt": "true",
 }
 """Keep autoscalers from removing nodes during a run."""
-SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
-STORAGE = "ephemeral-storage"
-SERVICE_ID = "AIPERF_SERVICE_ID"
-AWAIT_MARGIN_S = 30
-"""Pulumi waits this much longer than Kubernetes, which reports the reason when it gives up."""
 
 core, apps, batch, meta = k8s.core.v1, k8s.apps.v1, k8s.batch.v1, k8s.meta.v1
-
-
-@dataclass(frozen=True, kw_only=True)
-class MountedNames:
-    """Names of the account, the ConfigMap and the Secrets that pods mount or read."""
-
-    account: pulumi.Input[str]
-    config_map: pulumi.Input[str] = ""
-    secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
-    """Pairs of `keys`, `target`, `upload` or `workload` and the name of the Secret."""
-
-    def secret(self, which: str) -> pulumi.Input[str]:
-        """Return the name of a Secret."""
-        return dict(self.secrets)[which]
 
 
 def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.Service:
@@ -189,7 +166,7 @@ def pod_template(
             annotations={
                 **OPT_OUT_ANNOTATIONS,
                 **KEEP_ANNOTATIONS,
-                **_networks(plan.placement),
+                **networks(plan.placement),
                 **plan.annotations,
             },
         ),
@@ -220,10 +197,10 @@ def _pod_spec(
         runtime_class_name=gpu.runtime_class if gpu else None,
         priority_class_name=placement.priority_class,
         node_selector=placement.node_selector or None,
-        tolerations=_tolerations(placement),
-        affinity=_affinity(plan, identity, pods),
+        tolerations=tolerations(placement),
+        affinity=affinity(plan, identity, pods),
         scheduler_name=plan.scheduler,
-        topology_spread_constraints=_spread(plan, identity),
+        topology_spread_constraints=spread(plan, identity),
         security_context=core.PodSecurityContextArgs(
             run_as_non_root=not plan.run_as_root,
             run_as_user=0 if plan.run_as_root else USER,
@@ -233,7 +210,7 @@ def _pod_spec(
             sysctls=[core.SysctlArgs(name=n, value=v) for n, v in plan.sysctls.items()] or None,
         ),
         containers=[
-            _container(
+            container(
                 first,
                 plan,
                 mounted,
@@ -243,12 +220,12 @@ def _pod_spec(
                     for name, number in plan.ports.items()
                 ]
                 or None,
-                readiness_probe=_readiness(plan.probe),
-                startup_probe=_startup(plan),
+                readiness_probe=readiness(plan.probe),
+                startup_probe=startup(plan),
             ),
-            *(_container(each, plan, mounted) for each in others),
+            *(container(each, plan, mounted) for each in others),
         ],
-        init_containers=[_preparation(each, plan, mounted) for each in plan.preparations] or None,
+        init_containers=[preparation(each, plan, mounted) for each in plan.preparations] or None,
         volumes=[
             _volume(volume, mounted, identity)
             for volume in plan.all_volumes
@@ -256,119 +233,6 @@ def _pod_spec(
             if volume.kind != "claim"
         ],
         **rest,
-    )
-
-
-def _preparation(plan: ContainerPlan, pod: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
-    beside = {"restart_policy": "Always"} if plan.is_beside else {}
-    return _container(plan, pod, mounted, **beside)
-
-
-def _container(
-    plan: ContainerPlan, pod: PodPlan, mounted: MountedNames, *, service_id: str = "", **rest: Any
-) -> core.ContainerArgs:
-    """Return a container. `service_id` replaces the pod's name as the id of its service, `rest` is
-    added."""
-    is_other_user = plan.run_as_root != pod.run_as_root
-    return core.ContainerArgs(
-        name=plan.name,
-        image=plan.image.name,
-        image_pull_policy=plan.image.pull_policy,
-        command=list(plan.command) or None,
-        args=list(plan.args) or None,
-        env=_env(plan, mounted, service_id),
-        resources=_resources(plan.requests),
-        # What a courier or a preparation says last is why its pod does not start.
-        termination_message_policy="FallbackToLogsOnError" if pod.sets else None,
-        volume_mounts=[
-            core.VolumeMountArgs(
-                name=volume.name,
-                mount_path=volume.path,
-                read_only=True if volume.kind in ("config", "keys") else None,
-            )
-            for volume in plan.volumes
-        ],
-        security_context=core.SecurityContextArgs(
-            allow_privilege_escalation=False,
-            read_only_root_filesystem=plan.read_only_root,
-            capabilities=core.CapabilitiesArgs(drop=["ALL"], add=list(plan.capabilities) or None),
-            run_as_non_root=not plan.run_as_root if is_other_user else None,
-            run_as_user=_user(plan.run_as_root) if is_other_user else None,
-            run_as_group=_user(plan.run_as_root) if is_other_user else None,
-        ),
-        **rest,
-    )
-
-
-def _user(is_root: bool) -> int:
-    return 0 if is_root else USER
-
-
-def _env(plan: ContainerPlan, mounted: MountedNames, service_id: str) -> list[core.EnvVarArgs]:
-    own = {SERVICE_ID: service_id} if service_id else {}
-    values = {**plan.env, **own}
-    plain = [core.EnvVarArgs(name=name, value=value) for name, value in values.items()]
-    fields = [
-        core.EnvVarArgs(
-            name=name,
-            value_from=core.EnvVarSourceArgs(
-                field_ref=core.ObjectFieldSelectorArgs(field_path=field)
-            ),
-        )
-        for name, field in plan.field_env.items()
-        if name not in own
-    ]
-    secrets = [
-        core.EnvVarArgs(
-            name=name,
-            value_from=core.EnvVarSourceArgs(
-                secret_key_ref=core.SecretKeySelectorArgs(
-                    name=mounted.secret(source.secret), key=source.key
-                )
-            ),
-        )
-        for name, source in plan.secret_env.items()
-    ]
-    return [*plain, *fields, *secrets]
-
-
-def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
-    memory = {"memory": format_size(requests.memory_bytes)}
-    gpus = {requests.gpu.resource: str(requests.gpu.count)} if requests.gpu else {}
-    gpus |= {name: str(number) for name, number in requests.devices.items()}
-    limit, asked, most = requests.cpu_limit_millis, {}, {}
-    if requests.storage_limit_bytes:
-        asked = {STORAGE: format_size(requests.storage_bytes)}
-        most = {STORAGE: format_size(requests.storage_limit_bytes)}
-    return core.ResourceRequirementsArgs(
-        requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus, **asked},
-        limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus, **most},
-    )
-
-
-def _readiness(probe: Probe | None) -> core.ProbeArgs | None:
-    """Return a readiness probe with a short period, so that a ready pod soon counts as ready. There
-    is no liveness probe: a restarted singleton fails its run, and a busy one must not be killed."""
-    if probe is None:
-        return None
-    if probe.path:
-        action = core.HTTPGetActionArgs(path=probe.path, port=probe.port)
-        return core.ProbeArgs(http_get=action, period_seconds=2, timeout_seconds=5)
-    opened = core.TCPSocketActionArgs(port=probe.port)
-    return core.ProbeArgs(tcp_socket=opened, period_seconds=2, timeout_seconds=5)
-
-
-def _startup(plan: PodPlan) -> core.ProbeArgs | None:
-    """Return a startup probe for a file. It stops once the file exists: each command in a pod uses
-    CPU of the node."""
-    if plan.ready_file is None:
-        return None
-    return core.ProbeArgs(
-        exec_=core.ExecActionArgs(command=["cat", plan.ready_file]),
-        period_seconds=1,
-        timeout_seconds=5,
-        # The Deployment fails first, so the pod remains and its log shows the reason.
-        failure_threshold=plan.ready_timeout_s + AWAIT_MARGIN_S,
     )
 
 
@@ -403,98 +267,3 @@ def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.V
     medium = "Memory" if volume.kind == "memory" else None
     folder = core.EmptyDirVolumeSourceArgs(medium=medium, size_limit=limit)
     return core.VolumeArgs(name=volume.name, empty_dir=folder)
-
-
-def _tolerations(placement: Placement) -> list[core.TolerationArgs] | None:
-    return [
-        core.TolerationArgs(
-            key=t.key or None, operator=t.operator, value=t.value or None, effect=t.effect or None
-        )
-        for t in placement.tolerations
-    ] or None
-
-
-def _affinity(plan: PodPlan, identity: Identity, pods: PodSet) -> core.AffinityArgs | None:
-    placement, node = plan.placement, None
-    if placement.require_nodes or placement.prefer_nodes or pods.node:
-        term = _node_term(placement.require_nodes, pods.node)
-        is_required = placement.require_nodes or pods.node
-        required = core.NodeSelectorArgs(node_selector_terms=[term]) if is_required else None
-        preferred = [
-            core.PreferredSchedulingTermArgs(weight=50, preference=_node_term({label: values}))
-            for label, values in placement.prefer_nodes.items()
-        ]
-        node = core.NodeAffinityArgs(
-            required_during_scheduling_ignored_during_execution=required,
-            preferred_during_scheduling_ignored_during_execution=preferred or None,
-        )
-    apart = [
-        core.WeightedPodAffinityTermArgs(
-            weight=100,
-            pod_affinity_term=core.PodAffinityTermArgs(
-                topology_key=SPREAD_KEYS["hostname"],
-                label_selector=meta.LabelSelectorArgs(match_labels=identity.selector(name)),
-            ),
-        )
-        for name in placement.away_from
-    ]
-    each_other = core.PodAffinityTermArgs(
-        topology_key=SPREAD_KEYS["hostname"],
-        label_selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
-    )
-    is_apart, is_together = (plan.replicas_on == where for where in ("apart", "together"))
-    if node is None and not apart and not is_apart and not is_together:
-        return None
-    away = core.PodAntiAffinityArgs(
-        preferred_during_scheduling_ignored_during_execution=apart or None,
-        required_during_scheduling_ignored_during_execution=[each_other] if is_apart else None,
-    )
-    near = core.PodAffinityArgs(required_during_scheduling_ignored_during_execution=[each_other])
-    return core.AffinityArgs(
-        node_affinity=node,
-        pod_anti_affinity=away if apart or is_apart else None,
-        pod_affinity=near if is_together else None,
-    )
-
-
-def _node_term(labels: dict[str, tuple[str, ...]], node: str = "") -> core.NodeSelectorTermArgs:
-    """Return the term for node labels, and for the name of one node."""
-    named = core.NodeSelectorRequirementArgs(key="metadata.name", operator="In", values=[node])
-    return core.NodeSelectorTermArgs(
-        match_expressions=[
-            core.NodeSelectorRequirementArgs(key=label, operator="In", values=list(values))
-            for label, values in labels.items()
-        ]
-        or None,
-        match_fields=[named] if node else None,
-    )
-
-
-def _spread(plan: PodPlan, identity: Identity) -> list[core.TopologySpreadConstraintArgs] | None:
-    if plan.replicas == 1 or plan.sets or plan.placement.spread == "none":
-        return None
-    return [
-        core.TopologySpreadConstraintArgs(
-            max_skew=1,
-            topology_key=SPREAD_KEYS[plan.placement.spread],
-            when_unsatisfiable="ScheduleAnyway",
-            label_selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
-        )
-    ]
-
-
-def _networks(placement: Placement) -> dict[str, str]:
-    """Return the annotation of Multus. The plugins of the definition get `cni-args` as
-    arguments."""
-    if not placement.networks:
-        return {}
-    wanted = []
-    for network in placement.networks:
-        namespace, _, name = network.name.rpartition("/")
-        entry: dict[str, Any] = {"name": name}
-        if namespace:
-            entry["namespace"] = namespace
-        if network.mtu:
-            entry["cni-args"] = {"mtu": network.mtu}
-        wanted.append(entry)
-    return {"k8s.v1.cni.cncf.io/networks": json.dumps(wanted)}

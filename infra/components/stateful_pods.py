@@ -5,8 +5,9 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.units import format_size
 from aiperf_svc.plan.pods import PodPlan, PodSet, Volume
+from components.containers import AWAIT_MARGIN_S, MountedNames
 from components.place import SKIP_AWAIT, Place
-from components.pods import AWAIT_MARGIN_S, MountedNames, pod_template
+from components.pods import pod_template
 
 core, apps, meta = k8s.core.v1, k8s.apps.v1, k8s.meta.v1
 

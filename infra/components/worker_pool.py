@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import pulumi
 
 from aiperf_svc.plan.pods import PodPlan
+from components.containers import MountedNames
 from components.place import Place
-from components.pods import MountedNames, make_deployment, make_service
+from components.pods import make_deployment, make_service
 from components.stateful_pods import make_shared_claim, make_stateful_sets
 
 
