@@ -162,10 +162,12 @@ def failed_checks(found: dict[str, Any]) -> list[str]:
 
 
 def has_succeeded(summary: dict[str, Any]) -> bool:
-    """True if any request completed; of a benchmark on ranks, if all steps did; of an experiment,
-    if any trial has ended."""
+    """True if any request completed, in any trial of an experiment; of a benchmark on ranks, if all
+    steps did."""
     if is_experiment(summary):
-        return bool(summary["trials"])
+        # Trials on ranks have no such value: their states say what became of them.
+        counts = (trial["values"].get("request_count_avg") for trial in summary["trials"])
+        return any(count != 0 for count in counts)
     if is_run_result(summary):
         accounts = summary["accounts"]
         is_whole = not accounts["failed"] and not accounts["lost"]

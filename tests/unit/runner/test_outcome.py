@@ -53,9 +53,18 @@ def test_the_most_serious_thing_is_the_exit_code(fields: dict[str, Any], code: E
 
 
 def trial(
-    state: str = "done", left_out: str = "", slo: str = "", cause: str = ""
-) -> dict[str, str]:
-    return {"state": state, "left_out": left_out, "slo": slo, "cause": cause}
+    state: str = "done",
+    left_out: str = "",
+    slo: str = "",
+    cause: str = "",
+    values: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    found = {"state": state, "left_out": left_out, "slo": slo, "cause": cause}
+    return found | {"reason": "", "values": values or {}}
+
+
+AWAY = trial(left_out="invalid: target-failing", values={"request_count_avg": 0.0})
+"""A trial of which no request completed."""
 
 
 @pytest.mark.parametrize(
@@ -70,10 +79,12 @@ def trial(
         ([trial(slo="missed"), trial(left_out="invalid: lost")], ExitCode.SLO_MISSED),
         ([trial(left_out="invalid: x", slo="missed", cause="ended-early")], ExitCode.SLO_MISSED),
         ([], ExitCode.BENCHMARK_FAILED),
+        ([AWAY, AWAY], ExitCode.BENCHMARK_FAILED),
+        ([AWAY, trial(left_out="invalid: lost")], ExitCode.VERDICT_INVALID),
     ],
 )
 def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
-    trials: list[dict[str, str]], code: ExitCode
+    trials: list[dict[str, Any]], code: ExitCode
 ) -> None:
     found = {"schema_version": EXPERIMENT_SCHEMA, "trials": trials}
     assert outcome(summary=found).exit_code is code
@@ -92,8 +103,8 @@ STEPS = [
     {"name": "second", "problem": "rank 0: sh ended with code 3", "was_retried": False},
 ]
 TRIALS = [
-    {"number": 1, "state": "done", "reason": ""},
-    {"number": 2, "state": "failed", "reason": "the server is not ready"},
+    {"number": 1, "state": "done", "reason": "", "values": {}},
+    {"number": 2, "state": "failed", "reason": "the server is not ready", "values": {}},
 ]
 ERRORS = [
     {"count": 2, "error_details": {"message": "status 503"}},
@@ -121,6 +132,7 @@ ERRORS = [
             "no request completed: connection refused",
         ),
         (summary(requests=0), "no request completed"),
+        ({"schema_version": EXPERIMENT_SCHEMA, "trials": [AWAY]}, "no request completed"),
         (None, "nothing was measured"),
         (summary() | {"error_summary": ERRORS}, ""),
     ],
