@@ -19,7 +19,7 @@ DEFAULT = "mooncake_trace"
 _CHART_LINES = 5
 _ROWS = (
     ("Requests", "requests", ",.0f"),
-    ("Left out (no tokens)", "left_out", ",.0f"),
+    ("Left out (no tokens, too long)", "left_out", ",.0f"),
     ("Duration (s)", "duration_s", ",.1f"),
     ("Rate (requests/s)", "rate", ",.4g"),
     ("Most in a second", "peak_rate", ",.0f"),
@@ -28,6 +28,10 @@ _ROWS = (
     ("Distinct prefixes of blocks", "distinct_blocks", ",.0f"),
     ("Input tokens of earlier prefixes", "prefix_reuse", ".1%"),
 )
+_LIMITS = {
+    "--synthesis-max-isl": "leave out the rows with prompts of more tokens, as `profile` does",
+    "--synthesis-max-osl": "describe what `profile` asks for: at most so many output tokens",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="tokens for each hash id (default: 512, of a bailian_trace 16)",
     )
+    for name, help_text in _LIMITS.items():
+        parser.add_argument(name, metavar="N", type=int, help=help_text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -53,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the trace and print its description."""
     from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
     from aiperf_svc.core.datasets.trace_summary import summarise_trace
+    from aiperf_svc.core.datasets.traces import limited
 
     kinds = {kind.value: kind for kind in FORMATS}
     kind = kinds.get(args.custom_dataset_type)
@@ -60,12 +67,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"--custom-dataset-type {args.custom_dataset_type!r}: expected {', '.join(kinds)}"
         )
-    if args.isl_block_size is not None and args.isl_block_size < 1:
-        raise ConfigError(f"--isl-block-size {args.isl_block_size}: expected a number from 1 on")
+    for name in ("--isl-block-size", *_LIMITS):
+        given = getattr(args, name[2:].replace("-", "_"))
+        if given is not None and given < 1:
+            raise ConfigError(f"{name} {given}: expected a number from 1 on")
     block_size = args.isl_block_size or FORMATS[kind].block_size
     with closing(TraceFile(kind, args.file, is_kept=False)) as trace:
         described = summarise_trace(
-            trace.rows(block_size),
+            limited(trace.rows(block_size), args.synthesis_max_isl, args.synthesis_max_osl),
             block_size=block_size,
             units_per_second=trace.format.units_per_second,
         )

@@ -86,6 +86,19 @@ def test_the_command_prints_a_table_or_json(
     assert "Input tokens of earlier prefixes  50.0%" in capsys.readouterr().out
 
 
+def test_the_command_describes_what_a_run_within_the_same_limits_sends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.jsonl"
+    line = '{"timestamp": 0, "input_length": %d, "output_length": %d}\n'
+    file.write_text(line % (100, 5) + line % (1000, 50) + line % (1001, 5))
+    limits = ("--synthesis-max-isl", "1000", "--synthesis-max-osl", "10")
+    assert main(["trace", str(file), *limits, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["requests"], found["left_out"]) == (2, 1)
+    assert (found["input_tokens"]["max"], found["output_tokens"]["max"]) == (1000, 10)
+
+
 @pytest.mark.parametrize(
     ("content", "flags", "wrong"),
     [
@@ -93,6 +106,7 @@ def test_the_command_prints_a_table_or_json(
         ("", (), "t: no requests"),
         ("", ("--custom-dataset-type", "sharegpt"), "'sharegpt': expected mooncake_trace"),
         ("", ("--isl-block-size", "0"), "--isl-block-size 0"),
+        ("", ("--synthesis-max-osl", "0"), "--synthesis-max-osl 0"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_one_line(
