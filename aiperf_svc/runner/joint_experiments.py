@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from aiperf_svc.adapters.exports.experiment_file import (
     TrialEntry,
     is_experiment,
@@ -22,8 +24,15 @@ from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, describe
 from aiperf_svc.core.results.joint_result import Joint
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.joint_runs import JointRun, finished_member, joint_exit_code
+from aiperf_svc.runner.joint_runs import (
+    JointRun,
+    finished_member,
+    joint_exit_code,
+    with_unreadable,
+)
 from aiperf_svc.runner.outcome import RunOutcome, own_part
 
 
@@ -32,18 +41,20 @@ class _Member(NamedTuple):
     entries: dict[int, TrialEntry]
     """Its trials that have ended, by number."""
     rows: list[TrialRow]
+    problem: str
+    """Why its trials cannot be read."""
 
 
 def join_experiment(
     kind: Literal["clusters", "targets"],
     name: str,
-    exit_code: int,
+    exit_code: ExitCode,
     folder: Path,
     runs: Sequence[JointRun],
 ) -> JointExperiment:
     """Return what the runs are together, trial by trial, from their folders; that of the joint
-    result is `folder`. Raises ConfigError if one has another content than ours."""
-    members = [_Member(run, _entries(run), []) for run in runs]
+    result is `folder`. A run whose trials cannot be read is in no total, and says so."""
+    members = [_member(run) for run in runs]
     known = {n: each for member in members for n, each in member.entries.items()}
     # A run of which no trial has ended is missing in all totals alike.
     there = [each for each in members if each.entries]
@@ -55,22 +66,30 @@ def join_experiment(
         joint, total = _join_trial(kind, name, trial, there, folder)
         trials.append((trial, joint))
         totals.append(row_of(total))
+    notes = [f"the total is without {', '.join(missing)}"] if missing else []
+    problems = [f"{each.run.name}: {each.problem}" for each in members if each.problem]
+    if problems and exit_code not in (ExitCode.LEAKED, ExitCode.INTERRUPTED):
+        exit_code = ExitCode.ERROR
     return JointExperiment(
         kind=kind,
         name=name,
-        exit_code=exit_code,
+        exit_code=int(with_unreadable(exit_code, (joint for _, joint in trials))),
         members=tuple(_ended(each, folder) for each in members),
         trials=tuple(trials),
         total=summarise_rows(totals),
-        notes=(f"the total is without {', '.join(missing)}",) if missing else (),
+        notes=(*notes, *problems),
     )
 
 
-def _entries(run: JointRun) -> dict[int, TrialEntry]:
+def _member(run: JointRun) -> _Member:
     folder = run.outcome.artifacts
     if folder is None or not is_experiment(folder):
-        return {}
-    return {each.number: each for each in read_experiment_file(folder).trials}
+        return _Member(run, {}, [], "")
+    try:
+        trials = read_experiment_file(folder).trials
+    except ConfigError as error:
+        return _Member(run, {}, [], str(error))
+    return _Member(run, {each.number: each for each in trials}, [], "")
 
 
 def _join_trial(
@@ -94,13 +113,14 @@ def _join_trial(
                 offsets=member.run.offsets,
             )
         )
-    own = folder / TRIALS / trial.folder
+    own, code = folder / TRIALS / trial.folder, joint_exit_code([each.outcome for each in runs])
     joint = join(
         kind,
         " ".join(filter(None, (f"{name}, trial {trial.number}", _said(trial)))),
-        int(joint_exit_code([each.outcome for each in runs])),
+        int(code),
         [finished_member(each, own, trial.number) for each in runs],
     )
+    joint = replace(joint, exit_code=int(with_unreadable(code, [joint])))
     return joint, total_outcome(trial, joint, objectives)
 
 

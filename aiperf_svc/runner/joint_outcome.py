@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_experiment_export
 from aiperf_svc.adapters.storage.joint_artifacts import (
@@ -18,7 +19,12 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import printing
 from aiperf_svc.runner.joint_experiments import join_experiment
-from aiperf_svc.runner.joint_runs import JointRun, finished_member, joint_exit_code
+from aiperf_svc.runner.joint_runs import (
+    JointRun,
+    finished_member,
+    joint_exit_code,
+    with_unreadable,
+)
 from aiperf_svc.runner.joint_tables import print_joint, print_joint_experiment
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import is_experiment
@@ -40,12 +46,15 @@ def finish(
     write: Callable[[], None]
     show: Callable[[Console], None]
     if any(is_experiment(run.outcome.summary or {}) for run in runs):
-        experiment = join_experiment(kind, name, int(code), folder, runs)
+        experiment = join_experiment(kind, name, code, folder, runs)
+        code = ExitCode(experiment.exit_code)
         content = joint_experiment_export.export(experiment)
         write = partial(write_joint_experiment, folder, experiment)
         show = partial(print_joint_experiment, experiment, folder)
     else:
         joint = join(kind, name, int(code), [finished_member(run, folder) for run in runs])
+        code = with_unreadable(code, [joint])
+        joint = replace(joint, exit_code=int(code))
         content = msgspec.to_builtins(joint)
         write, show = partial(write_joint, folder, joint), partial(print_joint, joint)
     try:

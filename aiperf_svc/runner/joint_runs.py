@@ -1,12 +1,12 @@
 """Several runs that went on at once: how each ended, and the exit code of all."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiperf_svc.adapters.storage.joint_artifacts import FinishedMember
-from aiperf_svc.core.results.joint_result import JointMember
+from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.common_start import Offset
 from aiperf_svc.runner.outcome import RunOutcome, own_part
@@ -53,6 +53,13 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
         for each, code in zip(outcomes, codes, strict=True)
     ]
     return next((code for code in _ORDER if code in codes), ExitCode.OK)
+
+
+def with_unreadable(code: ExitCode, joints: Iterable[Joint]) -> ExitCode:
+    """Return the exit code of all runs, raised if the records of one cannot be read."""
+    has_problem = any(member.problem for joint in joints for member in joint.members)
+    is_worse = code in (ExitCode.LEAKED, ExitCode.INTERRUPTED)
+    return ExitCode.ERROR if has_problem and not is_worse else code
 
 
 def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMember:

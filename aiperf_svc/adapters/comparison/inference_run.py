@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from aiperf_svc.adapters.exports.json_export import SCHEMA_VERSION, wall_ns
-from aiperf_svc.adapters.exports.manifest import ManifestEntry, is_whole, read_manifest
-from aiperf_svc.adapters.exports.parquet_export import FORMAT, FORMAT_KEY, ROW_GROUP
+from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import INFERENCE, MeasuredRun, RowKey, RunValue, flatten
 from aiperf_svc.core.results.measured import MetricInfo
@@ -139,14 +138,11 @@ def _requests(
 ) -> tuple[NDArray[np.int64], dict[str, Floats]]:
     """Return the start times of the completed requests and their values of each metric, NaN where
     one is not defined. A row group at a time, so that not all columns are in memory at once."""
-    _check(path)
+    try:
+        check_records(path)
+    except EnvironmentProblem as error:
+        raise ConfigError(str(error)) from error
     reader = read_parquet(path, batch_size=ROW_GROUP)
-    known = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
-    if known.get(FORMAT_KEY) != FORMAT:
-        raise ConfigError(
-            f"{path}: its format is {known.get(FORMAT_KEY)!r}, expected {FORMAT!r}; compare with "
-            f"the version that wrote it ({known.get('aiperf_svc.version', 'unknown')})"
-        )
     times: list[NDArray[np.int64]] = []
     values: dict[str, list[Floats]] = {tag: [] for tag in metrics}
     for batch in reader:
@@ -160,16 +156,3 @@ def _requests(
     if not times:
         return np.zeros(0, np.int64), {}
     return np.concatenate(times), {tag: np.concatenate(parts) for tag, parts in values.items()}
-
-
-def _check(path: Path) -> None:
-    """Raise ConfigError unless the file is the one that its manifest lists: the Parquet library
-    panics on a damaged file, which no `except` catches."""
-    try:
-        manifest = read_manifest(path.parent)
-        entry: ManifestEntry | None = next((e for e in manifest.files if e.name == path.name), None)
-        is_good = entry is not None and is_whole(path, entry)
-    except (EnvironmentProblem, OSError) as error:
-        raise ConfigError(f"{path}: cannot be checked: {error}") from error
-    if not is_good:
-        raise ConfigError(f"{path}: missing, or not the file that the manifest lists")

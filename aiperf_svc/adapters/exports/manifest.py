@@ -90,6 +90,19 @@ def is_whole(path: Path, entry: ManifestEntry) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
+def check_listed(path: Path) -> None:
+    """Raise EnvironmentProblem unless a file is the one that its folder's manifest lists."""
+    entry = next(
+        (each for each in read_manifest(path.parent).files if each.name == path.name), None
+    )
+    try:
+        is_listed = entry is not None and is_whole(path, entry)
+    except OSError as error:
+        raise EnvironmentProblem(f"{path}: {error.strerror or error}") from error
+    if not is_listed:
+        raise EnvironmentProblem(f"{path}: missing, or not the file that the manifest lists")
+
+
 def _counts(folder: Path, path: Path) -> bool:
     parts = path.relative_to(folder).parts
     # The manifest of a trial is a file of its experiment.

@@ -16,7 +16,9 @@ from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, S
 from arro3.io import read_parquet, write_parquet
 from numpy.typing import NDArray
 
+from aiperf_svc.adapters.exports.manifest import check_listed
 from aiperf_svc.core.results.summary import FinishedRun
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
@@ -94,6 +96,21 @@ class _Sink(FileIO):
             except OSError as error:
                 self.error = error
         return size
+
+
+def check_records(path: Path) -> None:
+    """Raise EnvironmentProblem unless the file is whole and of this version. The Parquet library
+    panics on a damaged file, which no `except` catches, so no file is read that is not the one in
+    its folder's manifest."""
+    check_listed(path)
+    known = read_parquet(path, batch_size=ROW_GROUP).schema.metadata
+    found = known.get(FORMAT_KEY.encode(), b"").decode()
+    if found != FORMAT:
+        wrote = known.get(b"aiperf_svc.version", b"unknown").decode()
+        raise EnvironmentProblem(
+            f"{path}: its format is {found!r}, expected {FORMAT!r}; use the version that wrote it "
+            f"({wrote})"
+        )
 
 
 def read_records(path: Path) -> dict[str, NDArray[Any]]:

@@ -29,6 +29,7 @@ from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
+from aiperf_svc.protocol.run_states import RunState
 
 RUNS = "profile_runs"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
@@ -59,17 +60,18 @@ def write_progress(folder: Path, config: Config, rows: Sequence[TrialRow]) -> No
 
 def read_outcomes(folder: Path, trials: Iterable[TrialEntry]) -> list[TrialOutcome]:
     """Return the trials of an experiment with what was measured, from its folder. One whose results
-    are not there has no summary."""
-    return [
-        TrialOutcome(
-            Trial(each.number, each.parameters, each.repetition),
-            each.state,
-            each.reason,
-            _summary_of(folder / TRIALS / each.folder),
-            each.folder,
-        )
-        for each in trials
-    ]
+    are not there has no summary, and one whose results are broken has failed."""
+    return [_read_outcome(folder / TRIALS / each.folder, each) for each in trials]
+
+
+def _read_outcome(folder: Path, entry: TrialEntry) -> TrialOutcome:
+    state, reason = entry.state, entry.reason
+    try:
+        summary = _summary_of(folder)
+    except msgspec.DecodeError as error:
+        summary, state, reason = None, RunState.FAILED, f"its results cannot be read: {error}"
+    trial = Trial(entry.number, entry.parameters, entry.repetition)
+    return TrialOutcome(trial, state, reason, summary, entry.folder)
 
 
 def _summary_of(folder: Path) -> dict[str, Any] | None:

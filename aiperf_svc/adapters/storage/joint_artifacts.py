@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_experiment_export, joint_export
 from aiperf_svc.adapters.exports.json_export import distribution, wall_ns
-from aiperf_svc.adapters.exports.parquet_export import read_clocks, read_records
+from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
 from aiperf_svc.adapters.report import joint_experiment_page, joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
@@ -23,6 +23,7 @@ from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.joint import Part, Total, add_up_parts, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, Metrics, worst
 from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 RECORDS = "records.parquet"
@@ -63,13 +64,25 @@ def join(
     exit_code: int,
     finished: Sequence[FinishedMember],
 ) -> Joint:
-    """Return what the runs are together, from their summaries and the records in their folders."""
-    members = tuple(_with_metrics(each) for each in finished)
-    counted = [each for each in finished if _has_records(each)]
-    parts = [_part(each) for each in counted]
+    """Return what the runs are together, from their summaries and the records in their folders. A
+    run whose records cannot be read is in no total, and says so."""
+    members: list[JointMember] = []
+    counted: list[FinishedMember] = []
+    parts: list[Part] = []
+    for each in finished:
+        problem = ""
+        if _has_records(each):
+            try:
+                parts.append(_part(each))
+                counted.append(each)
+            except EnvironmentProblem as error:
+                problem = str(error)
+        members.append(replace(each.member, metrics=_metrics(each.summary or {}), problem=problem))
     total = add_up_parts(parts) if parts else None
-    left_out = [m.name for m, f in zip(members, finished, strict=True) if not _has_records(f)]
+    total_of = tuple(each.member.name for each in counted)
+    left_out = [each.name for each in members if each.name not in total_of]
     notes = [f"the total is without {', '.join(left_out)}"] if parts and left_out else []
+    notes += [f"{each.name}: {each.problem}" for each in members if each.problem]
     if total is None:
         notes.append(NO_RECORDS)
     elif not total.interval_s:
@@ -83,10 +96,10 @@ def join(
         start_spread_ms=spread_ns(parts) / 1e6 if len(parts) > 1 else None,
         start_uncertainty_ms=max(uncertainties) / 1e6 if len(parts) > 1 else None,
         interval_s=total.interval_s if total is not None else None,
-        total_of=tuple(each.member.name for each in counted),
+        total_of=total_of,
         total=_total_metrics(total) if total is not None else {},
         notes=tuple(notes),
-        members=members,
+        members=tuple(members),
     )
 
 
@@ -98,9 +111,11 @@ def _has_records(each: FinishedMember) -> bool:
 
 
 def _part(each: FinishedMember) -> Part:
+    """Return a run with its records. Raises EnvironmentProblem if they cannot be read."""
     assert each.folder is not None
     assert each.summary is not None
     path, summary = each.folder / RECORDS, each.summary
+    check_records(path)
     return Part(
         scalars={
             metric.tag: float(summary[metric.tag]["avg"])
@@ -113,10 +128,6 @@ def _part(each: FinishedMember) -> Part:
         begin_wall_ns=wall_ns(summary["start_time"]),
         end_wall_ns=wall_ns(summary["end_time"]),
     )
-
-
-def _with_metrics(each: FinishedMember) -> JointMember:
-    return replace(each.member, metrics=_metrics(each.summary or {}))
 
 
 def _metrics(summary: Mapping[str, Any]) -> Metrics:

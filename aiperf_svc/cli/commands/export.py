@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from aiperf_svc.domain.errors import EnvironmentProblem
-
 DESCRIPTION = """Write the records of a finished run in another format.
 
 --jsonl: a line per request, as profile_export.jsonl has them for the first artifacts.jsonl_limit
@@ -27,16 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file, and say where."""
     from aiperf_svc.adapters.exports import jsonl_export
-    from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
+    from aiperf_svc.adapters.exports.manifest import check_listed, read_manifest
     from aiperf_svc.adapters.storage.artifacts import write_manifest
     from aiperf_svc.adapters.storage.atomic_files import write_atomically
 
     folder: Path = args.folder
     manifest = read_manifest(folder)
     records = folder / "records.parquet"
-    entry = next((entry for entry in manifest.files if entry.name == records.name), None)
-    if entry is None or not is_whole(records, entry):
-        raise EnvironmentProblem(f"{records}: missing, or not the file that the manifest lists")
+    check_listed(records)
     output: Path = args.output or folder / jsonl_export.NAME
     counts: list[int] = []
     write_atomically(output, lambda part: counts.append(jsonl_export.write_lines(records, part)))

@@ -64,8 +64,11 @@ def total_outcome(
     its name: the total holds its SLO if all runs do."""
     ends = {m.name: (m.state, m.reason or m.state) for m in joint.members if m.state != DONE}
     if joint.total and not ends:
-        without = (m.name for m in joint.members if m.name not in joint.total_of)
-        ends = dict.fromkeys(without, (FAILED, "no records"))
+        ends = {
+            m.name: (FAILED, m.problem or "no records")
+            for m in joint.members
+            if m.name not in joint.total_of
+        }
     if ends or not joint.total:
         states = {state for state, _ in ends.values()} or {DONE}
         state = states.pop() if len(states) == 1 else FAILED

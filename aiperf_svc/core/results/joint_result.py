@@ -43,6 +43,8 @@ class JointMember(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     reason: str
     """Why it failed or ended early."""
+    problem: str = ""
+    """Why its records cannot be read, so that it is not in the total."""
     exit_code: int
     verdict: str | None
     cause: str = ""

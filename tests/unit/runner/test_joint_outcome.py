@@ -116,6 +116,34 @@ def test_a_run_that_broke_off_between_its_files_is_in_no_total(
     assert "the total is without us" in capsys.readouterr().out
 
 
+NOT_LISTED = "records.parquet: missing, or not the file that the manifest lists"
+
+
+def cut(records: Path) -> None:
+    """Damage a file, as a broken copy does."""
+    records.write_bytes(records.read_bytes()[:-100])
+
+
+def test_records_that_cannot_be_read_take_no_other_run_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for name in ("eu", "us", "asia"):
+        made = outcome(summary=write_run(tmp_path / name, name, 100), artifacts=tmp_path / name)
+        runs.append(JointRun(name=name, where=name, outcome=made))
+    cut(tmp_path / "us" / "records.parquet")
+    assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    assert (joint["total_of"], joint["exit_code"]) == (["eu", "asia"], ExitCode.ERROR)
+    assert joint["total"]["request_count"]["avg"] == 200
+    assert joint["members"][1]["metrics"]["request_count"]["avg"] == 100
+    assert joint["members"][1]["problem"] == f"{tmp_path}/us/{NOT_LISTED}"
+    said = capsys.readouterr().out
+    assert "the total is without us" in said
+    assert f"us: {tmp_path}/us/{NOT_LISTED}" in said
+    assert NOT_LISTED in (tmp_path / "report.html").read_text()
+
+
 def write_trials(folder: Path, *counts: int) -> RunOutcome:
     """Write an experiment whose trials have so many requests; one with none has failed."""
     rows = []
@@ -185,3 +213,41 @@ def test_a_run_of_which_no_trial_has_ended_is_in_no_total(
     assert "eu: done, 2 trials of 2 combinations" in said
     assert "us: failed, 0 trials of 0 combinations, nothing responds" in said
     assert "the total is without us" in said
+
+
+def test_files_of_trials_that_cannot_be_read_take_no_other_trial_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        JointRun(name=name, where=name, outcome=write_trials(tmp_path / name, 80, 60, 40))
+        for name in ("eu", "us")
+    ]
+    first, second, _ = sorted((tmp_path / "us" / TRIALS).iterdir())
+    cut(first / "records.parquet")
+    cut(second / "profile_export_aiperf.json")
+    assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    assert joint["exit_code"] == ExitCode.ERROR
+    trials = joint["total"]["trials"]
+    assert [each["state"] for each in trials] == ["failed", "failed", "done"]
+    assert NOT_LISTED in trials[0]["reason"]
+    assert "us: its results cannot be read" in trials[1]["reason"]
+    assert trials[2]["values"]["request_count_avg"] == 80
+    assert "the total" in capsys.readouterr().out
+
+
+def test_an_experiment_that_cannot_be_read_takes_no_other_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        JointRun(name=name, where=name, outcome=write_trials(tmp_path / name, 80, 60))
+        for name in ("eu", "us")
+    ]
+    cut(tmp_path / "us" / "experiment.json")
+    assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
+    joint = json.loads((tmp_path / "joint.json").read_bytes())
+    assert [each["values"]["request_count_avg"] for each in joint["total"]["trials"]] == [80, 60]
+    without, problem = joint["notes"]
+    assert without == "the total is without us"
+    assert problem.startswith(f"us: {tmp_path}/us/experiment.json: broken")
+    assert problem in capsys.readouterr().out
