@@ -61,10 +61,22 @@ def _token(value: Any) -> str:
 
 def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate:
     import jinja2
+    import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Generation(jinja2.ext.Extension):
+        """`{% generation %}`, which says for training what the model wrote; its content stays."""
+
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, "jinja2.ext.loopcontrols"],
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
@@ -85,6 +97,7 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
                 **special,
                 messages=messages,
                 tools=tools,
+                documents=None,
                 add_generation_prompt=add_generation_prompt,
             )
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError) as error:

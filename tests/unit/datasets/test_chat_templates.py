@@ -64,6 +64,19 @@ def test_a_template_may_be_a_file_of_its_own_or_the_default_of_several(tmp_path:
     assert load(tmp_path)([]) == "own"
 
 
+def test_a_template_is_rendered_as_transformers_renders_it(tmp_path: Path) -> None:
+    """With a mark for training around responses, and documents that are none."""
+    text = """{%- if documents is not none %}with documents {% endif -%}
+{%- for message in messages -%}
+    {%- if message.role == "assistant" -%}
+        {%- generation -%} {{- message.content -}} {%- endgeneration -%}
+    {%- else -%} {{- message.role + ": " + message.content -}} {%- endif -%}
+{%- endfor -%}"""
+    template = template_in(tmp_path, chat_template=text)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert template(messages) == "user: ab"
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
