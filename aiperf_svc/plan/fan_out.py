@@ -17,7 +17,15 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
 from aiperf_svc.plan.identity import Identity, check_stack_name
-from aiperf_svc.plan.index_pods import COLLECTOR, INDEX, KEY, check_index, index_pod, index_template
+from aiperf_svc.plan.index_pods import (
+    COLLECTION_S,
+    COLLECTOR,
+    INDEX,
+    KEY,
+    check_index,
+    index_pod,
+    index_template,
+)
 from aiperf_svc.plan.lifetime import LongestTimes, check_ttl, load_times, plan_budget, seconds
 from aiperf_svc.plan.network import (
     DNS_PORTS,
@@ -46,8 +54,6 @@ from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 
-COLLECTION_S = 120
-"""Longest time from the end of an index's load until the collector has its results."""
 LARGEST_FILES = 1_000_000
 """Most bytes of a ConfigMap's files: its whole must stay below 1 MiB."""
 _FOLDER = Group("collector", (Service.RECORDS_MANAGER,), 1)

@@ -19,7 +19,15 @@ from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.experiments import largest_load, largest_topology
 from aiperf_svc.plan.identity import RUN_ID, Identity
 from aiperf_svc.plan.pod_settings import SCRATCH_BYTES, download_bytes, requests_of, with_storage
-from aiperf_svc.plan.pods import ContainerPlan, ImagePlan, PodPlan, Requests, SecretKey, Volume
+from aiperf_svc.plan.pods import (
+    GRACE_S,
+    ContainerPlan,
+    ImagePlan,
+    PodPlan,
+    Requests,
+    SecretKey,
+    Volume,
+)
 from aiperf_svc.plan.service_pods import (
     ARTIFACTS_DIR,
     CONFIG_DIR,
@@ -43,6 +51,8 @@ LAUNCHER = "server_launcher"
 LOOPBACK = "127.0.0.1"
 FAILURES = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
 """Field with the number of attempts of an index that have failed."""
+COLLECTION_S = 120
+"""Longest time from the end of an index's load until the collector has its results."""
 LARGEST_LAUNCH = 16 * 2**20
 """Limit of the folder of the launcher."""
 _KEYS = Group("index", (Service.RECORD_PROCESSOR,), 1)
@@ -180,7 +190,7 @@ def index_template(
             ContainerPlan(
                 name=HOST,
                 image=server.image,
-                command=(f"{LAUNCH_DIR}/{LAUNCHER}", LAUNCH_DIR),
+                command=(f"{LAUNCH_DIR}/{LAUNCHER}", LAUNCH_DIR, str(GRACE_S)),
                 secret_env=server.secret_env,
                 volumes=(*server.volumes, launch),
                 requests=server.requests,
@@ -192,6 +202,8 @@ def index_template(
         requests=with_storage(functools.reduce(operator.add, asked), volumes),
         placement=server.placement,
         sysctls=PORT_RANGE,
+        # One that is told to end sends the trials that have ended.
+        grace_s=COLLECTION_S,
         ready_timeout_s=server.ready_timeout_s,
     )
 

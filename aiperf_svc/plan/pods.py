@@ -166,6 +166,8 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement
     annotations: dict[str, str] = {}
     sysctls: dict[str, str] = {}
+    grace_s: int = GRACE_S
+    """Seconds between SIGTERM and SIGKILL."""
     calls_api: bool = False
     """True if the pod gets a ServiceAccount's token."""
     run_as_root: bool = False

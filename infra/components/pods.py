@@ -10,7 +10,7 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.config.units import format_size
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import GRACE_S, JobPlan, PodPlan, PodSet, Volume
+from aiperf_svc.plan.pods import JobPlan, PodPlan, PodSet, Volume
 from aiperf_svc.plan.ranks import NETWORK_FILE
 from components.containers import (
     AWAIT_MARGIN_S,
@@ -187,7 +187,7 @@ def _pod_spec(
         service_account_name=mounted.account,
         automount_service_account_token=plan.calls_api,
         enable_service_links=False,
-        termination_grace_period_seconds=GRACE_S,
+        termination_grace_period_seconds=plan.grace_s,
         image_pull_secrets=[
             core.LocalObjectReferenceArgs(name=name) for name in plan.image.pull_secrets
         ]

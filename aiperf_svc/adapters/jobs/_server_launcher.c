@@ -1,10 +1,12 @@
 /* Starts the server of an index of a Job, in the container of the server's own image.
  *
- *     server_launcher FOLDER
+ *     server_launcher FOLDER SECONDS
  *
  * FOLDER/argv and FOLDER/env hold strings that each end with a zero byte: the command with its arguments, and
  * NAME=VALUE for each variable that is added to those of the container. So the indexes of one Job, whose pods have
  * one template, have servers with different arguments, and the image needs no shell.
+ *
+ * A server that is told to end and does not is killed after SECONDS: its measurement is over, and its pod waits for it.
  *
  * When the server ends, FOLDER/ended says how, and this process waits for SIGTERM: a container that ended would be
  * started again in the middle of a measurement. If it is started again all the same, its container was killed as a
@@ -25,10 +27,17 @@
 
 static volatile sig_atomic_t server;
 static volatile sig_atomic_t is_told;
+static unsigned int grace_s;
 
 static void pass_on(int number) {
     is_told = 1;
     if (server > 0) kill(server, number);
+    alarm(grace_s);
+}
+
+static void kill_server(int number) {
+    (void)number;
+    if (server > 0) kill(server, SIGKILL);
 }
 
 static int fail(const char *what) {
@@ -72,17 +81,19 @@ static int wait_to_be_told(sigset_t *outside) {
 }
 
 int main(int count, char **words) {
-    struct sigaction action = {.sa_handler = pass_on};
+    struct sigaction action = {.sa_handler = pass_on}, late = {.sa_handler = kill_server};
     sigset_t told, outside;
     char text[512];
     int folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (count != 2 || chdir(words[1]) < 0) return fail(count == 2 ? words[1] : "expected a folder");
+    if (count != 3 || chdir(words[1]) < 0) return fail(count == 3 ? words[1] : "expected a folder and seconds");
+    grace_s = atoi(words[2]);
     sigemptyset(&told);
     sigaddset(&told, SIGTERM);
     sigaddset(&told, SIGINT);
     sigprocmask(SIG_BLOCK, &told, &outside);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGALRM, &late, NULL);
     int once = open("started", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (once < 0 && errno == EEXIST) {
         if (access("ended", F_OK) < 0) say_ended("was killed with its container, out of memory in most cases");

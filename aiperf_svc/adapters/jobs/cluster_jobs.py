@@ -1,5 +1,7 @@
 """The Jobs of a stack, as the collector's pod reads and changes them."""
 
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +11,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import JOB_LABEL, STACK_LABEL
 
+DELETED = "its Job was deleted by somebody while the experiment was measured"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
 
@@ -21,14 +24,15 @@ class ClusterJobs:
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
-    def see(self, name: str) -> JobSeen:
-        """Return the state of a Job."""
-        return job_seen(self._call(lambda: self._api.get(f"{self._jobs}/{name}").body))
+    def see(self, name: str) -> JobSeen | None:
+        """Return the state of a Job; None if it does not exist."""
+        found = self._call(lambda: self._api.get(f"{self._jobs}/{name}").body)
+        return job_seen(found) if found else None
 
-    def set_parallelism(self, name: str, parallelism: int) -> None:
-        """Let so many pods of a Job run."""
+    def set_parallelism(self, name: str, parallelism: int) -> bool:
+        """Let so many pods of a Job run; return whether the Job exists."""
         changes = {"spec": {"parallelism": parallelism}}
-        self._call(lambda: self._api.patch(f"{self._jobs}/{name}", changes).body)
+        return bool(self._call(lambda: self._api.patch(f"{self._jobs}/{name}", changes).body))
 
     def pods(self) -> list[Object]:
         """Return the pods of all Jobs of the stack."""
@@ -37,10 +41,13 @@ class ClusterJobs:
         found: list[Object] = self._call(lambda: self._api.get(path).body).get("items") or []
         return found
 
-    def _call(self, call: Any) -> Object:
+    def _call(self, call: Callable[[], Object]) -> Object:
+        """Return the object that a call returns; an empty one if there is none."""
         try:
-            found: Object = call()
+            found = call()
         except ApiRefusal as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return {}
             raise EnvironmentProblem(f"the API server refuses: {error}") from error
         except (OSError, ValueError) as error:
             words = one_line(str(error))
@@ -56,8 +63,21 @@ def job_seen(job: Object) -> JobSeen:
         completed=read_indexes(status.get("completedIndexes") or ""),
         failed=read_indexes(status.get("failedIndexes") or ""),
         pods=(status.get("active") or 0) + (status.get("terminating") or 0),
-        problem=_problem(status),
+        problem=DELETED if "deletionTimestamp" in job["metadata"] else _problem(status),
     )
+
+
+def absent_job(name: str, pods: Sequence[Object], *, was_there: bool) -> JobSeen:
+    """Return what follows from a Job that does not exist: it was not made yet, or was deleted. Its
+    pods end after it."""
+    alive = [pod for pod in pods if job_of(pod) == name and not has_ended(pod)]
+    problem = DELETED if was_there else ""
+    return JobSeen(name, frozenset(), frozenset(), len(alive), problem)
+
+
+def has_ended(pod: Object) -> bool:
+    """True if the containers of a pod have ended for good."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _problem(status: Object) -> str:

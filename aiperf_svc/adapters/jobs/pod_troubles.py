@@ -1,8 +1,9 @@
 """Says what keeps the pods of Jobs from running, and why those that failed did.
 
 A problem that all pods of a Job have, since they share a template, ends the Job when none of its
-pods has ever run; otherwise the pod is left to its deadline, and its index to its retries. Pure:
-the time is an argument.
+pods has ever run; otherwise the pod is left to its deadline, and its index to its retries. A pod
+that has no node has no deadline: its Job ends when nothing has run for long. Pure: the time is an
+argument.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,8 @@ OF_TEMPLATE = frozenset(
     {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
 """States that follow from the template of a pod."""
+WAITING = "waiting"
+"""State of a Job that should have pods, while nothing runs."""
 NO_PODS = "the Job makes no pods; kubectl describe job says why"
 NOT_STARTED = "pod {} does not start; kubectl describe pod says why"
 
@@ -60,12 +63,15 @@ class PodTroubles:
                     waiting[job] = each.line
         if not any(pod.get("status", {}).get("phase") == "Running" for pod in pods):
             for job, line in waiting.items():
-                present[job, "waiting"] = (line, self._unplaced_s)
+                # The next attempt of an index has no pod for a while.
+                if line != NO_PODS or job not in self._started:
+                    present[job, WAITING] = (line, self._unplaced_s)
         self._since = {key: self._since.get(key, now_s) for key in present}
         hopeless = {
             job: line
             for (job, state), (line, limit_s) in present.items()
-            if job not in self._started and now_s - self._since[job, state] >= limit_s
+            if (job not in self._started or state == WAITING)
+            and now_s - self._since[job, state] >= limit_s
         }
         return Troubles(hopeless, list(self._failures(pods)))
 

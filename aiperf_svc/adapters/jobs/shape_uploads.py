@@ -34,6 +34,8 @@ AGAIN_S = 5.0
 """Time after which a message is sent again."""
 SILENT_S = 60.0
 """Longest time without a response of the collector."""
+HURRIED_S = 30.0
+"""The same in a pod that is told to end: with its stack, the collector goes too."""
 Header = tuple[str, str, int]
 """Run, sender and epoch of a message."""
 log = logging.getLogger(__name__)
@@ -46,6 +48,15 @@ class Uploader:
     def __init__(self, bus: Bus, header: Header, shape: int) -> None:
         self._sock = bus.connect(zmq.REQ, Port.RECORDS)
         self._header, self._shape = header, shape
+        self._silent_s = SILENT_S
+        self._limit: asyncio.Timeout | None = None
+
+    def hurry(self) -> None:
+        """Do not wait long for the collector from now on."""
+        self._silent_s = HURRIED_S
+        if self._limit is not None and not self._limit.expired():
+            at = asyncio.get_running_loop().time() + HURRIED_S
+            self._limit.reschedule(min(at, self._limit.when() or at))
 
     async def begin(self) -> None:
         """Say that this attempt begins."""
@@ -93,14 +104,16 @@ class Uploader:
 
     async def _send(self, message: Message) -> CollectorReply:
         try:
-            async with asyncio.timeout(SILENT_S):
+            async with asyncio.timeout(self._silent_s) as self._limit:
                 reply = decode(await ask(self._sock, encode(message), again_s=AGAIN_S))
         except TimeoutError as error:
             raise EnvironmentProblem(
-                f"the collector has not responded for {SILENT_S:g} s"
+                f"the collector has not responded for {self._silent_s:g} s"
             ) from error
         except ProtocolMismatch as error:
             raise EnvironmentProblem(f"the collector: {error}") from error
+        finally:
+            self._limit = None
         if not isinstance(reply, CollectorReply) or reply.problem:
             said = reply.problem if isinstance(reply, CollectorReply) else type(reply).__name__
             raise EnvironmentProblem(f"the collector does not take it: {said}")

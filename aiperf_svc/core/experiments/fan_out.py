@@ -35,7 +35,8 @@ class JobSeen(NamedTuple):
     pods: int
     """Pods of the Job that have not ended."""
     problem: str = ""
-    """Why the Job as a whole has failed; empty if it has not."""
+    """Why the Job as a whole has failed; empty if it has not. Pods that have not ended may still
+    send their trials."""
 
 
 class ShapeEnded(NamedTuple):
@@ -152,7 +153,8 @@ class FanOut:
             found += self._fail((shapes[index],), reason)
         if seen.problem:
             self._closed.add(seen.name)
-            found += self._fail(shapes, seen.problem)
+            if not seen.pods:
+                found += self._fail(shapes, seen.problem)
         return found
 
     def _fail(self, shapes: Iterable[int], reason: str) -> list[Instruction]:

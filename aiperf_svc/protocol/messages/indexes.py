@@ -6,6 +6,9 @@ twice: a part of a file says where it belongs, and the end lists all files.
 
 from aiperf_svc.protocol.messages.base import Message, Value
 
+STOPPED = "its pod was told to end"
+"""Reason of an attempt that did not end by itself; the cluster knows why."""
+
 
 class IndexFile(Value, frozen=True):
     """A file of an index, by its path below the index's folder."""

@@ -13,19 +13,21 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.host.logs import set_up_logs
-from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object, absent_job
 from aiperf_svc.adapters.jobs.pod_troubles import PodTroubles
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.ttl.deadline import ApiServer, url_of_api
 from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.core.experiments import combinations
@@ -37,6 +39,7 @@ from aiperf_svc.core.experiments.fan_out import (
     Finish,
     Instruction,
     JobHopeless,
+    JobSeen,
     JobShapes,
     SetParallelism,
     ShapeEnded,
@@ -47,16 +50,18 @@ from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import COLLECTOR
-from aiperf_svc.protocol.messages.indexes import IndexEnded
+from aiperf_svc.protocol.messages.indexes import STOPPED, IndexEnded
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.numbers import count
-from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 from aiperf_svc.services.base import is_set_within
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 from aiperf_svc.services.serving import serve_results
 
 POLL_S = 1.0
 """Seconds between two looks at the Jobs."""
+KEPT = f"-stopped{TEMPORARY_SUFFIX}"
+"""Suffix of the folder of what a stopped attempt has sent."""
 SHOWN_ROWS = 20
 """Number of ended trials in a status, the latest ones."""
 log = logging.getLogger(__name__)
@@ -132,8 +137,12 @@ class Collector:
         )
         self._total = sum(len(each.trials) for each in self._shapes)
         self._troubles = PodTroubles(unplaced_s=config.deployment.ready_timeout / 1e9)
+        self._cancelled = context.state / "cancelled"
+        """File with the reason of a cancel: a collector that is started again goes on with it."""
         self._shares: dict[str, int] = {}
         """Parallelism that each Job should have."""
+        self._present: set[str] = set()
+        """Jobs that have been seen."""
         self._unset: set[str] = set()
         """Jobs whose parallelism the cluster has not taken."""
         self._running: dict[int, str] = {}
@@ -202,51 +211,70 @@ class Collector:
         async with self._lock:
             shape, reason = ended.shape, one_line(ended.reason)
             self._running.pop(shape, None)
-            self._told.add(ended.sender)
+            if reason != STOPPED:
+                self._told.add(ended.sender)
             if ended.is_tried_again and not self._machine.is_ending:
                 log.info("shape %d: %s; it is tried again", shape, reason)
+                if is_experiment(folder):
+                    await asyncio.to_thread(_replace, self._kept(shape), folder)
                 self._carry_out(self._machine.handle(ShapeTried(shape, reason)))
                 return False
             # One that was stopped keeps the trials that have ended, and has not failed.
             failure = "" if ended.is_tried_again else reason
-            await asyncio.to_thread(self._move, shape, folder, failure)
+            there = folder if is_experiment(folder) else self._kept(shape)
+            await asyncio.to_thread(self._move, shape, there)
+            if failure and not self._is_cancelling:
+                self._trials.fail(shape, failure, with_stopped=True)
+                await asyncio.to_thread(self._trials.write_progress)
             self._end_shape(shape)
             return True
 
-    def _move(self, shape: int, folder: Path, reason: str) -> None:
-        """Put the trials of a shape among those of the experiment. Raises EnvironmentProblem."""
+    def _kept(self, shape: int) -> Path:
+        """Return the folder for the trials of a stopped attempt, which count if none follows."""
+        return self._context.artifacts / SHAPES / f"{shape}{KEPT}"
+
+    def _move(self, shape: int, folder: Path) -> None:
+        """Put the trials of a shape in a folder, if it has any, among those of the experiment.
+        Raises ConfigError, EnvironmentProblem."""
         if is_experiment(folder):
-            try:
-                own = self._trials.folder_of(shape)
-                # An earlier try to take it may have failed, on a full disk.
-                shutil.rmtree(own)
-                folder.rename(own)
-            except OSError as error:
-                raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
+            # An earlier try to take it may have failed, on a full disk.
+            _replace(self._trials.folder_of(shape), folder)
             self._trials.move(shape)
-        if reason and not self._is_cancelling:
-            self._trials.fail(shape, reason, with_stopped=True)
-            self._trials.write_progress()
+        shutil.rmtree(self._kept(shape), ignore_errors=True)
 
     def _end_shape(self, shape: int) -> None:
+        has_failed = self._count(shape)
+        self._carry_out(self._machine.handle(ShapeEnded(shape, has_failed)))
+        self._note_change()
+
+    def _count(self, shape: int) -> bool:
+        """Count the trials of a shape that have ended; return whether one has failed."""
         rows = self._trials.rows_of(shape)
         for each in rows:
             if each.number not in self._counted:
                 self._counted.add(each.number)
                 self._rows.append(_row(each))
                 self._failed += each.outcome.state == RunState.FAILED
-        has_failed = any(each.outcome.state == RunState.FAILED for each in rows)
-        self._carry_out(self._machine.handle(ShapeEnded(shape, has_failed)))
-        self._note_change()
+        return any(each.outcome.state == RunState.FAILED for each in rows)
 
     async def _take_earlier(self) -> None:
-        """Take what this collector had before its container was started again, and begin."""
+        """Take what this collector had before its container was started again, and begin. Raises
+        ConfigError, EnvironmentProblem."""
         self._carry_out(self._machine.begin())
         await asyncio.to_thread(self._trials.add, self._context.artifacts)
+        for folder in sorted(self._context.artifacts.glob(f"{SHAPES}/*")):
+            # It ended while they were moved.
+            if folder.name.isdecimal() and is_experiment(folder):
+                await asyncio.to_thread(self._trials.move, int(folder.name))
         for shape in range(1, len(self._shapes) + 1):
             if self._trials.has_all(shape):
                 self._end_shape(shape)
+            else:
+                self._count(shape)
         self._earlier = len(self._counted)
+        if self._cancelled.exists():
+            self._is_cancelling = True
+            self._carry_out(self._machine.handle(Cancelled(self._cancelled.read_text())))
 
     # --- what the cluster says -------------------------------------------------------------------
 
@@ -270,7 +298,7 @@ class Collector:
         """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
         await self._set_shares()
         pods = await asyncio.to_thread(self._cluster.pods)
-        seen = [await asyncio.to_thread(self._cluster.see, job.name) for job in self._jobs]
+        seen = [await self._see(job.name, pods) for job in self._jobs]
         released = [name for name, share in self._shares.items() if share]
         async with self._lock:
             found = self._troubles.look(pods, released, now_s=time.monotonic())
@@ -284,8 +312,19 @@ class Collector:
             events += [JobHopeless(*each) for each in found.hopeless.items()]
             ended = {pod for pod, *_ in found.failed}
             self._running = {n: pod for n, pod in self._running.items() if pod not in ended}
+            failed = self._failed
             for event in events:
                 self._carry_out(self._machine.handle(event))
+            if self._failed > failed:
+                await asyncio.to_thread(self._trials.write_progress)
+
+    async def _see(self, name: str, pods: Sequence[Object]) -> JobSeen:
+        """Return the state of a Job. Raises EnvironmentProblem."""
+        found = await asyncio.to_thread(self._cluster.see, name)
+        if found is None:
+            return absent_job(name, pods, was_there=name in self._present)
+        self._present.add(name)
+        return found
 
     async def _let_nothing_follow(self) -> None:
         """Set what the cluster has not taken: after the last look, a Job may still make pods."""
@@ -299,11 +338,14 @@ class Collector:
         for name in sorted(self._unset):
             # What comes while the cluster is told is told it the next time.
             self._unset.discard(name)
+            is_told = False
             try:
-                await asyncio.to_thread(self._cluster.set_parallelism, name, self._shares[name])
-            except EnvironmentProblem:
-                self._unset.add(name)
-                raise
+                is_told = await asyncio.to_thread(
+                    self._cluster.set_parallelism, name, self._shares[name]
+                )
+            finally:
+                if not is_told:
+                    self._unset.add(name)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for each in instructions:
@@ -314,15 +356,27 @@ class Collector:
                 case FailShape(shape, reason):
                     log.warning("shape %d failed: %s", shape, reason)
                     self._running.pop(shape, None)
-                    self._trials.fail(shape, reason)
+                    self._fail(shape, reason)
                     self._end_shape(shape)
                 case Finish(state, reason):
                     self._state, self._reason = state, reason
         self._note_change()
 
+    def _fail(self, shape: int, reason: str) -> None:
+        """Keep the trials of a shape that have ended, and let the others fail."""
+        try:
+            self._move(shape, self._kept(shape))
+        except AiperfError as error:
+            log.error("%s", error)
+        self._trials.fail(shape, reason, with_stopped=True)
+
     async def _finish(self) -> None:
         """Write the files of the experiment, and upload them."""
         try:
+            for folder in sorted(self._context.artifacts.glob(f"{SHAPES}/*{KEPT}")):
+                shape = int(folder.name.removesuffix(KEPT))
+                await asyncio.to_thread(self._move, shape, folder)
+                self._count(shape)
             write = self._trials.write
             self._summary = await asyncio.to_thread(write, self._context.run_id)
             self._uploaded_to = await asyncio.to_thread(self._trials.upload, os.environ)
@@ -398,6 +452,10 @@ class Collector:
         """Let no index begin, and end those that run; they send the trials that have ended."""
         if not self._is_cancelling and not self._state.is_final:
             self._is_cancelling = True
+            try:
+                write_file(self._cancelled, reason.encode)
+            except EnvironmentProblem as error:
+                log.error("%s", error)
             self._carry_out(self._machine.handle(Cancelled(reason)))
 
     def start(self, at_wall_ns: int) -> None:
@@ -419,6 +477,16 @@ class Collector:
         """Return the content of manifest.json, once it is written."""
         path = self._context.artifacts / MANIFEST
         return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _replace(place: Path, folder: Path) -> None:
+    """Move a folder to a place, whatever is there. Raises EnvironmentProblem."""
+    try:
+        if place.exists():
+            shutil.rmtree(place)
+        folder.rename(place)
+    except OSError as error:
+        raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
 
 
 def _row(found: combinations.TrialRow) -> TrialRow:

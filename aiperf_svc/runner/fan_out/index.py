@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.jobs.server_files import how_ended
@@ -30,7 +30,7 @@ from aiperf_svc.plan.index_pods import LAUNCH_DIR, LOOPBACK, index_config, index
 from aiperf_svc.plan.pods import ImagePlan
 from aiperf_svc.plan.service_pods import TARGET_KEY_ENV
 from aiperf_svc.plan.target import target_pod
-from aiperf_svc.protocol.messages.indexes import IndexFile
+from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders, fork_server, log_tails
 from aiperf_svc.runner.environment import LocalRun
@@ -124,8 +124,14 @@ class _Index:
         place = self._place
         bus = Bus(place.addresses, curve=place.curve)
         uploader = Uploader(bus, (place.run_id, place.pod, time.time_ns()), place.chosen.number)
+
+        def hurry() -> None:
+            # The end of the server interrupts the run too, and nothing else.
+            if not self._server_end:
+                uploader.hurry()
+
         try:
-            with Interrupts() as interrupts:
+            with Interrupts(hurry) as interrupts:
                 await uploader.begin()
                 try:
                     reason = await self._measured(interrupts)
@@ -136,7 +142,7 @@ class _Index:
                     reason = str(error)
                 if interrupts.count and not self._server_end:
                     # The collector knows whether it was it that has stopped this.
-                    await uploader.end("stopped", await self._sent(uploader), is_tried_again=True)
+                    await uploader.end(STOPPED, await self._sent(uploader), is_tried_again=True)
                     return ExitCode.INTERRUPTED
                 if reason and place.may_be_tried_again:
                     await uploader.end(reason, is_tried_again=True)
@@ -162,7 +168,7 @@ class _Index:
         """Run all trials; why the attempt has failed, empty if it has not. Raises AiperfError."""
         await self._wait_until_ready(interrupts)
         if interrupts.count:
-            return "stopped"
+            return STOPPED
         watch = asyncio.create_task(self._watch_server(interrupts), name="watch the server")
         try:
             outcome = await self._run_local(interrupts)
@@ -221,7 +227,7 @@ class _Index:
         while said and not interrupts.count:
             if ended := how_ended(self._place.server):
                 raise BenchmarkFailed(f"the server {ended} before it was ready")
-            said = await asyncio.to_thread(_why_not_ready, target.port, pod.probe.path)
+            said = await asyncio.to_thread(why_not_ready, target.port, pod.probe.path)
             if said and time.monotonic() > until_mono_s:
                 raise BenchmarkFailed(
                     f"the server is not ready after {format_duration(target.ready_timeout)} "
@@ -231,13 +237,15 @@ class _Index:
                 await asyncio.sleep(POLL_S)
 
 
-def _why_not_ready(port: int, path: str | None) -> str:
+def why_not_ready(port: int, path: str | None) -> str:
     """Return why the server is not ready; empty if it is. Blocks."""
     try:
         if path is None:
             socket.create_connection((LOOPBACK, port), timeout=PAGE_S).close()
             return ""
-        with urlopen(f"http://{LOOPBACK}:{port}{path}", timeout=PAGE_S):
+        # Without the proxy that variables of the image may name: it does not reach this loopback.
+        opener = build_opener(ProxyHandler({}))
+        with opener.open(f"http://{LOOPBACK}:{port}{path}", timeout=PAGE_S):
             return ""
     except HTTPError as error:
         with error:

@@ -152,6 +152,9 @@ class Measuring:
     def _handle_loss(self, loss: Loss, following: Following, display: Display) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""
         results_pod, target = self._plan.results_pod, self._plan.target
+        if self._plan.jobs and loss.component == results_pod:
+            display.note(f"{loss.line}: it is started again, and goes on with what its pod has")
+            return
         if not loss.component or loss.component == results_pod:
             more = "" if not loss.component else ", and what was measured with it"
             raise BenchmarkFailed(f"{loss.line}{more}")

@@ -3,13 +3,16 @@ cluster is played."""
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +20,8 @@ import pytest
 import yaml
 
 from aiperf_svc.adapters.exports.experiment_file import NAME
-from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object
+from aiperf_svc.adapters.jobs import shape_uploads
+from aiperf_svc.adapters.jobs.cluster_jobs import DELETED, ClusterJobs, Object
 from aiperf_svc.adapters.jobs.server_files import BUILT
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
@@ -25,14 +29,15 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.any_kind.loading import load_any
-from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
+from aiperf_svc.any_kind.shapes import index_shapes
+from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen, JobShapes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages.indexes import IndexFile
+from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
-from aiperf_svc.runner.fan_out.index import SENT
+from aiperf_svc.runner.fan_out.index import SENT, why_not_ready
 from aiperf_svc.services.context import RunContext
 
 JOB = "index-1-s"
@@ -51,23 +56,27 @@ class PlayedCluster:
     """A cluster that says of its one Job what the test wants."""
 
     def __init__(self) -> None:
-        self.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        self.seen: JobSeen | None = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        self.alive: list[Object] = []
         self.parallelism: list[int] = []
-        self.is_told, self.may_respond = threading.Event(), threading.Event()
+        self.was_seen, self.is_told = threading.Event(), threading.Event()
+        self.may_respond = threading.Event()
         self.may_respond.set()
 
-    def see(self, name: str) -> JobSeen:
+    def see(self, name: str) -> JobSeen | None:
         assert name == JOB
+        self.was_seen.set()
         return self.seen
 
-    def set_parallelism(self, name: str, parallelism: int) -> None:
+    def set_parallelism(self, name: str, parallelism: int) -> bool:
         assert name == JOB
         self.parallelism.append(parallelism)
         self.is_told.set()
         assert self.may_respond.wait(INDEX_S)
+        return self.seen is not None
 
     def pods(self) -> list[Object]:
-        return []
+        return self.alive
 
 
 class Place:
@@ -174,7 +183,7 @@ class Place:
 @contextlib.contextmanager
 def serving(folder: Path, environ: dict[str, str]) -> Iterator[None]:
     """The server of an index, in its own container."""
-    process = subprocess.Popen((folder / "server_launcher", folder), env=environ)
+    process = subprocess.Popen((folder / "server_launcher", folder, "30"), env=environ)
     try:
         yield
     finally:
@@ -218,6 +227,22 @@ async def test_what_indexes_measure_becomes_one_experiment(place: Place) -> None
     assert len(list((fetched / "trials").iterdir())) == 2
     assert (fetched / "report.html").is_file()
     assert json.loads((fetched / "experiment.json").read_bytes()) == summary
+
+
+def test_the_server_of_an_index_is_asked_without_the_images_proxy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    page = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            assert why_not_ready(server.server_port, "/") == ""
+            assert why_not_ready(server.server_port, "/health") == "/health: status 404"
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 async def test_an_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:
@@ -275,19 +300,33 @@ async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIte
         await bus.close()
 
 
-async def measured(place: Place) -> Path:
-    """What an index of the first shape has left. The collector has its trials too, of which its
-    experiment.json knows nothing."""
-    async with place.collector():
-        assert (await place.index(0)).returncode == ExitCode.OK
-    (place.folder / "artifacts" / NAME).unlink()
-    return place.folder / "pod-0-0" / "artifacts" / "shape-1"
+def played(place: Place, count: int) -> Path:
+    """What an index of the first shape leaves of which so many trials have ended."""
+    left, listed = place.folder / f"played-{count}", []
+    for trial in index_shapes(load_any(place.config))[0].trials[:count]:
+        folder = left / "trials" / trial.folder
+        folder.mkdir(parents=True)
+        (folder / "profile_export_aiperf.json").write_text('{"aiperf_svc": {"verdict": "valid"}}')
+        listed.append(
+            {
+                "number": trial.number,
+                "repetition": trial.repetition,
+                "parameters": trial.parameters,
+                "state": "done",
+                "reason": "",
+                "folder": trial.folder,
+            }
+        )
+    written = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
+    (left / NAME).write_text(json.dumps(written))
+    return left
 
 
 async def test_a_shape_is_taken_again_after_its_trials_were_and_could_not_be_noted(
     place: Place,
 ) -> None:
-    left = await measured(place)
+    left = played(place, 2)
+    shutil.copytree(left / "trials", place.folder / "artifacts" / "trials")
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
         await uploader.end("", await uploader.upload(left, SENT))
@@ -300,7 +339,7 @@ async def test_with_stop_a_shape_that_is_stopped_keeps_the_trials_that_have_ende
     tmp_path: Path,
 ) -> None:
     place = Place(tmp_path, on_failure="stop")
-    left = await measured(place)
+    left = played(place, 2)
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=2)
     async with (
         place.collector() as client,
@@ -311,7 +350,7 @@ async def test_with_stop_a_shape_that_is_stopped_keeps_the_trials_that_have_ende
         await failed.begin()
         await failed.end("the server is broken")
         files = await stopped.upload(left, SENT)
-        await stopped.end("stopped", files, is_tried_again=True)
+        await stopped.end(STOPPED, files, is_tried_again=True)
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({1}), pods=0)
         status = await until(client, lambda status: status.is_settled)
         summary = await client.summary()
@@ -338,6 +377,118 @@ async def test_an_end_that_comes_again_is_taken_by_a_collector_that_was_started_
                         await other.begin()
     # What ended before the collector was started again says nothing of its pace since then.
     assert status.experiment.left_s is None
+
+
+async def test_a_cancel_and_the_trials_before_it_outlive_a_restart_of_the_collector(
+    place: Place,
+) -> None:
+    left = played(place, 1)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await client.cancel("by the test")
+        await uploader.end(STOPPED, await uploader.upload(left, SENT), is_tried_again=True)
+    place.cluster.parallelism.clear()
+    async with place.collector() as client:
+        status = await until(client, lambda status: status.is_cancelling)
+        assert status.experiment is not None
+        assert status.experiment.ended == 1
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        status = await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert (status.state, status.reason) == ("cancelled", "by the test")
+    assert [(trial["number"], trial["state"]) for trial in summary["trials"]] == [(1, "done")]
+    assert set(place.cluster.parallelism) == {0}
+
+
+async def test_why_a_shape_failed_outlives_a_restart_of_the_collector(tmp_path: Path) -> None:
+    place = Place(tmp_path, retries=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await uploader.end("the server is broken", is_tried_again=True)
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0}), pods=0)
+        await until(client, lambda status: status.experiment.ended == 2)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+    async with place.collector() as client:
+        await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert [t["reason"] for t in summary["trials"]] == ["the server is broken", UNKNOWN] * 2
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_the_trials_of_an_index_that_was_stopped_count_if_no_attempt_follows(
+    place: Place, is_restarted: bool
+) -> None:
+    left = played(place, 1)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await uploader.end(STOPPED, await uploader.upload(left, SENT), is_tried_again=True)
+        status = await client.status()
+        assert status.experiment is not None
+        assert status.experiment.ended == 0
+        if not is_restarted:
+            place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+            await until(client, lambda status: status.is_settled)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+    async with place.collector() as client:
+        await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed", "failed", "failed"]
+    assert list((place.folder / "artifacts").glob("shapes/*-stopped*")) == []
+
+
+async def test_an_attempt_that_follows_a_stopped_one_counts_in_its_place(place: Place) -> None:
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client:
+        async with uploading(place) as stopped:
+            await stopped.begin()
+            files = await stopped.upload(played(place, 2), SENT)
+            await stopped.end(STOPPED, files, is_tried_again=True)
+        async with uploading(place, pod="b") as failed:
+            await failed.begin()
+            await failed.end("the server is broken", await failed.upload(played(place, 1), SENT))
+        await client.cancel("by the test")
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert [(t["number"], t["state"]) for t in summary["trials"]] == [(1, "done"), (3, "failed")]
+
+
+async def test_a_job_that_somebody_deletes_ends_when_its_pods_have_sent_their_trials(
+    place: Place,
+) -> None:
+    left = played(place, 1)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
+        labels = {
+            "batch.kubernetes.io/job-name": JOB,
+            "batch.kubernetes.io/job-completion-index": "0",
+        }
+        pod = {"metadata": {"name": "a", "labels": labels}, "status": {"phase": "Running"}}
+        place.cluster.alive, place.cluster.seen = [pod], None
+        await uploader.end(STOPPED, await uploader.upload(left, SENT), is_tried_again=True)
+        assert (await client.status()).state == "profiling"
+        place.cluster.alive = []
+        status = await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert status.state == "done"
+    assert [t["state"] for t in summary["trials"]] == ["done", "failed", "failed", "failed"]
+    assert {t["reason"] for t in summary["trials"][1:]} == {DELETED}
+
+
+async def test_a_job_that_is_not_made_yet_is_waited_for(place: Place) -> None:
+    there, place.cluster.seen = place.cluster.seen, None
+    async with place.collector() as client:
+        assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
+        place.cluster.seen = there
+        place.cluster.is_told.clear()
+        assert await asyncio.to_thread(place.cluster.is_told.wait, INDEX_S)
+        status = await client.status()
+    assert (status.state, status.reason) == ("profiling", "")
+    assert set(place.cluster.parallelism) == {1}
 
 
 async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
@@ -375,6 +526,19 @@ async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
         await uploader.begin()
         with pytest.raises(EnvironmentProblem, match="no name of a result"):
             await uploader.end("", (IndexFile("../x", 1, ""),))
+
+
+async def test_an_index_that_is_told_to_end_does_not_wait_long_for_the_collector(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shape_uploads, "HURRIED_S", 0.1)
+    async with uploading(place) as uploader:
+        waiting = asyncio.create_task(uploader.begin(), name="begin")
+        await asyncio.sleep(0)
+        uploader.hurry()
+        for sending in (waiting, uploader.end(STOPPED, is_tried_again=True)):
+            with pytest.raises(EnvironmentProblem, match=r"has not responded for 0\.1 s"):
+                await sending
 
 
 async def test_who_has_no_key_is_not_heard(place: Place) -> None:

@@ -17,6 +17,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.index_pods import LAUNCHER, Server
 
 LIMIT_S = 20.0
+GRACE_S = 1
 PRINTS = """import os, sys, json
 print(json.dumps([sys.argv[1:], os.environ.get("ONE"), os.environ.get("KEPT"), os.getcwd()]))
 """
@@ -37,7 +38,7 @@ def launched(
 def again(folder: Path, cwd: Path) -> Iterator["subprocess.Popen[str]"]:
     """The launcher in a folder that is written."""
     process = subprocess.Popen(
-        [folder / LAUNCHER, folder],
+        [folder / LAUNCHER, folder, str(GRACE_S)],
         cwd=cwd,
         env={"PATH": os.environ["PATH"], "KEPT": "of the container"},
         stdout=subprocess.PIPE,
@@ -116,6 +117,18 @@ def test_the_end_of_the_pod_ends_the_server(places: tuple[Path, Path]) -> None:
         assert run.wait(LIMIT_S) == 0
         assert run.stdout.readline() == "told\n"
     assert how_ended(places[0]) == ""
+
+
+def test_a_server_that_does_not_end_when_it_is_told_is_killed(places: tuple[Path, Path]) -> None:
+    deaf = (
+        "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    )
+    with launched(*places, sys.executable, "-c", deaf) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "up\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(LIMIT_S) == 0
+        assert run.stdout.read() == ""
 
 
 def test_an_image_without_the_launcher_says_so(tmp_path: Path) -> None:

@@ -124,6 +124,14 @@ def test_a_job_that_has_failed_as_a_whole_says_why() -> None:
     assert found[0] == FailShape(2, "its Job has failed: DeadlineExceeded")
 
 
+def test_a_job_that_has_failed_as_a_whole_waits_for_its_pods() -> None:
+    machine = begun()
+    assert machine.handle(seen("a", pods=1, problem="deleted"))[0] == SetParallelism("a", 0)
+    machine.handle(ShapeEnded(3, has_failed=False))
+    found = machine.handle(seen("a", problem="deleted"))
+    assert found == [FailShape(1, "deleted"), FailShape(4, "deleted")]
+
+
 def test_a_cancelled_experiment_ends_when_its_pods_have_ended() -> None:
     machine = begun()
     machine.handle(seen("a", pods=1))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aiperf_svc.adapters.jobs.cluster_jobs import job_seen
+from aiperf_svc.adapters.jobs.cluster_jobs import DELETED, absent_job, job_seen
 from aiperf_svc.adapters.jobs.pod_troubles import NO_PODS, PodTroubles
 from aiperf_svc.core.experiments.fan_out import JobSeen
 
@@ -72,6 +72,15 @@ def test_a_pod_that_has_a_node_and_does_not_start_is_named() -> None:
     assert said == "pod index-1-s-0 does not start; kubectl describe pod says why"
 
 
+def test_a_job_of_which_pods_have_run_ends_when_the_rest_waits_for_long_and_nothing_runs() -> None:
+    troubles = PodTroubles(unplaced_s=60)
+    troubles.look([pod(0, phase="Running")], [JOB], now_s=0)
+    # The next attempt of an index follows after a while.
+    assert troubles.look([], [JOB], now_s=10).hopeless == {}
+    assert troubles.look([unplaced(1)], [JOB], now_s=100).hopeless == {}
+    assert "fits on no node" in troubles.look([unplaced(1)], [JOB], now_s=160).hopeless[JOB]
+
+
 def test_a_failed_pod_says_why_once() -> None:
     killed = {
         "name": "index-1",
@@ -100,6 +109,19 @@ def test_the_status_of_a_job_is_read() -> None:
     found = job_seen({"metadata": {"name": JOB}, "status": status})
     assert found == JobSeen(JOB, frozenset({0, 1, 2}), frozenset({4}), pods=3)
     assert job_seen({"metadata": {"name": JOB}}) == JobSeen(JOB, frozenset(), frozenset(), pods=0)
+
+
+def test_a_job_that_is_being_deleted_has_failed() -> None:
+    metadata = {"name": JOB, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert job_seen({"metadata": metadata, "status": {"active": 1}}).problem == DELETED
+
+
+def test_a_job_that_does_not_exist_has_failed_if_it_was_there() -> None:
+    listed = [pod(0, phase="Running"), pod(1, phase="Failed"), pod(0, job=OTHER)]
+    nothing: frozenset[int] = frozenset()
+    found = absent_job(JOB, listed, was_there=True)
+    assert found == JobSeen(JOB, nothing, nothing, pods=1, problem=DELETED)
+    assert absent_job(JOB, [], was_there=False) == JobSeen(JOB, nothing, nothing, pods=0)
 
 
 def test_only_a_failure_of_the_job_itself_is_one_of_all_its_indexes() -> None:

@@ -12,7 +12,7 @@ from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
+from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
 
 ARGS = "deployment.target.args"
@@ -82,7 +82,7 @@ def test_the_pod_of_an_index_asks_for_the_services_and_the_server() -> None:
     assert job.pod.total.memory_bytes == (5 * 1024 + 768) * 2**20
     setup, server = job.pod.preparations
     assert (setup.is_beside, server.is_beside) == (False, True)
-    assert server.command == (f"{LAUNCH_DIR}/server_launcher", LAUNCH_DIR)
+    assert server.command == (f"{LAUNCH_DIR}/server_launcher", LAUNCH_DIR, "30")
 
 
 def test_secrets_of_servers_are_references_in_their_container_only() -> None:
@@ -102,6 +102,11 @@ def test_retries_are_attempts_of_an_index_and_its_pods_have_a_deadline() -> None
     (job,) = planned(data).jobs
     assert job.retries == 2
     assert 60 * 5 + 30 < job.deadline_s < 60 * 10
+
+
+def test_an_index_that_is_told_to_end_has_the_time_to_send_its_trials() -> None:
+    (job,) = planned(benchmark()).jobs
+    assert job.pod.grace_s == COLLECTION_S
 
 
 def test_the_ttl_must_cover_the_loads_that_follow_each_other() -> None:

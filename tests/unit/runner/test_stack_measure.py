@@ -9,9 +9,11 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
-from aiperf_svc.plan.stack import plan_stack
+from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import measure
@@ -22,6 +24,11 @@ CONFIG = {
     "deployment": {"target": {"kind": "mock"}},
 }
 PLAN = plan_stack(BenchmarkConfig.model_validate(CONFIG), stack="s", version="1")
+IN_JOBS = {
+    **CONFIG,
+    "load": {"concurrency": 1, "duration": "1s"},
+    "experiment": {"product": {"deployment.target.args": [["a"], ["b"]]}, "fan_out": "jobs"},
+}
 SUMMARY = {"request_count": {"avg": 10.0}}
 OUTPUTS = {"namespace": "n", "resultsToken": "t", "results": {}}
 
@@ -86,8 +93,8 @@ async def follow(measuring: measure.Measuring) -> dict[str, Any] | None:
         await measuring.close()
 
 
-def measuring(played: Played) -> measure.Measuring:
-    return measure.Measuring(cast(Cluster, None), OUTPUTS, PLAN, lambda _: cast(Display, played))
+def measuring(played: Played, plan: StackPlan = PLAN) -> measure.Measuring:
+    return measure.Measuring(cast(Cluster, None), OUTPUTS, plan, lambda _: cast(Display, played))
 
 
 @pytest.mark.parametrize("component", ["", "records-manager"])
@@ -100,6 +107,20 @@ async def test_without_its_namespace_or_its_results_a_run_is_over_at_once(
     with pytest.raises(BenchmarkFailed, match=r"^it was deleted"):
         await follow(measuring(played))
     assert not played.ended.done() or played.ended.cancelled()
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_an_experiment_in_jobs_goes_on_when_its_collector_is_started_again(
+    played: Played, is_over: bool
+) -> None:
+    played.losses.append((Loss("collector", "pod c was killed"),))
+    played.is_over = is_over
+    plan = plan_any_stack(parse_any(IN_JOBS, "the test"), stack="s", version="1")
+    run = measuring(played, plan)
+    assert await follow(run) == SUMMARY
+    assert run.failure is None
+    line = "pod c was killed: it is started again, and goes on with what its pod has"
+    assert played.notes == [line]
 
 
 async def test_another_single_service_that_is_lost_is_the_reason_and_results_are_waited_for(
