@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
     """The run finished, its verdict is not `invalid`, and every SLO held."""
     ERROR = 1
     """Something outside the benchmark failed: a folder, a port, a library, a cluster; also when
-    whether something is left could not be looked at, and when `check-cluster` finds a cluster
+    the API server cannot say whether something is left, and when `check-cluster` finds a cluster
     unfit."""
     BAD_CONFIG = 2
     """Refused before anything was sent: config, flags, usage, or a dataset, tokenizer or target

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import in_one_loop
 import numpy as np
@@ -25,6 +25,7 @@ from aiperf_svc.protocol.messages.records import LineDetails, MetricBatch, Seque
 from aiperf_svc.protocol.records import METRIC_DTYPE
 from aiperf_svc.services import base
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.record_processor import RecordProcessor
 
 SECOND_NS = 10**9
 
@@ -435,3 +436,27 @@ async def test_a_killed_record_processor_costs_no_record(
     assert summary["aiperf_svc"]["verdict"] != "valid"
     indexes = [r["metadata"]["session_num"] for r in lines(tmp_path / "artifacts")]
     assert len(indexes) == len(set(indexes))
+
+
+async def test_long_responses_are_recorded_or_counted_as_lost_when_their_record_processor_is_killed(
+    tmp_path: Path, quickly_lost: float
+) -> None:
+    with server(ttft="10ms", itl="2ms", tokens=750) as mock:
+        settings = config(mock.url, concurrency=10, requests=20, grace_period="1s")
+        async with stack(settings, tmp_path, workers=1, processors=2) as run:
+            await run.wait_for_state("profiling")
+            dead = cast(RecordProcessor, run.services["record-processor-0"])
+            assert dead._assembler is not None
+            async with asyncio.timeout(WAIT_S):
+                while mock.truth()["requests"] < 15 or not dead._assembler.unfinished:
+                    await asyncio.sleep(0.01)
+            run.tasks["record-processor-0"].cancel()
+            await asyncio.wait([run.tasks["record-processor-0"]])
+            dead._raw.close(0)
+            summary = await run.results()
+        sent = mock.truth()["requests"]
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["requests_sent"] == sent == 20
+    assert accounts["records"] + accounts["records_lost"] == sent
+    assert accounts["violations"] == []
+    assert summary["aiperf_svc"]["verdict"] != "valid"

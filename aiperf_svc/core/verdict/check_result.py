@@ -24,7 +24,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     measured: float
     limit: float
-    """Largest value at which the run is still `valid`."""
+    """The limit that was exceeded: largest value at which the run is not `invalid` for a check that
+    makes it so, else at which it is still `valid`."""
     unit: str
     text: str
     """Explanation in plain words, with the numbers."""
@@ -80,7 +81,7 @@ def graded(
         check=check,
         severity=severity,
         measured=measured,
-        limit=first,
+        limit=second if severity is Severity.INVALID else first,
         unit=unit,
         text=text,
         remedy=remedy,
