@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
 from aiperf_svc.cli.outlets import metrics_address, otlp_target
-from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
+from aiperf_svc.cli.secrets import read_api_key
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -142,8 +143,8 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     ui = display_of(args)
     secrets: dict[str, str] = {}
     if args.api_key is not None:
-        secrets[API_KEY_ENV] = read_api_key(args.api_key)
-        put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
+        secrets[TARGET_KEY_ENV] = read_api_key(args.api_key)
+        put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
     config = draft.parse()
     if isinstance(config, WorkloadConfig):
         return _run_workload_here(config, draft, args, forks)

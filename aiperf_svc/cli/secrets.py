@@ -8,8 +8,6 @@ from shlex import quote
 
 from aiperf_svc.domain.errors import ConfigError
 
-API_KEY_ENV = "AIPERF_TARGET_API_KEY"
-"""The variable that carries a key given by `--api-key`."""
 _FLAG = "--api-key"
 
 

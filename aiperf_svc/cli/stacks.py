@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.cli.runs import display_of
-from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
+from aiperf_svc.cli.secrets import read_api_key
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
         return {}
     if "workload" in draft.data:
         raise ConfigError("--api-key is for an inference server; this workload has none")
-    put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
+    put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
     return {TARGET_KEY: read_api_key(args.api_key)}
 
 

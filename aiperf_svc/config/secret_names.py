@@ -8,6 +8,10 @@ A name is split into words at punctuation and at changes of case, and judged by 
 import re
 from collections.abc import Iterator, Mapping
 
+TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
+"""Environment variable in which workers, and who calls hooks, find the target's API key if it was
+given by `--api-key` or is in a stack's Secret."""
+
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
 

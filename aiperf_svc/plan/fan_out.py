@@ -13,6 +13,7 @@ import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
@@ -40,7 +41,7 @@ from aiperf_svc.plan.network import (
 )
 from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
 from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment, run_id_of
-from aiperf_svc.plan.service_pods import TARGET_KEY_ENV, deadline_pod, service_pods
+from aiperf_svc.plan.service_pods import deadline_pod, service_pods
 from aiperf_svc.plan.stack import (
     StackPlan,
     check_secrets,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.domain.errors import ConfigError
@@ -34,7 +35,6 @@ from aiperf_svc.plan.service_pods import (
     CURVE_DIR,
     PORT_RANGE,
     TARGET_KEY,
-    TARGET_KEY_ENV,
     has_target_key,
     key_files,
 )

@@ -3,6 +3,7 @@
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID, Identity
@@ -23,8 +24,6 @@ from aiperf_svc.protocol.services import Service
 CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
 ARTIFACTS_DIR = "/artifacts"
-TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
-"""Environment variable in which workers, and who calls hooks, find the target's API key."""
 TARGET_KEY = "targetApiKey"
 """Key of the target's API key in the stack's configuration and in its Secret."""
 UPLOAD_KEYS = {

@@ -16,7 +16,7 @@ import yaml
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, is_mutable
-from aiperf_svc.config.secret_names import is_secret_name
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV, is_secret_name
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
@@ -43,7 +43,6 @@ from aiperf_svc.plan.run_id import (
 )
 from aiperf_svc.plan.service_pods import (
     TARGET_KEY,
-    TARGET_KEY_ENV,
     deadline_pod,
     has_target_key,
     service_pods,

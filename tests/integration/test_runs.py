@@ -448,8 +448,8 @@ async def test_long_responses_are_recorded_or_counted_as_lost_when_their_record_
             dead = cast(RecordProcessor, run.services["record-processor-0"])
             assert dead._assembler is not None
             async with asyncio.timeout(WAIT_S):
-                while mock.truth()["requests"] < 15 or not dead._assembler.unfinished:
-                    await asyncio.sleep(0.01)
+                while mock.truth()["requests"] < 15 or not dead._assembler.unfinished:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)  # nobody is told of it
             run.tasks["record-processor-0"].cancel()
             await asyncio.wait([run.tasks["record-processor-0"]])
             dead._raw.close(0)

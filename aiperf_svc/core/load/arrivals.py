@@ -38,15 +38,15 @@ class Arrivals:
         burstiness: float = 1.0,
         ramp_ns: int = 0,
         seed: int,
-        stream: int,
+        phase: int,
     ) -> None:
         """Set up the schedule of one phase: `rate` per second, or a curve, which has no ramp;
-        `stream` separates the phases of one seed."""
+        `phase` separates the phases of one seed."""
         self._rate = float(rate) if isinstance(rate, int) else rate
         self._pattern = pattern
         self._burstiness = burstiness
         self._ramp_s = ramp_ns / 1e9
-        self._random = np.random.default_rng(np.random.SeedSequence([seed, 0xA221, stream]))
+        self._random = np.random.default_rng(np.random.SeedSequence([seed, 0xA221, phase]))
         self._drawn = 0.0
         self._ready: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 

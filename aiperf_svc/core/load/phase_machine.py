@@ -418,5 +418,5 @@ def _arrivals(plan: PhasePlan) -> Arrivals | None:
         burstiness=plan.arrival.burstiness,
         ramp_ns=plan.ramp_ns,
         seed=plan.random_seed,
-        stream=int(plan.phase),
+        phase=int(plan.phase),
     )

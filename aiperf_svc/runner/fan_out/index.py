@@ -21,6 +21,7 @@ from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.any_kind.shapes import shape_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
@@ -28,7 +29,6 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import LAUNCH_DIR, LOOPBACK, index_config, index_topology
 from aiperf_svc.plan.pods import ImagePlan
-from aiperf_svc.plan.service_pods import TARGET_KEY_ENV
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState

@@ -38,7 +38,7 @@ def test_gaps_have_the_mean_and_variation_of_the_pattern(
 
 def test_the_same_seed_gives_the_same_schedule_however_it_is_taken() -> None:
     whole = due(10_000)
-    arrivals = Arrivals(rate=100.0, pattern="poisson", seed=1, stream=0)
+    arrivals = Arrivals(rate=100.0, pattern="poisson", seed=1, phase=0)
     parts = [arrivals.take(before_ns=step * SECOND) for step in range(1, 130)]
     pieces = np.concatenate(parts)
     assert np.array_equal(pieces[:10_000], whole)
@@ -46,11 +46,11 @@ def test_the_same_seed_gives_the_same_schedule_however_it_is_taken() -> None:
 
 def test_another_seed_or_phase_gives_another_schedule() -> None:
     assert not np.array_equal(due(100), due(100, seed=2))
-    assert not np.array_equal(due(100), due(100, stream=1))
+    assert not np.array_equal(due(100), due(100, phase=1))
 
 
 def test_take_returns_what_is_due_strictly_before_the_given_time() -> None:
-    arrivals = Arrivals(rate=100.0, pattern="constant", seed=0, stream=0)
+    arrivals = Arrivals(rate=100.0, pattern="constant", seed=0, phase=0)
     assert len(arrivals.take(before_ns=SECOND)) == 100
     assert arrivals.take(before_ns=SECOND + 1).tolist() == [SECOND]
 
@@ -71,6 +71,6 @@ def test_arrivals_never_go_back_in_time() -> None:
 @pytest.mark.parametrize("ramp_ns", [0, 10**9])
 @pytest.mark.parametrize("rate", [1e-6, 1e-9, 1e-300])
 def test_an_arrival_after_all_time_is_never_due(rate: float, ramp_ns: int) -> None:
-    arrivals = Arrivals(rate=rate, pattern="poisson", ramp_ns=ramp_ns, seed=0, stream=0)
+    arrivals = Arrivals(rate=rate, pattern="poisson", ramp_ns=ramp_ns, seed=0, phase=0)
     for hours in (1, 2):
         assert len(arrivals.take(before_ns=hours * 3_600 * 10**9)) == 0

@@ -14,7 +14,7 @@ def curve(usual: float = 20.0) -> BurstCurve:
 
 
 def due(until_s: float, *, usual: float = 20.0, pattern: str = "poisson") -> np.ndarray:
-    arrivals = Arrivals(rate=curve(usual), pattern=pattern, seed=3, stream=0)  # type: ignore[arg-type]
+    arrivals = Arrivals(rate=curve(usual), pattern=pattern, seed=3, phase=0)  # type: ignore[arg-type]
     return arrivals.take(before_ns=round(until_s * SECOND)) / SECOND
 
 

@@ -11,7 +11,7 @@ SERIES = RateCurve([(0, 0), (10, 40), (20, 40), (20, 100), (30, 0), (40, 0), (50
 
 
 def arrivals(curve: RateCurve, pattern: str = "poisson", seed: int = 1) -> np.ndarray:
-    made = Arrivals(rate=curve, pattern=pattern, seed=seed, stream=0)  # type: ignore[arg-type]
+    made = Arrivals(rate=curve, pattern=pattern, seed=seed, phase=0)  # type: ignore[arg-type]
     return made.take(before_ns=10**18) / 1e9
 
 

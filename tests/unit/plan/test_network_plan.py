@@ -6,6 +6,7 @@ import pytest
 from planning import make_config, plan_it
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.network import (
     LabelledPods,
@@ -15,7 +16,6 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
 )
-from aiperf_svc.plan.service_pods import TARGET_KEY_ENV
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
