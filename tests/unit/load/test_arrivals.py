@@ -9,7 +9,7 @@ SECOND = 10**9
 
 
 def due(count: int, **settings: object) -> np.ndarray:
-    defaults: dict[str, object] = {"rate": 100.0, "pattern": "poisson", "seed": 1, "stream": 0}
+    defaults: dict[str, object] = {"rate": 100.0, "pattern": "poisson", "seed": 1, "phase": 0}
     return Arrivals(**(defaults | settings)).take(before_ns=2**62, at_most=count)  # type: ignore[arg-type]
 
 
