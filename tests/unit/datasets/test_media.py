@@ -23,8 +23,10 @@ from aiperf_svc.config.prompts import MP3_RATES, Images, Length, Seconds, Sounds
 from aiperf_svc.core.datasets import single_turn
 from aiperf_svc.core.datasets.base import PromptConversation, Purpose
 from aiperf_svc.core.datasets.media import (
+    MOST_BYTES,
     MediaFile,
     MediaFolders,
+    check_media_size,
     chosen_files,
     media_of,
     media_type,
@@ -97,6 +99,31 @@ def test_more_than_is_held_is_refused_before_it_is_made() -> None:
     huge = Images(number=1, width=Length(mean=4_096), height=Length(mean=4_096))
     with pytest.raises(DatasetError, match=r"1,000 requests have 62\.5 GiB of pictures"):
         with_media(entries, huge, Sounds(), 1)
+
+
+@pytest.mark.parametrize(
+    ("images", "sounds"),
+    [
+        (Images(number=1, format="jpeg"), Sounds()),
+        (Images(number=4, format="random"), Sounds()),
+        (
+            Images(),
+            Sounds(number=1, format="mp3", sample_rates=(44_100,)),
+        ),
+        (Images(), Sounds(number=1, format="mp3", channels=2)),
+    ],
+    ids=["jpeg", "random", "mp3", "mp3-stereo"],
+)
+def test_the_size_that_is_refused_is_that_of_the_format(images: Images, sounds: Sounds) -> None:
+    entries = with_media(
+        generate(Dataset(input_tokens=Length(mean=3)), 5, 1, None), images, sounds, 1
+    )
+    sizes = [sum(len(each.data) for each in entry.turns[0].prompt.media) for entry in entries]
+    turns = round(1000 * MOST_BYTES / (sum(sizes) / len(sizes)))
+    with pytest.raises(DatasetError, match="GiB of pictures") as refused:
+        check_media_size(turns, images, sounds)
+    (said,) = re.findall(r"have ([0-9,.]+) GiB", str(refused.value))
+    assert 2_000 <= float(said.replace(",", "")) <= 3.2 * 2_000
 
 
 @pytest.mark.parametrize(
