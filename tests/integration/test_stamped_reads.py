@@ -630,7 +630,11 @@ def test_a_request_begins_with_what_was_prepared_and_nothing_else() -> None:
     "arguments",
     [
         pytest.param((), id="nothing"),
+        pytest.param(((b"", b"", 1, 2, 3, 4), b"run-", 1, 2, 3), id="one too few"),
+        pytest.param(((b"", b"", 1, 2, 3, 4), b"run-", 1, 2, 3, 4, 5, b"", 7), id="one too many"),
         pytest.param(((b"GET ",), b"run-", 1, 2, 3, 4), id="another tuple"),
+        pytest.param(([b"", b"", 1, 2, 3, 4], b"run-", 1, 2, 3, 4), id="a list"),
+        pytest.param(((b"", b"", 1, 2, 3, 4), "run-", 1, 2, 3, 4), id="a text as id"),
         pytest.param((("GET", b"", 1, 2, 3, 4), b"run-", 1, 2, 3, 4), id="text"),
         pytest.param(((b"", b"", None, 2, 3, 4), b"run-", 1, 2, 3, 4), id="no number"),
         pytest.param(((b"", b"", 1, 2, 3, 4), b"run-", 1, 2, 2**64, 4), id="a number too large"),

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -238,14 +237,17 @@ static const char *bytes_at(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size)
 }
 
 /* The bytes of a prepared turn around its request's id, which ends with a number in decimal. */
-static PyObject *joined(PyObject *turn, const char *id, Py_ssize_t id_size, long long number) {
+static PyObject *joined(PyObject *turn, const char *id, Py_ssize_t id_size, uint64_t number) {
     Py_ssize_t before_size, after_size;
     const char *before = bytes_at(turn, TURN_before, &before_size);
     const char *after = before == NULL ? NULL : bytes_at(turn, TURN_after, &after_size);
     if (after == NULL)
         return NULL;
-    char digits[24];
-    int digit_count = snprintf(digits, sizeof digits, "%lld", number);
+    char digits[20], *first = digits + sizeof digits;
+    do {
+        *--first = (char)('0' + number % 10);
+    } while (number /= 10);
+    Py_ssize_t digit_count = digits + sizeof digits - first;
     PyObject *whole =
         PyBytes_FromStringAndSize(NULL, before_size + id_size + digit_count + after_size);
     if (whole == NULL)
@@ -253,25 +255,32 @@ static PyObject *joined(PyObject *turn, const char *id, Py_ssize_t id_size, long
     char *at = PyBytes_AsString(whole);
     memcpy(at, before, before_size);
     memcpy(at += before_size, id, id_size);
-    memcpy(at += id_size, digits, digit_count);
+    memcpy(at += id_size, first, digit_count);
     memcpy(at + digit_count, after, after_size);
     return whole;
 }
 
 /* As `RequestFields.__init__` of the sources. */
 static PyObject *make_request(PyTypeObject *type, PyObject *arguments, PyObject *named) {
-    PyObject *turn, *session = Py_None, *kept = Py_None;
-    const char *id;
-    Py_ssize_t id_size;
-    long long phase, index, due_wall_ns, flags;
+    Py_ssize_t count = PyTuple_Size(arguments), id_size;
     if (named != NULL && PyDict_Size(named) > 0) {
         PyErr_SetString(PyExc_TypeError, "a request takes no arguments by name");
         return NULL;
     }
-    if (!PyArg_ParseTuple(arguments, "O!y#LLLL|OO", &PyTuple_Type, &turn, &id, &id_size, &phase,
-                          &index, &due_wall_ns, &flags, &session, &kept))
+    if (count < 6 || count > 8) {
+        PyErr_SetString(PyExc_TypeError, "a request takes 6 to 8 arguments");
         return NULL;
-    PyObject *payload = joined(turn, id, id_size, INDEX_BASE + index);
+    }
+    /* One by one: PyArg_ParseTuple would take as long as all the rest. */
+    PyObject *turn = PyTuple_GetItem(arguments, 0);
+    if (!PyTuple_Check(turn)) {
+        PyErr_SetString(PyExc_TypeError, "not a prepared turn");
+        return NULL;
+    }
+    const char *id = bytes_at(arguments, 1, &id_size);
+    int64_t index = id == NULL ? -1 : number_at(arguments, 3);
+    PyObject *payload =
+        PyErr_Occurred() ? NULL : joined(turn, id, id_size, (uint64_t)(INDEX_BASE + index));
     if (payload == NULL)
         return NULL;
     Request *request = (Request *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -281,16 +290,16 @@ static PyObject *make_request(PyTypeObject *type, PyObject *arguments, PyObject 
     }
     request->payload = payload;
     request->bytes_out = PyBytes_Size(payload);
-    request->phase = phase;
+    request->phase = number_at(arguments, 2);
     request->index = index;
-    request->due_wall_ns = due_wall_ns;
-    request->flags = flags;
+    request->due_wall_ns = number_at(arguments, 4);
+    request->flags = number_at(arguments, 5);
     request->entry = number_at(turn, TURN_entry);
     request->turn = number_at(turn, TURN_turn);
     request->input_tokens = number_at(turn, TURN_input_tokens);
     request->requested_tokens = number_at(turn, TURN_requested_tokens);
-    set_object(&request->session, session);
-    set_object(&request->kept, kept);
+    set_object(&request->session, count > 6 ? PyTuple_GetItem(arguments, 6) : Py_None);
+    set_object(&request->kept, count > 7 ? PyTuple_GetItem(arguments, 7) : Py_None);
     if (PyErr_Occurred()) {
         Py_DECREF(request);
         return NULL;

@@ -53,6 +53,7 @@ class ColumnStore:
         """Create `folder`, which must not hold another store's columns."""
         self._folder = folder
         self._buffer = np.empty(BUFFER_ROWS, dtype=METRIC_DTYPE)
+        self._bytes = self._buffer.view(np.uint8)
         self._buffered = 0
         self._written = 0
         self._files: dict[str, FileIO] = {}
@@ -80,13 +81,15 @@ class ColumnStore:
         return self._written + self._kept_count + self._buffered
 
     def append(self, rows: Rows) -> None:
-        """Append records (METRIC_DTYPE, shape (n,))."""
+        """Append records (METRIC_DTYPE, shape (n,), contiguous)."""
         done = 0
         while done < len(rows):
             if self._buffered == BUFFER_ROWS:
                 self._flush()
             some = rows[done : done + BUFFER_ROWS - self._buffered]
-            self._buffer[self._buffered : self._buffered + len(some)] = some
+            # As bytes: NumPy copies rows field by field.
+            at = self._buffered * METRIC_DTYPE.itemsize
+            self._bytes[at : at + some.nbytes] = some.view(np.uint8)
             self._buffered += len(some)
             done += len(some)
 
