@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import yaml
 
 from aiperf_svc.adapters.exports.parquet_export import read_records
@@ -21,7 +22,7 @@ from aiperf_svc.core.experiments.scenario_result import (
     scenario_result,
 )
 from aiperf_svc.core.experiments.scenarios import Scenario
-from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.outcomes import Outcome, Phase
 
 FOLDER = "mlperf"
 SUMMARY_TEXT = "mlperf_log_summary.txt"
@@ -37,7 +38,9 @@ def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) ->
     columns = read_records(folder / "records.parquet")
     is_profiling = columns["phase"] == Phase.PROFILING
     rows = {name: column[is_profiling] for name, column in columns.items()}
-    samples = samples_of(rows, scenario)
+    unsent = summary["unsent_request_count"]["avg"] + summary["lost_request_count"]["avg"]
+    known = int(np.isin(rows["outcome"], (Outcome.UNSENT, Outcome.LOST)).sum())
+    samples = samples_of(rows, scenario, without_row=max(0, int(unsent) - known))
     result = scenario_result(scenario, samples, config.endpoint.model)
     content = result_summary(
         result,

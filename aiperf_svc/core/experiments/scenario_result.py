@@ -129,9 +129,12 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
         return all(gate.is_met for gate in self.gates)
 
 
-def samples_of(columns: Mapping[str, NDArray[Any]], scenario: Scenario) -> Samples:
+def samples_of(
+    columns: Mapping[str, NDArray[Any]], scenario: Scenario, *, without_row: int = 0
+) -> Samples:
     """Return the samples of the rows of a phase. In the scenarios with a schedule, latencies count
-    from the scheduled time."""
+    from the scheduled time. Of `without_row` requests, which were due and not sent or went with a
+    lost process, there is no row: they have failed."""
     done = columns["outcome"] == Outcome.COMPLETED
     first = columns["due_wall_ns"] if scenario.has_limits else columns["start_wall_ns"]
     latency = np.where(done, last_content(columns) - first, np.inf)
@@ -141,11 +144,13 @@ def samples_of(columns: Mapping[str, NDArray[Any]], scenario: Scenario) -> Sampl
     every = np.full(len(done), np.nan)
     every[done] = np.where(tokens < 0, np.nan, tokens)
     due, ends = columns["due_wall_ns"], columns["end_wall_ns"][done]
+    missing = np.full(without_row, np.inf)
+    latency = np.concatenate((latency, missing))
     return Samples(
-        latency_ns=latency.astype(np.float64),
-        ttft_ns=ttft.astype(np.float64),
-        tokens=every,
-        failed=int(np.count_nonzero(~done)),
+        latency_ns=latency,
+        ttft_ns=np.concatenate((ttft, missing)),
+        tokens=np.concatenate((every, np.full(without_row, np.nan))),
+        failed=int(np.count_nonzero(~done)) + without_row,
         began_ns=int(due.min()) if len(due) else 0,
         last_due_ns=int(due.max()) if len(due) else 0,
         ended_ns=int(ends.max()) if len(ends) else int(due.max()) if len(due) else 0,
@@ -154,7 +159,8 @@ def samples_of(columns: Mapping[str, NDArray[Any]], scenario: Scenario) -> Sampl
 
 
 def _queries(columns: Mapping[str, NDArray[Any]], done: NDArray[np.bool_]) -> Floats:
-    """Return the latency of each query that was sent, infinite if a sample has no response."""
+    """Return the latency of each query that was sent, infinite if a sample has no response, or no
+    row because it went with a lost process."""
     order = np.argsort(columns["index"], kind="stable")
     number = columns["index"][order] // SAMPLES_PER_QUERY
     begins = np.flatnonzero(np.diff(number, prepend=-1))
@@ -163,6 +169,7 @@ def _queries(columns: Mapping[str, NDArray[Any]], done: NDArray[np.bool_]) -> Fl
     ends, starts = last_content(columns)[order], columns["start_wall_ns"][order]
     took = np.maximum.reduceat(ends, begins) - np.minimum.reduceat(starts, begins)
     is_whole = np.logical_and.reduceat(done[order], begins)
+    is_whole &= np.diff(begins, append=len(number)) == SAMPLES_PER_QUERY
     return np.where(is_whole, took.astype(np.float64), np.inf)
 
 

@@ -4,12 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.results.summary import MetricSummary
-from aiperf_svc.core.stats.columns import PhaseRows, is_cut_off, of_patient_clients
+from aiperf_svc.core.stats.columns import PhaseRows, due_values, of_patient_clients
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import NS_PER_MS, Floats
-from aiperf_svc.domain.outcomes import Outcome
 
 PLOTTED = (
     "time_to_first_token",
@@ -76,23 +75,15 @@ def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> Metr
 def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
     """Return the observed values, and lower bounds of the censored ones: how long each had already
     waited."""
-    assert metric.compute is not None
     bounds: list[Floats] = []
     values = np.empty(rows.row_count, dtype=np.float64)
     filled = 0
     for every in rows.chunks(Population.DUE):
         chunk = of_patient_clients(every)
-        some = metric.compute(chunk)
-        is_cut = is_cut_off(chunk)
-        is_known = ~np.isnan(some) & (chunk["outcome"] == Outcome.COMPLETED)
-        if metric.tag == "intended_time_to_first_token":
-            # A request that was cut off after its first token has a value for it.
-            is_known |= ~np.isnan(some) & is_cut
-            is_cut &= chunk["is_streamed"]
-        seen = some[is_known]
+        some, is_cut = due_values(metric, chunk)
+        seen = some[~np.isnan(some)]
         values[filled : filled + len(seen)] = seen
         filled += len(seen)
-        is_cut &= ~is_known
         if is_cut.any():
             waited = (chunk["end_wall_ns"] - chunk["due_wall_ns"])[is_cut] / NS_PER_MS
             bounds.append(np.maximum(waited, 0.0))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows, is_cut_off, of_patient_clients
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, of_patient_clients
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
@@ -117,10 +117,10 @@ def _values(metric: Metric, chunk: Chunk) -> Floats:
     """Return the values of requests; of one that was cut off, infinity, as its value is beyond
     every limit for all that is known."""
     assert metric.compute is not None
-    values = metric.compute(chunk)
-    if metric.population is Population.DUE:
-        values[chunk["outcome"] != Outcome.COMPLETED] = np.nan
-        values[is_cut_off(chunk)] = np.inf
+    if metric.population is not Population.DUE:
+        return metric.compute(chunk)
+    values, is_cut = due_values(metric, chunk)
+    values[is_cut] = np.inf
     return values
 
 

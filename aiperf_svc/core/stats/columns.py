@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_catalog import Metric, Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Flag
@@ -85,6 +85,20 @@ def is_cut_off(chunk: Chunk) -> Mask:
     cut: Mask = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
     cut |= chunk["error"] == ErrorKind.TIMEOUT
     return cut
+
+
+def due_values(metric: Metric, chunk: Chunk) -> tuple[Floats, Mask]:
+    """Return the values of a metric of all due requests, NaN where none was observed, and which
+    requests were cut off before theirs could be."""
+    assert metric.compute is not None
+    values, is_cut = metric.compute(chunk), is_cut_off(chunk)
+    is_seen = chunk["outcome"] == Outcome.COMPLETED
+    if metric.tag == "intended_time_to_first_token":
+        # A request that was cut off after its first token has a value for it.
+        is_seen |= is_cut
+        is_cut &= chunk["is_streamed"]
+    values[~is_seen] = np.nan
+    return values, is_cut & np.isnan(values)
 
 
 def of_patient_clients(chunk: Chunk) -> Chunk:

@@ -94,6 +94,34 @@ def test_a_failed_request_is_beyond_every_limit() -> None:
     assert scenario_result(Scenario.SERVER, samples(700, failed=2), MODEL).ttft.estimate(99) is None
 
 
+def test_a_request_without_a_record_is_beyond_every_limit() -> None:
+    due = fake_run.START_NS + np.arange(10_000) * 70 * MS
+    rows = fake_run.make_rows(
+        10_000,
+        due_wall_ns=due,
+        start_wall_ns=due,
+        first_token_wall_ns=due + S,
+        last_token_wall_ns=due + S + 450 * MS,
+        end_wall_ns=due + S + 450 * MS,
+        output_tokens=10,
+    )
+    columns = fake_run.columns_of(rows)
+    assert gates(Scenario.SERVER, samples_of(columns, Scenario.SERVER, without_row=76))["p99 TTFT"]
+    found = samples_of(columns, Scenario.SERVER, without_row=90)
+    assert gates(Scenario.SERVER, found) == {"duration": True, "p99 TTFT": False, "p99 TPOT": False}
+    result = scenario_result(Scenario.SERVER, found, MODEL)
+    assert (result.completed, result.failed) == (10_000, 90)
+
+
+def test_a_query_without_the_record_of_a_sample_is_not_whole() -> None:
+    start = np.full(16, fake_run.START_NS)
+    rows = fake_run.make_rows(
+        16, due_wall_ns=start, start_wall_ns=start, end_wall_ns=start + S, output_tokens=1
+    )
+    found = samples_of(fake_run.columns_of(rows[:-1]), Scenario.MULTI_STREAM, without_row=1)
+    assert found.queries_ns.tolist() == [S, np.inf]
+
+
 @pytest.mark.parametrize(
     ("scenario", "found", "unmet"),
     [

@@ -1,0 +1,47 @@
+"""The batches from which a search decides agree with the percentiles of the run."""
+
+import fake_run
+import numpy as np
+import pytest
+from fake_run import START_NS
+
+from aiperf_svc.config.slo import Objective, Slo
+from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.objective_batches import batches_between
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.records import Flag, Rows
+
+S = 10**9
+
+
+def served() -> Rows:
+    """1,000 requests in 10 s: one in five is cut off, most of these after their first token."""
+    rows = np.concatenate(
+        [fake_run.request(start_ms=10 * n, ttft_ms=10 + n % 97, tokens=5) for n in range(1_000)]
+    )
+    cut = np.arange(1_000) % 5 == 0
+    rows["outcome"][cut] = Outcome.CANCELLED
+    rows["end_wall_ns"][cut] = rows["start_wall_ns"][cut] + 200_000_000
+    rows["first_token_wall_ns"][np.arange(1_000) % 50 == 0] = 0
+    rows["flags"][np.arange(1_000) % 10 == 1] |= np.uint16(Flag.ABANDONS)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("tag", "censored"), [("intended_time_to_first_token", 20), ("intended_request_latency", 200)]
+)
+@pytest.mark.parametrize("limit_ms", [20.0, 60.0, 120.0])
+def test_what_is_beyond_a_limit_are_its_values_and_what_was_cut_before_it_had_one(
+    tag: str, censored: int, limit_ms: float
+) -> None:
+    rows = PhaseRows(fake_run.columns_of(served()), phase=Phase.PROFILING)
+    slo = Slo(objectives=(Objective(metric=tag, stat="p90", max=limit_ms),))
+    (found,) = batches_between(rows, slo, START_NS, START_NS + 10 * S)
+    measured = distributions(rows, unsent_without_row=0)[tag].distribution
+    assert measured.censored == censored
+    assert sum(found.counts) == measured.count + measured.censored
+    beyond = sum(found.totals)
+    assert beyond >= censored
+    p90 = measured.stats["p90"]
+    assert (p90 is not None and p90 <= limit_ms) == (beyond <= 0.1 * sum(found.counts))
