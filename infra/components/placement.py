@@ -7,13 +7,9 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import (
-    PodPlan,
-    PodSet,
-)
+from aiperf_svc.plan.pods import PodPlan, PodSet
 
 core, meta = k8s.core.v1, k8s.meta.v1
-
 
 SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
 

@@ -1,28 +1,60 @@
-"""The files of a run keep their names, keys and columns, and docs/results.md names them.
+"""The files of each kind of run keep their names, keys and columns, and docs/results.md names them.
 
-`artifact_keys.json` has the keys of one seeded run; `pytest --write-samples` writes it again.
+`artifact_keys.json` has those of one run of each kind; `pytest --write-samples` writes it again.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_run
+import fake_steps
 import pytest
 from arro3.io import read_parquet
+from fake_folders import write_run, write_trials
 from in_one_loop import stack
 
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.adapters.storage.run_artifacts import write_run as write_tools_run
+from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.scenarios import Scenario
+from aiperf_svc.core.experiments.search import Ending, SearchPoint
+from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.summary import summarise
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner.common_start import Offset
+from aiperf_svc.runner.joint_outcome import finish
+from aiperf_svc.runner.joint_runs import JointRun
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
 
 KEYS = Path(__file__).with_name("artifact_keys.json")
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 OF_THE_CONFIG = ("config", "input_config", "payloads", "topology")
 """Objects whose keys are those of the config, the prompts or the plan."""
-MAPS = ("finish_reasons", "histogram", "labels", "buckets")
+MAPS = ("finish_reasons", "histogram", "labels", "buckets", "parameters", "statistics")
 """Objects whose keys are data."""
 OF_THE_LOAD = ("reasons", "stats", "system.metrics")
 """What depends on how busy the machine is: which checks did not pass, how often a page was read."""
+
+FEW = ("request_throughput", "time_to_first_token_p99")
+"""Metrics whose columns are listed; an inference benchmark of one run lists all."""
+OF_OTHER_KINDS = (
+    ("experiment", "experiment.json"),
+    ("several clusters", "joint.json"),
+    ("experiment on several clusters", "joint.json"),
+    ("scenario", "mlperf/performance/result_summary.json"),
+    ("tool", "results.json"),
+    ("tool", "series.parquet"),
+)
+"""Kind of run and file whose keys or columns the page names."""
 
 
 def keys_of(content: Any, path: str = "") -> set[str]:
@@ -36,9 +68,16 @@ def keys_of(content: Any, path: str = "") -> set[str]:
         shown = "URL" if name.startswith("http://") else name
         key = f"{path}.{shown}" if path else shown
         found.add(key)
-        if name not in OF_THE_CONFIG + MAPS and not key.endswith(OF_THE_LOAD):
-            found |= keys_of(value, "METRIC" if name in CATALOG else key)
+        if name in OF_THE_CONFIG or key.endswith(OF_THE_LOAD):
+            continue
+        if not (name in MAPS and isinstance(value, dict)):
+            found |= keys_of(value, "METRIC" if is_metric(name) else key)
     return found
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name is the tag of a metric, or begins with it, as an experiment's columns do."""
+    return name in CATALOG or any(name.startswith(f"{tag}_") for tag in CATALOG)
 
 
 def names_in(file: Path) -> list[str]:
@@ -54,6 +93,98 @@ def names_in(file: Path) -> list[str]:
         blocks = file.read_text().strip().split("\n\n")
         return [block.splitlines()[0] for block in blocks]
     return []
+
+
+def without_most_metrics(names: list[str]) -> list[str]:
+    """Paths of keys, columns and header lines, with those of few metrics only: every statistic of
+    every metric is a column of an experiment."""
+
+    def is_kept(name: str) -> bool:
+        return name.startswith(FEW) or not is_metric(name)
+
+    keys = [name for name in names if all(map(is_kept, name.split(".")))]
+    return [",".join(filter(is_kept, key.split(","))) for key in keys]
+
+
+def names_below(folder: Path) -> dict[str, list[str]]:
+    """Those of each file, by its path; links, trials and the folders of joint runs are left out."""
+    files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*"))}
+    left_out = ("trials/", "profile_runs/", "eu/", "us/")
+    return {
+        name: without_most_metrics(names_in(file))
+        for name, file in files.items()
+        if file.is_file() and not name.startswith(left_out)
+    }
+
+
+def write_an_experiment(folder: Path) -> None:
+    """Two combinations with two repetitions, and a trial that failed."""
+    measured = [write_run(folder / "trials" / str(count), "r", count) for count in (200, 100)]
+    trials = [Trial(n, {"load.concurrency": 1 + n % 2}, 1 + n // 3) for n in (1, 2, 3, 4)]
+    outcomes = [TrialOutcome(each, "done", "", measured[each.number % 2]) for each in trials]
+    failed = TrialOutcome(Trial(5, {"load.concurrency": 9}), "failed", "refused", None)
+    point = SearchPoint(
+        value=1.0, holds=True, share_beyond=0.0, statistics={}, verdict="valid",
+        is_client_bound=False, reason="", runs=1, confirmations=1,
+    )  # fmt: skip
+    search = SearchReport(
+        parameter="load.concurrency", unit="users", ending=Ending.BRACKETED, holds=1.0, breaks=2.0,
+        reason="", confirmations=1, precision=0.05, knee=None, points=(point,), trials=1,
+    )  # fmt: skip
+    write_experiment(folder, fake_run.config(), summarise([*outcomes, failed]), search)
+
+
+def write_a_joint_run(folder: Path) -> None:
+    """A run on each of two clusters."""
+    found = [(name, write_run(folder / name, name, 200)) for name in ("eu", "us")]
+    finish_joint(folder, dict(found))
+
+
+def write_a_joint_experiment(folder: Path) -> None:
+    """An experiment on each of two clusters."""
+    found = [(name, write_trials(folder / name, 200, 100)) for name in ("eu", "us")]
+    finish_joint(folder, dict(found))
+
+
+def finish_joint(folder: Path, found: dict[str, dict[str, Any]]) -> None:
+    runs = [
+        JointRun(
+            name=name,
+            where=name,
+            outcome=RunOutcome(
+                run_id="r", state=RunState.DONE, reason="", summary=summary, artifacts=folder / name
+            ),
+            offsets={1: Offset(0, 40_000)},
+        )
+        for name, summary in found.items()
+    ]
+    finish("clusters", "bench", folder, runs, RunOptions())
+
+
+def write_a_scenario(folder: Path) -> None:
+    """The files that a scenario adds to those of a run."""
+    run = folder / "trials"
+    write_run(run, "r", 200)
+    write_scenario(run, Scenario.SINGLE_STREAM, fake_run.config())
+    (run / "mlperf").rename(folder / "mlperf")
+
+
+def write_a_tools_run(folder: Path) -> None:
+    """A step of two metrics with a series and a table, and one that failed."""
+    table = Table(name="t", columns=(Column("size", "bytes"),), rows=((1.0,),))
+    series = Series(name="bandwidth", unit="bit/s", times_s=(0.5,), values=(1.0,))
+    done = fake_steps.record(fake_steps.reading(series=(series,), tables=(table,)))
+    failed = fake_steps.record(number=2, problem="rank 0: exit code 1")
+    write_tools_run(folder, fake_steps.result(done, failed), ())
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "experiment": write_an_experiment,
+    "several clusters": write_a_joint_run,
+    "experiment on several clusters": write_a_joint_experiment,
+    "scenario": write_a_scenario,
+    "tool": write_a_tools_run,
+}
 
 
 async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
@@ -75,29 +206,50 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
     return {file.name: names_in(file) for file in files if file.is_file()}
 
 
+def compare(kind: str, found: dict[str, list[str]], *, is_written: bool) -> None:
+    """With the known names; with `--write-samples` they are written first."""
+    known = json.loads(KEYS.read_text())
+    if is_written:
+        known[kind] = found
+        KEYS.write_text(json.dumps(known, indent=1) + "\n")
+    assert found.keys() == known[kind].keys()
+    for name, keys in known[kind].items():
+        assert found[name] == keys, name
+
+
 async def test_a_run_writes_the_known_files_keys_and_columns(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     found = await names_of_a_run(tmp_path)
-    if request.config.getoption("--write-samples"):
-        KEYS.write_text(json.dumps(found, indent=1) + "\n")
-    known = json.loads(KEYS.read_text())
-    assert found.keys() == known.keys()
-    for name, keys in known.items():
-        assert found[name] == keys, name
+    compare("run", found, is_written=request.config.getoption("--write-samples"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_kinds_write_the_known_files_keys_and_columns(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    KINDS[kind](tmp_path)
+    found = names_below(tmp_path)
+    compare(kind, found, is_written=request.config.getoption("--write-samples"))
 
 
 def test_the_page_of_results_names_every_file_column_and_key_of_ours() -> None:
     known, page = json.loads(KEYS.read_text()), PAGE.read_text()
+    run = known["run"]
     ours = [
         key.removeprefix("aiperf_svc.")
-        for key in known["profile_export_aiperf.json"]
+        for key in run["profile_export_aiperf.json"]
         if key.startswith("aiperf_svc.") and key.count(".") == 1
     ]
     metadata = [
         key.removeprefix("metadata.")
-        for key in known["profile_export.jsonl"]
+        for key in run["profile_export.jsonl"]
         if key.startswith("metadata.")
     ]
-    named = (*known, *known["records.parquet"], *known["telemetry.parquet"], *ours, *metadata)
-    assert [name for name in named if f"`{name}`" not in page] == []
+    named = [*run["records.parquet"], *run["telemetry.parquet"], *ours, *metadata]
+    for files in known.values():
+        named += [Path(name).name for name in files]
+    for kind, name in OF_OTHER_KINDS:
+        named += [key for key in known[kind][name] if "." not in key]
+    missing = [name for name in dict.fromkeys(named) if f"`{name}`" not in page]
+    assert missing == []

@@ -6,16 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import fake_run
 import pytest
-from msgspec.structs import replace
+from fake_folders import write_run, write_trials
 
-from aiperf_svc.adapters.storage.artifacts import write_all
-from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
-from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.summary import row_of, summarise_rows
-from aiperf_svc.core.experiments.trials import TRIALS, Trial
-from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.common_start import Offset
@@ -56,17 +50,6 @@ REFUSED = failed_outcome(ConfigError("no such model"))
 )
 def test_the_exit_code_is_that_of_the_worst(outcomes: list[RunOutcome], code: ExitCode) -> None:
     assert joint_exit_code(outcomes) is code
-
-
-def write_run(folder: Path, name: str, count: int) -> dict[str, Any]:
-    """Write the files of a run of so many requests, and return its summary."""
-    rows = fake_run.closed_loop(requests=count, concurrency=10)
-    columns = fake_run.columns_of(rows)
-    context = replace(fake_run.context(rows), run_id=name)
-    folder.mkdir(parents=True)
-    write_all(folder, summarise(columns, None, context), columns)
-    content: dict[str, Any] = json.loads((folder / "profile_export_aiperf.json").read_bytes())
-    return content
 
 
 def test_the_files_hold_every_run_and_an_exact_total(
@@ -144,17 +127,9 @@ def test_records_that_cannot_be_read_take_no_other_run_with_them(
     assert NOT_LISTED in (tmp_path / "report.html").read_text()
 
 
-def write_trials(folder: Path, *counts: int) -> RunOutcome:
-    """Write an experiment whose trials have so many requests; one with none has failed."""
-    rows = []
-    for number, count in enumerate(counts, start=1):
-        trial = Trial(number, {"load.concurrency": number})
-        summary = write_run(folder / TRIALS / trial.folder, folder.name, count) if count else None
-        state, reason = ("done", "") if count else ("failed", "a worker was lost")
-        rows.append(row_of(TrialOutcome(trial, state, reason, summary)))
-    write_experiment(folder, fake_run.config(), summarise_rows(rows))
-    content = json.loads((folder / "experiment.json").read_bytes())
-    return outcome(summary=content, artifacts=folder)
+def experiment(folder: Path, *counts: int) -> RunOutcome:
+    """The outcome of an experiment whose trials have so many requests."""
+    return outcome(summary=write_trials(folder, *counts), artifacts=folder)
 
 
 def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
@@ -162,9 +137,9 @@ def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
 ) -> None:
     at = {1: Offset(0, 40_000), 2: Offset(500_000, 60_000)}
     runs = [
-        JointRun(name="eu", where="e", outcome=write_trials(tmp_path / "eu", 800, 200, 50)),
+        JointRun(name="eu", where="e", outcome=experiment(tmp_path / "eu", 800, 200, 50)),
         JointRun(
-            name="us", where="u", outcome=write_trials(tmp_path / "us", 300, 100, 0), offsets=at
+            name="us", where="u", outcome=experiment(tmp_path / "us", 300, 100, 0), offsets=at
         ),
     ]
     code = finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
@@ -200,7 +175,7 @@ def test_a_run_of_which_no_trial_has_ended_is_in_no_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [
-        JointRun(name="eu", where="e", outcome=write_trials(tmp_path / "eu", 80, 20)),
+        JointRun(name="eu", where="e", outcome=experiment(tmp_path / "eu", 80, 20)),
         JointRun(name="us", where="u", outcome=NOT_REACHED),
     ]
     assert finish("clusters", "bench", tmp_path, runs, RunOptions()) is ExitCode.BENCHMARK_FAILED
@@ -219,7 +194,7 @@ def test_files_of_trials_that_cannot_be_read_take_no_other_trial_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [
-        JointRun(name=name, where=name, outcome=write_trials(tmp_path / name, 80, 60, 40))
+        JointRun(name=name, where=name, outcome=experiment(tmp_path / name, 80, 60, 40))
         for name in ("eu", "us")
     ]
     first, second, _ = sorted((tmp_path / "us" / TRIALS).iterdir())
@@ -240,7 +215,7 @@ def test_an_experiment_that_cannot_be_read_takes_no_other_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [
-        JointRun(name=name, where=name, outcome=write_trials(tmp_path / name, 80, 60))
+        JointRun(name=name, where=name, outcome=experiment(tmp_path / name, 80, 60))
         for name in ("eu", "us")
     ]
     cut(tmp_path / "us" / "experiment.json")
