@@ -103,7 +103,11 @@ def plan_fan_out(
     times = [_times(trials, experiment.experiment.cooldown) for trials in every]
     whole = _whole(times, at_once)
     # An index whose start takes long makes it longer, so this is the least time.
-    check_ttl(config.deployment, whole)
+    collected = f"{len(times):,} indexes, with {COLLECTION_S} s to collect their trials, take"
+    check_ttl(
+        config.deployment,
+        msgspec.structs.replace(whole, load=whole.load + COLLECTION_S * SECOND_NS, what=collected),
+    )
     used = ImagePlan(
         services_image(image or config.deployment.image.name or "", version=version),
         config.deployment.image.pull_policy,
@@ -170,7 +174,6 @@ def _whole(times: Sequence[LongestTimes], at_once: int | None) -> LongestTimes:
         load=makespan([each.load for each in times], at_once or len(times)),
         is_bounded=all(each.is_bounded for each in times),
         start_keys=times[0].start_keys,
-        what=f"{len(times):,} indexes take",
     )
 
 

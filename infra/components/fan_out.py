@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pulumi
 import pulumi_kubernetes as k8s
 
+from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import JobPlan, PodPlan
 from components.containers import MountedNames
@@ -78,7 +79,8 @@ class FanOut(pulumi.ComponentResource):
 
 
 def _rules(args: FanOutArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
-    """Rules that allow starting and stopping these Jobs, and seeing why their pods do not run."""
+    """Rules that allow starting and stopping these Jobs, and seeing why their pods do not run and
+    when the stack deletes itself."""
     return [
         k8s.rbac.v1.PolicyRuleArgs(
             api_groups=["batch"],
@@ -87,4 +89,10 @@ def _rules(args: FanOutArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
             verbs=["get", "patch"],
         ),
         k8s.rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods"], verbs=["list"]),
+        k8s.rbac.v1.PolicyRuleArgs(
+            api_groups=[""],
+            resources=["configmaps"],
+            resource_names=[args.base.identity.name(ANCHOR)],
+            verbs=["get"],
+        ),
     ]

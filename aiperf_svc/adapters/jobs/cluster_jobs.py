@@ -1,15 +1,17 @@
 """The Jobs of a stack, as the collector's pod reads and changes them."""
 
+import math
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from aiperf_svc.adapters.ttl.deadline import ApiRefusal, ApiServer
+from aiperf_svc.adapters.ttl.deadline import ApiRefusal, ApiServer, Response
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.identity import JOB_LABEL, STACK_LABEL
+from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 DELETED = "its Job was deleted by somebody while the experiment was measured"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
@@ -23,36 +25,46 @@ class ClusterJobs:
         self._api, self._stack = api, stack
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._anchor = f"/api/v1/namespaces/{namespace}/configmaps/{ANCHOR}-{stack}"
 
     def see(self, name: str) -> JobSeen | None:
         """Return the state of a Job; None if it does not exist."""
-        found = self._call(lambda: self._api.get(f"{self._jobs}/{name}").body)
-        return job_seen(found) if found else None
+        found = self._ask(lambda: self._api.get(f"{self._jobs}/{name}"))
+        return job_seen(found.body) if found else None
 
     def set_parallelism(self, name: str, parallelism: int) -> bool:
         """Let so many pods of a Job run; return whether the Job exists."""
         changes = {"spec": {"parallelism": parallelism}}
-        return bool(self._call(lambda: self._api.patch(f"{self._jobs}/{name}", changes).body))
+        return bool(self._ask(lambda: self._api.patch(f"{self._jobs}/{name}", changes)))
+
+    def left_s(self) -> float:
+        """Return the seconds until the stack deletes itself."""
+        found = self._ask(lambda: self._api.get(self._anchor))
+        if found is None:
+            return math.inf
+        metadata = found.body["metadata"]
+        created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+        ttl_s = float((metadata.get("annotations") or {}).get(TTL_ANNOTATION, math.inf))
+        return created_s + ttl_s - found.server_wall_s
 
     def pods(self) -> list[Object]:
         """Return the pods of all Jobs of the stack."""
         selector = quote(f"{STACK_LABEL}={self._stack},{JOB_LABEL}")
         path = f"{self._pods}?labelSelector={selector}&resourceVersion=0"
-        found: list[Object] = self._call(lambda: self._api.get(path).body).get("items") or []
-        return found
+        found = self._ask(lambda: self._api.get(path))
+        return (found.body.get("items") or []) if found else []
 
-    def _call(self, call: Callable[[], Object]) -> Object:
-        """Return the object that a call returns; an empty one if there is none."""
+    def _ask(self, ask: Callable[[], Response]) -> Response | None:
+        """Return the response to a request; None if the object does not exist."""
         try:
-            found = call()
+            return ask()
         except ApiRefusal as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                return {}
+                return None
             raise EnvironmentProblem(f"the API server refuses: {error}") from error
         except (OSError, ValueError) as error:
             words = one_line(str(error))
             raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
-        return found
 
 
 def job_seen(job: Object) -> JobSeen:

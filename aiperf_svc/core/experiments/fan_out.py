@@ -66,6 +66,12 @@ class Cancelled(NamedTuple):
     reason: str
 
 
+class OutOfTime(NamedTuple):
+    """Event: the stack deletes itself soon."""
+
+    reason: str
+
+
 class SetParallelism(NamedTuple):
     """Instruction: let so many indexes of a Job run at the same time. Zero ends those that run."""
 
@@ -87,7 +93,7 @@ class Finish(NamedTuple):
     reason: str
 
 
-Event = JobSeen | ShapeEnded | ShapeTried | JobHopeless | Cancelled
+Event = JobSeen | ShapeEnded | ShapeTried | JobHopeless | Cancelled | OutOfTime
 Instruction = SetParallelism | FailShape | Finish
 
 
@@ -141,6 +147,8 @@ class FanOut:
                 found = self._fail(self._jobs[name].shapes, reason)
             case Cancelled(reason):
                 self._stop(Finish(RunState.CANCELLED, reason))
+            case OutOfTime(reason):
+                self._stop(Finish(RunState.FAILED, reason))
         return [*found, *self._next()]
 
     def _see(self, seen: JobSeen) -> list[Instruction]:

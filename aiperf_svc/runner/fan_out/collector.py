@@ -41,6 +41,7 @@ from aiperf_svc.core.experiments.fan_out import (
     JobHopeless,
     JobSeen,
     JobShapes,
+    OutOfTime,
     SetParallelism,
     ShapeEnded,
     ShapeTried,
@@ -49,7 +50,7 @@ from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.index_pods import COLLECTOR
+from aiperf_svc.plan.index_pods import COLLECTION_S, COLLECTOR
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexEnded
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.numbers import count
@@ -62,6 +63,7 @@ POLL_S = 1.0
 """Seconds between two looks at the Jobs."""
 KEPT = f"-stopped{TEMPORARY_SUFFIX}"
 """Suffix of the folder of what a stopped attempt has sent."""
+OUT_OF_TIME = f"deployment.ttl is over in {COLLECTION_S} s: trials that have not ended are not run"
 SHOWN_ROWS = 20
 """Number of ended trials in a status, the latest ones."""
 log = logging.getLogger(__name__)
@@ -143,6 +145,8 @@ class Collector:
         """Parallelism that each Job should have."""
         self._present: set[str] = set()
         """Jobs that have been seen."""
+        self._asks_mono_s = 0.0
+        """When the cluster is asked again for the end of the stack's time."""
         self._unset: set[str] = set()
         """Jobs whose parallelism the cluster has not taken."""
         self._running: dict[int, str] = {}
@@ -296,6 +300,7 @@ class Collector:
 
     async def _look(self) -> None:
         """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
+        await self._look_at_time()
         await self._set_shares()
         pods = await asyncio.to_thread(self._cluster.pods)
         seen = [await self._see(job.name, pods) for job in self._jobs]
@@ -317,6 +322,15 @@ class Collector:
                 self._carry_out(self._machine.handle(event))
             if self._failed > failed:
                 await asyncio.to_thread(self._trials.write_progress)
+
+    async def _look_at_time(self) -> None:
+        """End the experiment while there is time to collect it. Raises EnvironmentProblem."""
+        if self._asks_mono_s > time.monotonic() or self._machine.is_ending:
+            return
+        left_s = await asyncio.to_thread(self._cluster.left_s) - COLLECTION_S
+        self._asks_mono_s = time.monotonic() + left_s
+        if left_s <= 0:
+            self._carry_out(self._machine.handle(OutOfTime(OUT_OF_TIME)))
 
     async def _see(self, name: str, pods: Sequence[Object]) -> JobSeen:
         """Return the state of a Job. Raises EnvironmentProblem."""

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import math
 import os
 import shutil
 import socket
@@ -33,6 +34,7 @@ from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen, JobShapes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.index_pods import COLLECTION_S
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.services import Service
@@ -58,6 +60,7 @@ class PlayedCluster:
     def __init__(self) -> None:
         self.seen: JobSeen | None = JobSeen(JOB, frozenset(), frozenset(), pods=0)
         self.alive: list[Object] = []
+        self.lasts_s = math.inf
         self.parallelism: list[int] = []
         self.was_seen, self.is_told = threading.Event(), threading.Event()
         self.may_respond = threading.Event()
@@ -70,13 +73,18 @@ class PlayedCluster:
 
     def set_parallelism(self, name: str, parallelism: int) -> bool:
         assert name == JOB
+        if self.seen is None:
+            return False
         self.parallelism.append(parallelism)
         self.is_told.set()
         assert self.may_respond.wait(INDEX_S)
-        return self.seen is not None
+        return True
 
     def pods(self) -> list[Object]:
         return self.alive
+
+    def left_s(self) -> float:
+        return self.lasts_s
 
 
 class Place:
@@ -479,16 +487,34 @@ async def test_a_job_that_somebody_deletes_ends_when_its_pods_have_sent_their_tr
     assert {t["reason"] for t in summary["trials"][1:]} == {DELETED}
 
 
+async def test_the_trials_that_have_ended_are_there_before_the_stack_deletes_itself(
+    place: Place,
+) -> None:
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    place.cluster.lasts_s = COLLECTION_S + 0.01
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
+        place.cluster.lasts_s = COLLECTION_S
+        await until(client, lambda _: place.cluster.parallelism == [1, 0])
+        await uploader.end(
+            STOPPED, await uploader.upload(played(place, 1), SENT), is_tried_again=True
+        )
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        status = await until(client, lambda status: status.is_settled)
+        summary = await client.summary()
+    assert (status.state, status.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
+    assert status.reason.startswith("deployment.ttl is over in 120 s")
+    assert [trial["state"] for trial in summary["trials"]] == ["done"]
+
+
 async def test_a_job_that_is_not_made_yet_is_waited_for(place: Place) -> None:
     there, place.cluster.seen = place.cluster.seen, None
     async with place.collector() as client:
         assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
         place.cluster.seen = there
-        place.cluster.is_told.clear()
-        assert await asyncio.to_thread(place.cluster.is_told.wait, INDEX_S)
-        status = await client.status()
+        status = await until(client, lambda _: place.cluster.parallelism == [1])
     assert (status.state, status.reason) == ("profiling", "")
-    assert set(place.cluster.parallelism) == {1}
 
 
 async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:

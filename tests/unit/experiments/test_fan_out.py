@@ -16,6 +16,7 @@ from aiperf_svc.core.experiments.fan_out import (
     JobHopeless,
     JobSeen,
     JobShapes,
+    OutOfTime,
     SetParallelism,
     ShapeEnded,
     ShapeTried,
@@ -143,6 +144,16 @@ def test_a_cancelled_experiment_ends_when_its_pods_have_ended() -> None:
     machine.handle(ShapeEnded(1, has_failed=False))
     assert machine.handle(seen("a", completed="0")) == []
     assert machine.handle(seen("b")) == [Finish(RunState.CANCELLED, "by the user")]
+
+
+def test_an_experiment_that_is_out_of_time_has_failed_and_its_pods_send_what_has_ended() -> None:
+    machine = begun()
+    machine.handle(seen("a", pods=1))
+    machine.handle(seen("b", pods=0))
+    assert machine.handle(OutOfTime("too late")) == [SetParallelism("a", 0), SetParallelism("b", 0)]
+    assert machine.is_ending
+    machine.handle(ShapeEnded(1, has_failed=False))
+    assert machine.handle(seen("a")) == [Finish(RunState.FAILED, "too late")]
 
 
 def test_what_the_user_stops_has_not_failed() -> None:

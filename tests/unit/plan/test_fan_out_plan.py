@@ -111,8 +111,8 @@ def test_an_index_that_is_told_to_end_has_the_time_to_send_its_trials() -> None:
 
 def test_the_ttl_must_cover_the_loads_that_follow_each_other() -> None:
     data = benchmark({"parallel": 1})
-    data["deployment"] |= {"ttl": "11m", "ready_timeout": "5m"}
-    with pytest.raises(ConfigError, match="3 indexes take up to"):
+    data["deployment"] |= {"ttl": "13m", "ready_timeout": "5m"}
+    with pytest.raises(ConfigError, match=r"3 indexes, with 120 s to collect .* take up to 5m"):
         planned(data)
     data["experiment"]["parallel"] = "auto"
     assert planned(data).times.load == MINUTE_NS
