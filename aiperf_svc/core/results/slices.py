@@ -48,7 +48,8 @@ class Slice:
     start_wall_ns: int
     end_wall_ns: int
     is_complete: bool
-    """False for the last one, if the load ended within it: its rates are over its part."""
+    """False for the last one, if no request was sent to its end: its rates are over its part of
+    the load, as those of the run are over the whole load."""
     metrics: dict[str, MetricSummary]
     scalars: dict[str, float]
 
@@ -62,7 +63,9 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         return
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
     begin_ns = min(window.begin_ns, totals.first_start)
-    last_ns = max(window.stop_ns, totals.last_tried + 1)
+    sending_ns = max(window.stop_ns, totals.last_tried + 1)
+    # Where the credits ran out, a part that ended with the last start could be arbitrarily short.
+    last_ns = sending_ns if window.stop_ns else max(sending_ns, window.end_ns)
     while (last_ns - begin_ns) > MOST_SLICES * width_ns:
         width_ns *= 2
     rows, numbers = _numbered(columns, clocks, begin_ns, width_ns)
@@ -83,7 +86,7 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
             index=index,
             start_wall_ns=start_ns,
             end_wall_ns=end_ns,
-            is_complete=end_ns == start_ns + width_ns,
+            is_complete=start_ns + width_ns <= sending_ns,
             metrics=distributions(part, unsent_without_row=0),
             scalars={tag: values[tag] for tag in SCALARS if tag in values},
         )

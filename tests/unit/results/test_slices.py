@@ -80,13 +80,25 @@ def test_rates_are_over_the_part_of_the_slice_in_which_there_was_load(rows: Rows
         assert each.scalars["request_throughput"] == pytest.approx(rate)
 
 
+def test_a_last_request_in_a_slice_of_its_own_has_no_rate_beyond_the_loads() -> None:
+    # 10 requests a second; the last one starts 1 ns before the end of what is sent.
+    rows = np.concatenate([fake_run.request(start_ms=100 * n, ttft_ms=80) for n in range(101)])
+    *others, last = sliced(rows, SECOND)
+    assert [each.scalars["request_throughput"] for each in others] == pytest.approx([10.0] * 10)
+    assert (last.is_complete, last.scalars["request_count"]) == (False, 1)
+    took = last.metrics["request_latency"].distribution.stats["max"]
+    assert took is not None
+    assert last.scalars["request_throughput"] == pytest.approx(1e3 / took)
+
+
 def test_one_slice_over_all_has_the_numbers_of_the_run(rows: Rows) -> None:
     (only,) = sliced(rows, 3600 * SECOND)
     summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
     for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
         stats = summary.metrics[tag].distribution.stats
         assert only.metrics[tag].distribution.stats == pytest.approx(stats, nan_ok=True)
-    assert only.scalars["total_osl"] == summary.scalars["total_osl"]
+    for tag in ("total_osl", "request_throughput", "output_token_throughput"):
+        assert only.scalars[tag] == pytest.approx(summary.scalars[tag])
 
 
 def test_very_many_slices_become_wider(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
