@@ -5,6 +5,7 @@ logged and named in the results.
 """
 
 import asyncio
+import functools
 import logging
 from time import monotonic_ns
 from urllib.parse import urlsplit
@@ -103,13 +104,13 @@ class TelemetryReader:
         self._is_over = True
 
     async def _read_all(self) -> None:
-        tls = await asyncio.to_thread(tls_context, self._config.endpoint.tls)
         found = await asyncio.gather(*map(self._places_of, self._sources))
         instead = each_once([place for places in found for place in places])
         self._sources = list(dict.fromkeys(instead.values()))
         self._replicas = [[instead[each.source] for each in s] for s in found if len(s) > 1]
         self._unread = len(self._sources)
-        async with PageClient(tls) as client, asyncio.TaskGroup() as group:
+        make_tls = functools.partial(tls_context, self._config.endpoint.tls)
+        async with PageClient(make_tls) as client, asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
 

@@ -111,10 +111,13 @@ async def saying(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics", connections
 
 
+def no_tls() -> ssl.SSLContext:
+    raise AssertionError("pages without TLS wait for no certificates")
+
+
 async def fetched(*responses: bytes, times: int = 1) -> tuple[list[FetchedPage], int]:
     """What a client has read, and on how many connections."""
-    tls = ssl.create_default_context()
-    async with saying(*responses) as (url, connections), PageClient(tls) as client:
+    async with saying(*responses) as (url, connections), PageClient(no_tls) as client:
         return [await client.fetch(url, timeout_s=30) for _ in range(times)], len(connections)
 
 

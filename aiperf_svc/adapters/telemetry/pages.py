@@ -5,8 +5,10 @@ is the longest of all imports.
 """
 
 import asyncio
+import functools
 import re
 import ssl
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from time import monotonic_ns, time_ns
 from typing import NamedTuple, Self
@@ -60,8 +62,10 @@ class _Response(NamedTuple):
 class PageClient:
     """The connections to all sources of a run."""
 
-    def __init__(self, tls: ssl.SSLContext) -> None:
-        self._tls = tls
+    def __init__(self, make_tls: Callable[[], ssl.SSLContext]) -> None:
+        """`make_tls` is called when the first page over TLS is read: the authorities that a machine
+        trusts take longer to load than a page."""
+        self._tls = functools.cache(make_tls)
         self._idle: dict[str, Connection] = {}
         """The connection of each URL, of which one page is read at a time."""
 
@@ -110,7 +114,7 @@ class PageClient:
             except ConnectionError:
                 pass  # The server may have closed it since the page before.
         host, port, is_tls = address_of(url)
-        tls = self._tls if is_tls else None
+        tls = await asyncio.to_thread(self._tls) if is_tls else None
         return await self._exchange(url, *await asyncio.open_connection(host, port, ssl=tls))
 
     async def _exchange(

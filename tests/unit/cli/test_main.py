@@ -208,6 +208,27 @@ def test_the_command_of_a_local_run_does_without_the_libraries_of_its_services()
     assert ended.stderr == ""
 
 
+def test_a_command_ends_at_once_after_all_is_printed_and_libraries_have_ended() -> None:
+    code = (
+        "import atexit, sys\n"
+        "from aiperf_svc.__main__ import main\n"
+        "from aiperf_svc.cli import main as cli\n"
+        "class Kept:\n"
+        "    def __del__(self): print('freed')\n"
+        "kept = Kept()\n"
+        "def run():\n"
+        "    atexit.register(print, 'library')\n"
+        "    print('command')\n"
+        "    return 7\n"
+        "cli.main = run\n"
+        "sys.exit(main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "command\nlibrary\n", "")
+
+
 def command_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def run(args: object) -> int:
         raise error
