@@ -90,6 +90,9 @@ class ResponseFraming:
         sizes, find = self._chunk_sizes, data.find
         if not in_trailers:
             at, left = pass_chunks(data, at + left), 0
+            if at >= size:
+                conn.left = at - size
+                return None
         while True:
             at += left
             left = 0

@@ -235,9 +235,11 @@ class ResponseReader:
                 return
             if plain:
                 self._take_plain(conn, (plain, stamp, now))
-            if conn.is_open and tls.problem is not None:
+            if not conn.is_open:
+                return
+            if tls.problem is not None:
                 self._writer.broken(conn, tls.problem)
-            if conn.is_open:
+            else:
                 self._writer.send_pending(conn, tls)
         if (tls.is_closed or not data) and conn.is_open:
             self._take_plain(conn, (b"", stamp, now))

@@ -85,7 +85,7 @@ class Http2Connection:
     @property
     def is_sending(self) -> bool:
         """Return whether a part of the request waits for the server's window."""
-        return len(self._body) > 0
+        return bool(self._body)
 
     @property
     def is_closed(self) -> bool:
@@ -112,6 +112,8 @@ class Http2Connection:
 
     def to_send(self) -> bytes:
         """Return the bytes that may be sent now."""
+        if not self._out and not self._body:
+            return b""
         body, room = self._body, min(self._window, self._connection_window)
         while len(body) and room > 0:
             part = body[: min(room, self._max_frame)]
@@ -191,9 +193,11 @@ class Http2Connection:
     def _is_current(self, stream: int) -> bool:
         """Return whether the frame's stream is that of the request in flight. Frames of earlier
         ones say nothing any more."""
-        if stream % 2 == 0 or stream > max(self._stream, 0):
+        if stream == self._stream:
+            return self._is_active
+        if stream % 2 == 0 or stream > self._stream:
             raise _broken(f"a frame of stream {stream}, which nobody opened")
-        return self._is_active and stream == self._stream
+        return False
 
     # --- the response ----------------------------------------------------------------------------
 
@@ -206,7 +210,7 @@ class Http2Connection:
             return
         if not self._has_head:
             raise _broken("DATA before the headers")
-        body = _unpadded(flags, payload)
+        body = _unpadded(payload) if flags & frames.PADDED else payload
         if self._length is not None:
             self._length -= len(body)
             if self._length < 0:
@@ -224,7 +228,8 @@ class Http2Connection:
 
     def _take_block(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == frames.HEADERS:
-            payload = _unpadded(flags, payload)
+            if flags & frames.PADDED:
+                payload = _unpadded(payload)
             if flags & frames.PRIORITY:
                 payload = payload[5:]
             self._block, self._block_flags, self._block_stream = b"", flags, stream
@@ -338,9 +343,7 @@ def _numbers(form: str, payload: bytes, name: str) -> tuple[int, ...]:
     return struct.unpack(form, payload)
 
 
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & frames.PADDED:
-        return payload
+def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise _broken("padding")
     return payload[1 : len(payload) - payload[0]]
