@@ -16,7 +16,7 @@ from aiperf_svc.any_kind.target_configs import TargetConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Facts
-from aiperf_svc.runner import folders, log_tails, manifests
+from aiperf_svc.runner import folders, log_tails, manifests, resuming
 from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.joint_outcome import finish
@@ -38,12 +38,15 @@ def run_local_targets(
     targets: Sequence[TargetConfig], options: RunOptions, *, parent: Path, name: str
 ) -> ExitCode:
     """Run all targets and print the joint result. Raises ConfigError if this machine has too few
-    cores, EnvironmentProblem if no folder can be made."""
-    if options.resume is not None:
-        raise ConfigError("--resume: for the experiment of one target; several targets start anew")
+    cores, or for a folder to resume that is not of these targets; EnvironmentProblem if no folder
+    can be made."""
     check_single(options)
     facts = share_of(local_facts(), len(targets))
-    folder = folders.make_dated_folder(parent, name)
+    if options.resume is not None:
+        folder = options.resume
+        resuming.prepare_members({folder / each.name: each.config for each in targets})
+    else:
+        folder = folders.make_dated_folder(parent, name)
     runs = asyncio.run(_run_all(targets, replace(options, is_held=True), facts, folder))
     return finish("targets", name, folder, runs, options)
 
@@ -122,7 +125,11 @@ async def _launched(
     def counting() -> Iterator[Interrupts]:
         yield interrupts
 
-    folders.make_folder(artifacts)
+    if options.resume is None:
+        folders.make_folder(artifacts)
+    else:
+        (artifacts / "logs").mkdir(exist_ok=True)
+        options = replace(options, resume=artifacts)
     with folders.private_folder() as private:
         run = LocalRun(
             config=target.config,

@@ -4,6 +4,7 @@ The trials that have ended are in its folder. On a cluster, trials go on without
 stack is still up, its run is followed to the end and collected, as the killed runner would have.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,22 @@ def prepare(folder: Path, config: Config) -> None:
     found = _read(folder, config, _ELSEWHERE)
     done = {each.folder for each in found.trials if each.state == RunState.DONE}
     _set_aside(folder, done)
+
+
+def prepare_members(members: Mapping[Path, Config]) -> None:
+    """Make the folders of an experiment that several runs go through together ready for the trials
+    that have not ended in all of them: a trial of some of them has no common start and no total.
+    Raises ConfigError if one is not an experiment with its config, and EnvironmentProblem."""
+    found: dict[Path, ShapeTrials] = {}
+    for folder, config in members.items():
+        _read(folder, config, ("artifacts.dir",))
+        found[folder] = ShapeTrials(config, (), folder)
+        found[folder].add_finished()
+    in_all = frozenset.intersection(*(trials.finished for trials in found.values()))
+    for folder, trials in found.items():
+        trials.keep(in_all)
+        trials.write_progress()
+        set_aside(folder, in_all)
 
 
 def read_resumed(folder: Path, config: Config) -> Resumed:

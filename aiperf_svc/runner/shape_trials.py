@@ -79,14 +79,18 @@ class ShapeTrials:
         """Take the trials of an experiment that is resumed; those that failed are run again. Raises
         ConfigError."""
         self.add(self.folder)
-        self._rows = {number: self._rows[number] for number in self.finished}
+        self.keep(self.finished)
+
+    def keep(self, numbers: frozenset[int]) -> None:
+        """Forget all other trials."""
+        self._rows = {number: self._rows[number] for number in sorted(numbers)}
 
     def keep_whole_shapes(self) -> frozenset[int]:
         """Forget the trials of shapes that have others too, which are run again as a whole; return
         the numbers of the trials that are kept."""
         whole = [number for number in range(1, len(self._shapes) + 1) if self.has_all(number)]
         kept = frozenset(t.number for number in whole for t in self._shapes[number - 1].trials)
-        self._rows = {number: self._rows[number] for number in sorted(kept)}
+        self.keep(kept)
         return kept
 
     def add(self, folder: Path) -> None:
@@ -130,7 +134,7 @@ class ShapeTrials:
         for folder in sorted((self.folder / SHAPES).glob("*")):
             if is_experiment(folder) and not folders.is_collecting(folder):
                 self.move(int(folder.name))
-        self._rows = {number: self._rows[number] for number in self.finished}
+        self.keep(self.finished)
 
     @property
     def upload_into(self) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,23 @@ def listening_sockets() -> dict[str, str]:
     lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()]
     rows = [line.split() for line in lines]
     return {row[9]: row[1] for row in rows if row[3] == "0A"}
+
+
+def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
+    """Until something is true, while the command goes on."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        assert command.process.poll() is None, command.process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
+
+
+def kill(command: Command) -> None:
+    """Kill the runner, and wait until its processes are gone."""
+    services = [os.pidfd_open(pid) for pid in command.processes()]
+    command.process.kill()
+    command.process.communicate()
+    wait_gone(*services)
 
 
 def wait_gone(*pidfds: int) -> None:

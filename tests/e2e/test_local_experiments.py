@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from running_command import FINISHED, LOOK_S, WAIT_S, Command, artifacts, wait_gone
+from running_command import FINISHED, Command, artifacts, kill, wait_until
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -155,14 +154,6 @@ def wait_for_trial(command: Command, number: int) -> None:
     wait_until(command, lambda: bool([*command.folder.glob(f"artifacts/*/trials/{number:03}-*")]))
 
 
-def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_true():
-        assert command.process.poll() is None, command.process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_S)
-
-
 def test_a_trial_that_fails_does_not_end_the_others(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
@@ -279,14 +270,6 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     assert trials(tmp_path)[:2] == [first, second]
     assert found["results"]["trials"] == trials(tmp_path)
     again.assert_nothing_is_left()
-
-
-def kill(command: Command) -> None:
-    """Kill the runner, and wait until its processes are gone."""
-    services = [os.pidfd_open(pid) for pid in command.processes()]
-    command.process.kill()
-    command.process.communicate()
-    wait_gone(*services)
 
 
 def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Several targets on this machine: a run for each with one start, or one run over all of them."""
 
+import hashlib
 import json
 import signal
 import socket
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from arro3.io import read_parquet
-from running_command import FINISHED, Command, artifacts
+from running_command import FINISHED, Command, artifacts, kill, wait_until
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 
+NAMES = ("there", "same")
 LATE = 0.1
 """Most of the common time by which one load may begin after the other."""
 
@@ -27,7 +29,9 @@ def mock() -> Iterator[RunningMockServer]:
         yield server
 
 
-def started(folder: Path, mock: RunningMockServer, experiment: Any = None, **load: Any) -> Command:
+def started(
+    folder: Path, mock: RunningMockServer, *flags: str, experiment: Any = None, **load: Any
+) -> Command:
     """Two targets, which are the same server."""
     content = {
         "name": "two",
@@ -42,7 +46,7 @@ def started(folder: Path, mock: RunningMockServer, experiment: Any = None, **loa
     }
     path = folder.parent / f"{folder.name}.yaml"
     path.write_text(yaml.safe_dump(content))
-    return Command(folder, None, words=("profile", "--config", str(path)))
+    return Command(folder, None, *flags, words=("profile", "--config", str(path)))
 
 
 @pytest.mark.alone
@@ -111,6 +115,55 @@ def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_
     fast, slow_one = joint["members"]
     assert len(fast["combinations"]) == len(slow_one["combinations"]) == 2
     command.assert_nothing_is_left()
+
+
+def test_a_killed_experiment_goes_on_with_the_trials_that_have_not_ended_for_all_targets(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    experiment = {"product": {"load.concurrency": [1, 2, 3]}, "cooldown": "1500ms"}
+    first = started(tmp_path, mock, experiment=experiment, requests=60)
+    wait_for_trials(first, 1)
+    seen = mock.truth()["requests"]
+    first.wait_for_requests(mock, seen + 10)
+    kill(first)  # within the second trial
+    folder = artifacts(tmp_path)
+    ended = [records_of(tmp_path, name) for name in NAMES]
+    assert [set(each) for each in ended] == [{1}, {1}]
+    second = started(tmp_path, mock, "--resume", str(folder), experiment=experiment, requests=60)
+    wait_for_trials(second, 2)
+    kill(second)  # between two trials
+    seen = mock.truth()["requests"]
+    third = started(tmp_path, mock, "--resume", str(folder), experiment=experiment, requests=60)
+    said = third.finish()
+    assert third.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), third.errors
+    assert mock.truth()["requests"] == seen + 2 * 60
+    for name, before in zip(NAMES, ended, strict=True):
+        after = records_of(tmp_path, name)
+        assert set(after) == {1, 2, 3}
+        assert after[1] == before[1]
+        assert len(list((folder / name / "trials").glob("*-unfinished1"))) == 1
+    trials = said["results"]["total"]["trials"]
+    assert [each["values"]["request_count_avg"] for each in trials] == [120, 120, 120]
+    assert [each["total_of"] for each in said["results"]["starts"]] == [list(NAMES)] * 3
+    third.assert_nothing_is_left()
+
+
+def wait_for_trials(command: Command, number: int) -> None:
+    """Until so many trials have ended for both targets."""
+    wait_until(
+        command,
+        lambda: all(len(records_of(command.folder, name)) >= number for name in NAMES),
+    )
+
+
+def records_of(folder: Path, name: str) -> dict[int, str]:
+    """The hash of the records of each trial that a target has ended, by its number."""
+    found = {}
+    for path in folder.glob(f"artifacts/*/{name}/experiment.json"):
+        for each in json.loads(path.read_bytes())["trials"]:
+            records = path.parent / "trials" / each["folder"] / "records.parquet"
+            found[each["number"]] = hashlib.sha256(records.read_bytes()).hexdigest()
+    return found
 
 
 def accounts_of(folder: Path, trial: str) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""Which trials of several targets are run again."""
+
+import json
+from pathlib import Path
+
+import fake_run
+import pytest
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.summary import row_of
+from aiperf_svc.core.experiments.trials import TRIALS, Trial
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.runner.resuming import prepare_members
+
+
+def config(**changes: object) -> BenchmarkConfig:
+    content = fake_run.config().model_dump(mode="json") | changes
+    experiment = {"product": {"load.concurrency": [1, 2, 3]}}
+    return BenchmarkConfig.model_validate(content | {"experiment": experiment})
+
+
+def write_trials(folder: Path, count: int) -> Path:
+    """The folder of a target of which so many trials have ended, and one more has not."""
+    rows = []
+    for number in range(1, count + 1):
+        trial = Trial(number, {"load.concurrency": number})
+        own = folder / TRIALS / trial.folder
+        own.mkdir(parents=True)
+        records = fake_run.closed_loop(requests=20, concurrency=number)
+        columns = fake_run.columns_of(records)
+        context = replace(fake_run.context(records), run_id=f"{folder.name}-{number}")
+        write_all(own, summarise(columns, None, context), columns)
+        summary = json.loads((own / "profile_export_aiperf.json").read_bytes())
+        rows.append(row_of(TrialOutcome(trial, "done", "", summary)))
+    (folder / TRIALS / f"{count + 1:03}-begun").mkdir()
+    write_progress(folder, config(), rows)
+    return folder
+
+
+def test_a_trial_that_has_not_ended_for_all_targets_is_run_again_by_all(tmp_path: Path) -> None:
+    eu, us = write_trials(tmp_path / "eu", 2), write_trials(tmp_path / "us", 1)
+    prepare_members({eu: config(), us: config()})
+    for folder in (eu, us):
+        listed = json.loads((folder / "experiment.json").read_bytes())["trials"]
+        assert [each["number"] for each in listed] == [1]
+        names = sorted(path.name for path in (folder / TRIALS).iterdir())
+        assert names[0] == listed[0]["folder"]
+        assert all(name.endswith("-unfinished1") for name in names[1:])
+
+
+def test_a_folder_of_other_targets_is_refused(tmp_path: Path) -> None:
+    eu = write_trials(tmp_path / "eu", 1)
+    with pytest.raises(ConfigError, match=r"us/experiment.json: No such file"):
+        prepare_members({eu: config(), tmp_path / "us": config()})
+    other = config(random_seed=9)
+    with pytest.raises(ConfigError, match="is of another config: random_seed differs"):
+        prepare_members({eu: other})
+    assert sorted(path.name for path in (eu / TRIALS).iterdir())[-1] == "002-begun"
