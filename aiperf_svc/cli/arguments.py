@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import NoReturn
 
 from aiperf_svc.cli.foreign_flags import advice_for
@@ -59,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         unknown = [*_without_needless(unknown)]
         if unknown:
             names = [name for action in self._actions for name in action.option_strings]
-            lines = [_unknown(argument, names) for argument in unknown]
+            lines = [_unknown(argument, names) for argument in _without_their_values(unknown)]
             raise ConfigError("\n  ".join([*lines, f"see {self.prog} --help"]))
         return args
 
@@ -95,6 +96,13 @@ def _without_needless(unknown: Iterable[str]) -> Iterator[str]:
             if advice is not None and is_needless:
                 print(f"note: {name} changes nothing: {advice.text}", file=sys.stderr)
         if not is_needless:
+            yield argument
+
+
+def _without_their_values(unknown: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments without what follows a flag, which may be its value."""
+    for before, argument in pairwise(("", *unknown)):
+        if argument.startswith("-") or not before.startswith("-"):
             yield argument
 
 

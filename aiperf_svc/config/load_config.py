@@ -54,6 +54,8 @@ def stack_path(name_or_path: str) -> Path:
     path = STACKS / f"Pulumi.{name_or_path}.yaml"
     if path.is_file():
         return path
+    if Path(name_or_path).exists():
+        raise ConfigError(f"{name_or_path}: expected a config, a .yaml or .json file, or a stack")
     there = [p.name.removeprefix("Pulumi.")[: -len(".yaml")] for p in STACKS.glob("Pulumi.*.yaml")]
     close = nearest(name_or_path, there)
     hint = f"; did you mean {close}?" if close else f"; found: {', '.join(sorted(there)) or 'none'}"

@@ -47,7 +47,10 @@ def workload(kind: str) -> Workload[Any]:
     else:
         point = _entry_points().get(kind)
         if point is None:
-            raise ConfigError(f"workload.kind: {one_line(kind, limit=80)!r}: no such kind")
+            raise ConfigError(
+                f"workload.kind: {one_line(kind, limit=80)!r}: no such kind; there are "
+                f"{', '.join(kinds())}"
+            )
         try:
             found = point.load()
         except Exception as error:

@@ -10,10 +10,12 @@
 # RUN_FLAGS further flags for the run, such as --local (default: none)
 # COMMENT   command that posts the Markdown file whose name it gets (default: cat)
 set -eu
+page=$(mktemp)
+trap 'rm -f "$page"' EXIT
 
 preview() {
-    aiperf-svc preview "$STACK" --markdown > preview.md
-    ${COMMENT:-cat} preview.md
+    aiperf-svc preview "$STACK" --markdown > "$page"
+    ${COMMENT:-cat} "$page"
 }
 
 run() {
@@ -31,8 +33,8 @@ compare() {
         echo "the first run: $newest is the one to compare with"
     else
         code=0
-        aiperf-svc compare "$RUNS/good/" "$newest" --markdown --fail-on worse > table.md || code=$?
-        ${COMMENT:-cat} table.md
+        aiperf-svc compare "$RUNS/good/" "$newest" --markdown --fail-on worse > "$page" || code=$?
+        ${COMMENT:-cat} "$page"
         [ "$code" -eq 0 ] || return "$code"
     fi
     ln -sfn "$(basename "$newest")" "$RUNS/good"

@@ -78,7 +78,7 @@ async def test_the_manifest_covers_what_was_exported(
 async def test_what_is_no_run_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["export", str(tmp_path), "--jsonl"]) == 1
+    assert main(["export", str(tmp_path), "--jsonl"]) == 2
     assert "not the folder of a finished run" in capsys.readouterr().err
     folder = await run_once(tmp_path, concurrency=2, requests=10)
     records = folder / "records.parquet"

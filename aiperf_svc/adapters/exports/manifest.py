@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
 NAME = "manifest.json"
@@ -68,13 +68,16 @@ def _is_plain_part(part: str) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a run's folder. Raises EnvironmentProblem."""
+    """Read the manifest of a run's folder. Raises EnvironmentProblem, and ConfigError
+    where there is none."""
     try:
         manifest = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
-    except OSError as error:
-        raise EnvironmentProblem(
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigError(
             f"{folder}: not the folder of a finished run: {NAME}: {error.strerror}"
         ) from error
+    except OSError as error:
+        raise EnvironmentProblem(f"{folder / NAME}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise EnvironmentProblem(f"{folder / NAME}: {error}") from error
     for entry in manifest.files:

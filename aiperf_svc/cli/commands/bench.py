@@ -37,6 +37,7 @@ _FLAGS = tuple(flag for flag in FLAGS if flag.key != "endpoint.url")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of `profile` but for the server."""
+    parser.usage = "aiperf-svc bench [flag ...]"
     parser.set_defaults(config=None)
     for title, flags in GROUPS.items():
         add_flags(parser, title, tuple(flag for flag in flags if flag in _FLAGS))

@@ -13,7 +13,12 @@ from aiperf_svc.cli.stacks import (
 )
 from aiperf_svc.domain.errors import ConfigError
 
+USAGE = "aiperf-svc profile --url URL --model NAME [flag ...]"
 DESCRIPTION = """Measure a server under load.
+
+  aiperf-svc profile -u localhost:8000 -m my-model --streaming --concurrency 50 --duration 60
+  aiperf-svc profile -u localhost:8000 -m my-model --streaming --request-rate 20 --duration 60
+  aiperf-svc profile --config run.yaml
 
 Every flag writes one key of a config; the whole config is saved beside the results and can be run
 again with --config. Without --request-count and --benchmark-duration the run ends after 10 requests
@@ -28,6 +33,7 @@ CLUSTER_ONLY = ("kubernetes_namespace", "kubeconfig", "context", "yes", "keep", 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The table of flags, and what is about this program."""
+    parser.usage = USAGE
     add_config_flag(parser)
     for title, flags in GROUPS.items():
         add_flags(parser, title, flags)

@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -72,12 +72,15 @@ def run(args: argparse.Namespace) -> int:
         if given is not None and given < 1:
             raise ConfigError(f"{name} {given}: expected a number from 1 on")
     block_size = args.isl_block_size or FORMATS[kind].block_size
-    with closing(TraceFile(kind, args.file, is_kept=False)) as trace:
-        described = summarise_trace(
-            limited(trace.rows(block_size), args.synthesis_max_isl, args.synthesis_max_osl),
-            block_size=block_size,
-            units_per_second=trace.format.units_per_second,
-        )
+    try:
+        with closing(TraceFile(kind, args.file, is_kept=False)) as trace:
+            described = summarise_trace(
+                limited(trace.rows(block_size), args.synthesis_max_isl, args.synthesis_max_osl),
+                block_size=block_size,
+                units_per_second=trace.format.units_per_second,
+            )
+    except DatasetError as error:
+        raise DatasetError(str(error).removeprefix("dataset.file: ")) from error
     if not described["requests"]:
         raise ConfigError(f"{args.file}: no requests; expected rows with tokens")
     if args.json:

@@ -70,10 +70,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     base: SideValue
     new: SideValue
     delta: float
-    """(new - base) / base. Of single runs with parts: of the means over the parts."""
+    """(new - base) / base."""
     low: float | None
     high: float | None
-    """95% interval of `delta`; None if it is not known."""
+    """95% interval of `delta`; None if it is not known. Of single runs: of the difference of the
+    means over their parts, so that `delta` can be outside."""
     p: float | None
     """Probability of such a difference between equal systems; of few runs, as far as their parts
     tell."""
@@ -274,7 +275,7 @@ def _row(
         gates=gates,
         base=SideValue(means[0], _half_width(base), len(values[0])),
         new=SideValue(means[1], _half_width(new), len(values[1])),
-        delta=share(means[1] - means[0], means[0]) if found is None else found.delta,
+        delta=share(means[1] - means[0], means[0]),
         low=None if found is None else found.low,
         high=None if found is None else found.high,
         p=p,
@@ -333,7 +334,7 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
         if max(map(len, values)) == 1:
             yield "? single runs: run-to-run noise unknown"
             if any(each.batches for side in values for each in side):
-                yield "the delta and interval of single runs are of the means over their parts"
+                yield "the interval of single runs is of the means over their parts"
         else:
             yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
     floor = FLOORS.get(key.stat, 0)

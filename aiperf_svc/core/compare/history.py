@@ -80,17 +80,17 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> History:
     """Return the series of a metric (`tag` or `tag:stat`, empty for the first of the headline),
-    with the changes that are larger than the tolerance.
+    with the changes that are larger than the tolerance. Runs that do not have it are left out,
+    those of other kinds among them.
 
     Raises Incomparable and ConfigError.
     """
-    kinds = {run.kind: run.folder for run in runs}
-    if len(kinds) > 1:
-        named = ", ".join(f"{folder} is a run of {kind}" for kind, folder in kinds.items())
-        raise Incomparable(f"runs of different kinds: {named}")
     ordered = sorted(runs, key=lambda run: (run.start_wall_ns, run.run_id))
+    if not metric:
+        _refuse_several_kinds(ordered)
     key = _key(ordered, metric)
     used = [run for run in ordered if run.is_usable and key in run.values]
+    _refuse_several_kinds(used)
     if not used:
         raise Incomparable(f"no run with a usable verdict has {key}")
     refuse_other_units(used, [key])
@@ -111,6 +111,17 @@ def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> Hi
             RunName(run.folder, run.run_id, run.label) for run in ordered if run not in used
         ),
     )
+
+
+def _refuse_several_kinds(runs: Sequence[MeasuredRun]) -> None:
+    kinds = {run.kind: run for run in runs}
+    if len(kinds) > 1:
+        named = "; ".join(
+            f"{run.folder} is one of {kind}"
+            + (f" (--metric {run.headline[0]})" if run.headline else "")
+            for kind, run in kinds.items()
+        )
+        raise Incomparable(f"runs of different kinds, name a metric of one of them: {named}")
 
 
 def change_points(values: Sequence[float]) -> dict[int, float]:

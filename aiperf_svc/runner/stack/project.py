@@ -157,7 +157,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or STACK_KEY not in (content.get("config") or {}):
         raise ConfigError(
             f"{path}: not a stack file: expected `config:` with {STACK_KEY}; a plain config runs "
-            "with `aiperf-svc profile --kubernetes --config FILE`"
+            "here with `aiperf-svc profile --config FILE`, and with --kubernetes on a cluster"
         )
     return content
 

@@ -158,6 +158,14 @@ def test_an_unclear_metric_is_explained(metric: str, said: str) -> None:
         history([measured("a", both)], metric, tolerance=0.05)
 
 
+def test_a_metric_that_one_kind_has_shows_the_runs_of_this_kind() -> None:
+    other = measured("o", {RowKey("speed"): RunValue(2.0)}, kind="iperf")
+    found = history([*series([1.0]), other], "speed", tolerance=0.05)
+    assert found.kind == "iperf"
+    assert [run.run_id for run in found.runs] == ["o"]
+    assert len(found.left_out) == 1
+
+
 def test_runs_of_different_kinds_and_no_usable_run_are_refused() -> None:
     mixed = [*series([1.0]), *side("b", [1.0], kind="iperf")]
     with pytest.raises(Incomparable, match="different kinds"):
