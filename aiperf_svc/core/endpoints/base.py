@@ -8,8 +8,10 @@ Bodies are rendered once, when the dataset is built. `parse_event` runs once per
 response, so responses are decoded into minimal structs (unknown fields are skipped, never built).
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +34,11 @@ one."""
 _LARGEST_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
+_READ_LIMIT = 16_384
+"""Bytes of a body that are searched for a message: a page in HTML can begin with long styles."""
+_HTML = re.compile(r"<(!doctype\s+html|html)\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<(script|style)\b.*?(</\1\s*>|$)|<!--.*?(-->|$)|<[^>]*>?", re.I | re.S)
+"""What a browser does not show: the code of scripts and styles, comments, tags."""
 """Most characters of an error message that are kept: enough to recognise it, small in every
 record."""
 
@@ -279,10 +286,16 @@ def error_message(body: bytes) -> str:
     one.
 
     Knows `{"error": …}`, `{"object": "error", "message": …}` (or `"type": "error"`) and
-    `{"detail": …}`; anything else is quoted from its beginning. Empty for an empty body.
+    `{"detail": …}`, and the text of a page in HTML; anything else is quoted from its beginning.
+    Empty for an empty body.
     """
     found = find_error(body)
-    return found or body[: 4 * _MESSAGE_LIMIT].decode("utf-8", "replace").strip()[:_MESSAGE_LIMIT]
+    if found:
+        return found
+    text = body[:_READ_LIMIT].decode("utf-8", "replace").strip()
+    if _HTML.match(text):
+        text = " ".join(unescape(_MARKUP.sub(" ", text)).split())
+    return text[:_MESSAGE_LIMIT]
 
 
 def find_error(body: bytes) -> str:

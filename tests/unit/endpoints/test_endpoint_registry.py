@@ -66,6 +66,12 @@ def test_harmless_extra_inputs_are_no_problem(endpoint: Endpoint) -> None:
         (b'{"status":"bad"}', '{"status":"bad"}'),
         (b"\xff\xfe", "\ufffd\ufffd"),
         (b"x" * 10_000, "x" * 500),
+        (
+            b"<!DOCTYPE html><html><head><title>502</title><style>a {}</style></head>"
+            b"<body><!-- x --><h1>Bad\n Gateway</h1> nginx &amp; co</body></html>",
+            "502 Bad Gateway nginx & co",
+        ),
+        (b"<html>" + b"<script " * 1_000, ""),
     ],
 )
 def test_the_message_of_a_bad_response_is_found_and_short(body: bytes, message: str) -> None:
