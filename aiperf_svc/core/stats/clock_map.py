@@ -33,7 +33,8 @@ class ClockMap:
         longest = max((some[-1].at_wall_ns - some[0].at_wall_ns for _, some in known), default=0)
         self._piece_ns = max(1, -(-longest // PIECES))
         grid = np.arange(PIECES + 1, dtype=np.int64) * self._piece_ns
-        size = 1 + max((rank for rank, _ in known), default=0)
+        # The last row has no offsets: it stands for all ranks above.
+        size = 2 + max((rank for rank, _ in known), default=0)
         self._begin_ns = np.zeros(size, dtype=np.int64)
         self._offsets_ns = np.zeros((size, PIECES + 1), dtype=np.int64)
         for rank, some in known:
@@ -49,7 +50,7 @@ class ClockMap:
         """Convert times of the workers' clocks to the timing manager's; 0 (no time) stays 0."""
         if self._is_identity:
             return wall_ns
-        rank = np.where(worker < len(self._offsets_ns), worker, 0)
+        rank = np.minimum(worker, len(self._offsets_ns) - 1)
         elapsed = np.maximum(wall_ns - self._begin_ns[rank], 0)
         piece = np.minimum(elapsed // self._piece_ns, PIECES - 1)
         before = self._offsets_ns[rank, piece]

@@ -72,6 +72,15 @@ def test_a_smooth_wander_is_mapped_closely() -> None:
     assert error <= clocks.uncertainty_ns < 0.1 * MS
 
 
+def test_a_worker_without_estimates_has_the_timing_managers_clock_whatever_its_rank() -> None:
+    clocks = ClockMap([(1, history(lambda _: 7 * SECOND, 10))])
+    ranks = np.array([0, 1, 2, 60_000], dtype=np.uint16)
+    mapped = clocks.to_timing(np.full(4, START), ranks)
+    assert (mapped - START).tolist() == [0, 7 * SECOND, 0, 0]
+    first = ClockMap([(0, history(lambda _: 7 * SECOND, 10))])
+    assert (first.to_timing(np.full(4, START), ranks) - START).tolist() == [7 * SECOND, 0, 0, 0]
+
+
 def test_workers_whose_clocks_are_a_day_apart_each_have_their_own_line() -> None:
     ahead = tuple(
         ClockEstimate(
