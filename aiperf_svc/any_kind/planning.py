@@ -153,13 +153,13 @@ def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, .
     search = config.experiment.search if config.experiment is not None else None
     if search is None or not isinstance(config, BenchmarkConfig):
         return tuple(configs)
-    from aiperf_svc.core.experiments.search_trials import longer
+    from aiperf_svc.core.experiments.search_trials import lengths
 
     short = (*configs, *(configs[-1] for _ in range(MOST_POINTS - len(configs))))
     if not search.most_longer:
         return short
     end = {key: span.end for key, span in search.ranges.items()}
-    confirming = trial_config(config, end | longer(config.load))
+    confirming = trial_config(config, end | lengths(config.load)[1])
     return (*short, *(confirming for _ in range(search.most_longer)))
 
 

@@ -12,6 +12,7 @@ from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.compare.history import History
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.runner.verdict_lines import print_text
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 
@@ -22,7 +23,7 @@ def print_comparison(comparison: Comparison, console: Console, *, is_short: bool
     for name, side in (("base", comparison.base), ("new", comparison.new)):
         runs = wording.run_count(side) if is_short else wording.runs(side)
         for text in (runs, *wording.left_out(side)):
-            console.print(f"{name:<4}  {text}", soft_wrap=True)
+            print_text(console, f"{name:<4}  {text}")
     console.print()
     if comparison.differences:
         table = _table("differs", ("base", "new"), justify="left")
@@ -35,7 +36,7 @@ def print_comparison(comparison: Comparison, console: Console, *, is_short: bool
     if comparison.shifts and not is_short:
         console.print(_shifts(comparison))
     for note in comparison.notes:
-        console.print(note, style="dim", soft_wrap=True)
+        print_text(console, note, style="dim")
     console.print(wording.conclusion(comparison), style="bold")
 
 
@@ -43,15 +44,15 @@ def print_comparisons(found: Comparisons, console: Console) -> None:
     """Print a comparison for each combination of parameters, and the count over all of them."""
     for each in found.groups:
         if each.name:
-            console.print(each.name, style="bold underline", soft_wrap=True)
+            print_text(console, each.name, style="bold underline")
         print_comparison(each, console, is_short=len(found.groups) > 1)
         if each.name:
             console.print()
     for text in wording.skipped(found):
-        console.print(text, style="yellow", soft_wrap=True)
+        print_text(console, text, style="yellow")
     if len(found.groups) > 1:
         names = f"all {len(found.groups)} combinations: {wording.conclusion(found)}"
-        console.print(names, style="bold", soft_wrap=True)
+        print_text(console, names, style="bold")
 
 
 def print_history(found: History, console: Console) -> None:
@@ -63,14 +64,14 @@ def print_history(found: History, console: Console) -> None:
     for line in history_views.text_plot(found, console.width):
         console.print(line, no_wrap=True)
     for line in history_views.left_out(found):
-        console.print(line, soft_wrap=True)
+        print_text(console, line)
     for change in found.changes:
         text = history_views.change_text(found, change)
-        console.print(Text(text, STYLES.get(change.word, "")), soft_wrap=True)
+        print_text(console, Text(text, STYLES.get(change.word, "")))
     keys = dict.fromkeys(key for run in found.runs for key in run.changed_keys)
     if keys:
         text = f"not the same in all runs: {one_line(', '.join(keys))}"
-        console.print(text, style="dim", soft_wrap=True)
+        print_text(console, text, style="dim")
     if not found.changes:
         limit = f"{found.tolerance * 100:.4g}%"
         console.print(f"no change beyond a tolerance of {limit} was found")

@@ -9,16 +9,24 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.runner.verdict_lines import print_text
 
 MEAN_WIDTH = 17
 """Columns of a mean with its interval."""
 LEAST_MEANS, MOST_MEANS = 2, 6
 SHOWN_LINES = 8
+POINT_WIDTH = 16
+"""Columns of a statistic of a search's point, with the space beside it."""
+DECIDED_WIDTH = 36
+"""Columns for what decided a point, at least, and for the columns beside it that are no
+statistics."""
+HELD = {True: "yes", False: "no", None: "?"}
 
 
 def print_experiment(
@@ -32,14 +40,56 @@ def print_experiment(
     """Everything about an experiment that is over; with `is_brief` its table and what is wrong."""
     console.print(f"{one_line(title)}: {words.counts(summary)}", style="bold")
     if search is not None:
-        for line in search.lines():
-            console.print(Text(line), soft_wrap=True)
+        for line in (f"{search.parameter} {search.result}", search.advice):
+            if line:
+                console.print(Text(line))
+        console.print(_points_table(summary, search, console.width))
     console.print(combinations_table(summary, console.width))
     if not is_brief:
-        _print_notes(summary, console)
+        _print_notes(summary, search, console)
     if search is None:  # which looks for loads that miss it
         _print_lines("SLO missed", words.missed(summary.missing_slo), console)
     _print_lines("left out", words.left_out(summary.left_out), console)
+
+
+def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) -> Table:
+    """Return the table of the values that a search tried, with as many statistics as the width has
+    room for."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    # A dotted key takes a line for each of its parts.
+    name = one_line(search.parameter).replace(".", ".\n")
+    table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("holds")
+    table.add_column("runs", justify="right")
+    names = dict.fromkeys(name for point in search.points for name in point.statistics)
+    room = width - max(map(len, name.splitlines())) - DECIDED_WIDTH
+    keys = {name: _key(name) for name in list(names)[: max(0, room // POINT_WIDTH)]}
+    keys = {name: key for name, key in keys.items() if key.tag in summary.metrics}
+    for key in keys.values():
+        _, unit = words.unit_of(summary, key)
+        title = Text(words.metric_name(summary, key))
+        title.append(f" ({unit})" if unit else "", "dim")
+        table.add_column(title, justify="right", width=POINT_WIDTH - 2)
+    table.add_column("decided by")
+    for point in search.points:
+        cells = []
+        for name, key in keys.items():
+            value, (divisor, _) = point.statistics.get(name), words.unit_of(summary, key)
+            cells.append("–" if value is None else words.number(value / divisor))
+        table.add_row(
+            f"{point.value:.6g}",
+            HELD[point.holds],
+            str(point.runs),
+            *cells,
+            one_line(point.reason),
+        )
+    return table
+
+
+def _key(name: str) -> RowKey:
+    """Return the key of a statistic of a search: `time_to_first_token:p99`, or a metric alone."""
+    tag, _, stat = name.partition(":")
+    return RowKey(tag, stat or "avg")
 
 
 def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -> None:
@@ -49,7 +99,7 @@ def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -
         console.print()
         text = path.read_text().rstrip()
         shown = text.partition("\n\n")[0] if is_brief else text
-        console.print(Text(shown), soft_wrap=True)
+        print_text(console, Text(shown))
 
 
 def combinations_table(summary: ExperimentSummary, width: int) -> Table:
@@ -84,7 +134,7 @@ def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     return table
 
 
-def _print_notes(summary: ExperimentSummary, console: Console) -> None:
+def _print_notes(summary: ExperimentSummary, search: SearchReport | None, console: Console) -> None:
     if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
         console.print("±: 95% interval of the mean over the repetitions", style="dim")
     found = front(summary)
@@ -93,19 +143,18 @@ def _print_notes(summary: ExperimentSummary, console: Console) -> None:
         console.print(
             f"*: no other combination is better in {up} and in {down} at once", style="dim"
         )
-    for each in best_of(summary)[:MOST_MEANS]:
+    for each in best_of(summary, search)[:MOST_MEANS]:
         divisor, unit = words.unit_of(summary, each.key)
-        console.print(
+        print_text(
+            console,
             f"Best {words.metric_name(summary, each.key)}: "
-            f"{words.mean_text(each.value, divisor)} {unit} at "
-            f"{words.parameters_text(each.combination.parameters)}",
-            soft_wrap=True,
+            f"{words.mean_text(each.value, divisor)} {unit} at {words.best_place_text(each)}",
         )
 
 
 def _print_lines(title: str, lines: list[str], console: Console) -> None:
     for line in lines[:SHOWN_LINES]:
-        console.print(Text(f"{title}: {line}", "yellow"), soft_wrap=True)
+        print_text(console, Text(f"{title}: {line}", "yellow"))
     if len(lines) > SHOWN_LINES:
         rest = len(lines) - SHOWN_LINES
         console.print(Text(f"{title}: {rest} more, see experiment.csv", "yellow"))

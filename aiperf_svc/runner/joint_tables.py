@@ -16,6 +16,7 @@ from aiperf_svc.core.results.joint_result import Joint, rows
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
 from aiperf_svc.runner.numbers import number
+from aiperf_svc.runner.verdict_lines import print_text
 
 
 def print_joint(joint: Joint, console: Console) -> None:
@@ -27,10 +28,10 @@ def print_joint(joint: Joint, console: Console) -> None:
         style = {"valid": "green", "degraded": "yellow"}.get(member.verdict or "", "bold red")
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
         line.append(one_line(words.outcome(member)), style)
-        console.print(line, soft_wrap=True)
+        print_text(console, line)
     for text in (words.start(joint), *joint.notes, words.how(joint)):
         if text:
-            console.print(text, style="dim", soft_wrap=True)
+            print_text(console, text, style="dim")
 
 
 def print_joint_experiment(joint: JointExperiment, folder: Path, console: Console) -> None:
@@ -50,11 +51,11 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
         style = "" if member.state == DONE else "bold red"
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
         line.append(one_line(words.end(member)), style)
-        console.print(line, soft_wrap=True)
+        print_text(console, line)
     how = words.HOW if joint.has_total else NO_RECORDS
     for text in (words.starts(joint), *joint.notes, how):
         if text:
-            console.print(text, style="dim", soft_wrap=True)
+            print_text(console, text, style="dim")
 
 
 def joint_table(joint: Joint) -> Table:

@@ -1,6 +1,7 @@
 """Prints the end of a run: tables for people, or one JSON object for programs."""
 
 import sys
+from io import StringIO
 
 import msgspec
 
@@ -19,8 +20,14 @@ def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
     from aiperf_svc.runner.tables import print_results
 
     stream = sys.stderr if options.json else sys.stdout
-    width = None if stream.isatty() else WIDTH
-    print_results(outcome, Console(file=stream, width=width, highlight=False, markup=False))
+    if stream.isatty():
+        print_results(outcome, Console(file=stream, highlight=False, markup=False))
+    else:
+        text = StringIO()
+        print_results(outcome, Console(file=text, width=WIDTH, highlight=False, markup=False))
+        # The lines of a table are padded to its width.
+        stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+        stream.flush()
     if options.json:
         print_json(outcome.as_json())
 

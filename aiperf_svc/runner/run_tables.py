@@ -13,7 +13,7 @@ from aiperf_svc.core.results.run_result import MetricResult, RunResult, StepTabl
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.runner.numbers import number
-from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_verdict
+from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
 
 SHOWN_TABLES = 2
 SHOWN_ROWS = 12
@@ -32,7 +32,7 @@ def print_run_result(result: dict[str, Any], console: Console) -> None:
     for table in run.tables[:SHOWN_TABLES]:
         title = f"{table.table.name.replace('_', ' ')}: {one_line(table.step)}"
         title += f" #{table.repetition}" if is_repeated else ""
-        console.print(Text(title, style="italic"), soft_wrap=True)
+        print_text(console, Text(title, style="italic"))
         console.print(_table(table))
     if len(run.tables) > SHOWN_TABLES:
         console.print(f"{len(run.tables) - SHOWN_TABLES} more tables in report.html", style="dim")
@@ -150,10 +150,10 @@ def _print_accounts(run: RunResult, console: Console) -> None:
     parts += [f"{found.lost:,} not run"] if found.lost else []
     retried = f"; {found.retried:,} attempts made again" if found.retried else ""
     line = f"\nSteps: {found.planned:,} planned = {' + '.join(parts)}{retried}"
-    console.print(line, soft_wrap=True)
+    print_text(console, line)
 
 
 def _print_facts(run: RunResult, console: Console) -> None:
     if run.facts:
         facts = ", ".join(f"{name} {text}" for name, text in run.facts.items())
-        console.print(Text(f"Facts: {one_line(facts)}"), soft_wrap=True)
+        print_text(console, Text(f"Facts: {one_line(facts)}"))

@@ -17,7 +17,7 @@ from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.runner.numbers import number
 from aiperf_svc.runner.outcome import RunOutcome, is_experiment, is_run_result, own_part
 from aiperf_svc.runner.run_tables import print_run_result
-from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_verdict
+from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
 
 WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
@@ -69,7 +69,9 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
     console.print(_title(summary), style="bold")
     if any("p50" in value for value in summary.values() if isinstance(value, dict)):
         console.print(_distributions(summary, console.width))
-    console.print(_scalars(summary))
+    in_two = _scalars(summary, columns=2)
+    needed = console.measure(in_two, options=console.options.update(max_width=WIDE)).maximum
+    console.print(in_two if needed <= console.width else _scalars(summary, columns=1))
     _print_tiers(own_part(summary).get("goodput_tiers", ()), console)
     _print_notes(summary, console)
     _print_groups(summary, console)
@@ -152,22 +154,21 @@ def _stat(found: dict[str, Any], stat: str) -> Text:
     return Text(f"{number(value)}{mark}", style="dim" if mark or value is None else "")
 
 
-def _scalars(summary: dict[str, Any]) -> Table:
-    """Metrics that are one number, two in a line."""
+def _scalars(summary: dict[str, Any], *, columns: int) -> Table:
+    """Metrics that are one number, so many in a line."""
     cells = [
         (Text.assemble(metric.name), Text(number(summary[metric.tag]["avg"])), metric.unit)
         for metric in METRICS
         if metric.in_table and metric.kind is Kind.SCALAR and metric.tag in summary
     ]
     table = Table.grid(padding=(0, 1))
-    for _ in range(2):
+    for _ in range(columns):
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(style="dim", no_wrap=True, min_width=14)
-    half = (len(cells) + 1) // 2
-    for row in range(half):
-        right = cells[half + row] if half + row < len(cells) else ("", "", "")
-        table.add_row(*cells[row], *right)
+    lines = -(-len(cells) // columns)
+    for line in range(lines):
+        table.add_row(*(part for cell in cells[line::lines] for part in cell))
     return table
 
 
@@ -202,10 +203,8 @@ def _print_notes(summary: dict[str, Any], console: Console) -> None:
     censored = [m for m in metrics if summary[m.tag].get("censored_share")]
     if censored:
         names = ", ".join(f"{m.name} {summary[m.tag]['censored_share']:.2%}" for m in censored)
-        console.print(
-            f"> lies beyond this; cut before their responses ended: {names}",
-            style="dim",
-            soft_wrap=True,
+        print_text(
+            console, f"> lies beyond this; cut before their responses ended: {names}", style="dim"
         )
 
 
@@ -246,14 +245,14 @@ def _print_accounts(accounts: dict[str, Any], console: Console) -> None:
     ]
     lost = f" + {number(accounts['records_lost'])} lost" if accounts["records_lost"] else ""
     retries = f" + {number(accounts['retries'])} sent again" if accounts.get("retries") else ""
-    console.print(
+    print_text(
+        console,
         f"\nAccounts: {number(accounts['issued'])} issued = {' + '.join(outcomes)}; "
         f"{number(accounts['requests_sent'])} requests sent = {number(accounts['records'])} "
         f"records{lost}{retries}",
-        soft_wrap=True,
     )
     for violation in accounts.get("violations", ()):
-        console.print(Text(f"  ✗ {one_line(violation)}", style="bold red"), soft_wrap=True)
+        print_text(console, Text(f"  ✗ {one_line(violation)}", style="bold red"))
 
 
 def _print_addresses(uses: Sequence[dict[str, Any]], console: Console) -> None:
@@ -279,19 +278,19 @@ def _print_hooks(calls: Sequence[dict[str, Any]], console: Console) -> None:
         text = Text(f"Called {one_line(call['text'])}: {number(call['took_ms'])} ms", style="dim")
         if call["problem"]:
             text.append(f"; it failed: {one_line(call['problem'])}", style="bold yellow")
-        console.print(text, soft_wrap=True)
+        print_text(console, text)
 
 
 def _print_proxy(endpoint: dict[str, Any], console: Console) -> None:
     if endpoint.get("proxy"):
         text = f"Proxy: requests went through {endpoint['proxy']}, which was measured too"
-        console.print(one_line(text), soft_wrap=True, markup=False)
+        print_text(console, one_line(text))
 
 
 def _print_tls(endpoint: dict[str, Any], console: Console) -> None:
     if endpoint.get("url", "").startswith("https:") and not endpoint["tls"]["verify"]:
         text = "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"
-        console.print(Text(text, style="bold yellow"), soft_wrap=True)
+        print_text(console, Text(text, style="bold yellow"))
 
 
 def _print_prompts(summary: dict[str, Any], console: Console) -> None:
@@ -304,10 +303,10 @@ def _print_prompts(summary: dict[str, Any], console: Console) -> None:
     if not used or (issued <= used and distinct in (None, entries)):
         return
     different = "" if distinct is None else f" ({number(distinct)} of them distinct)"
-    console.print(
+    print_text(
+        console,
         f"Prompts: {number(used)} of the dataset's {number(entries)} entries{different}, "
         f"each sent {issued / used:.3g} times on average",
-        soft_wrap=True,
     )
 
 
@@ -315,11 +314,10 @@ def _print_forced_length(ours: dict[str, Any], console: Console) -> None:
     """Print a note if the server refused forced output lengths."""
     asked = ours.get("topology", {}).get("dataset", {}).get("forced_output_length", {})
     if asked.get("finding") == "refused":
-        console.print(
+        print_text(
+            console,
             "Output length: before the load the server refused ignore_eos and min_tokens "
             f"({asked['said']}), so requests went without them",
-            soft_wrap=True,
-            markup=False,
         )
 
 
@@ -345,11 +343,9 @@ def _print_end(outcome: RunOutcome, console: Console) -> None:
     text = outcome.reason or ("" if outcome.summary else "nothing was measured")
     if text:
         prefix, style = ENDINGS.get(outcome.state, ("", "bold red"))
-        console.print(Text(f"{prefix}{lines(text)}", style=style), soft_wrap=True)
+        print_text(console, Text(f"{prefix}{lines(text)}", style=style))
     if outcome.artifact_error:
-        console.print(
-            Text(f"error: {lines(outcome.artifact_error)}", style="bold red"), soft_wrap=True
-        )
+        print_text(console, Text(f"error: {lines(outcome.artifact_error)}", style="bold red"))
     if outcome.artifacts is not None:
         report = outcome.artifacts / "report.html"
         where = report if report.is_file() else f"{outcome.artifacts}/"
@@ -362,4 +358,4 @@ def _print_end(outcome: RunOutcome, console: Console) -> None:
     if outcome.left:
         console.print(Text("Left behind:", style="bold red"))
         for each in outcome.left:
-            console.print(Text(f"  {one_line(each)}"), soft_wrap=True)
+            print_text(console, Text(f"  {one_line(each)}"))

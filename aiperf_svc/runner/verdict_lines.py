@@ -60,6 +60,11 @@ def print_verdict(
         console.print(indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
 
 
+def print_text(console: Console, text: str | Text, style: str | None = None) -> None:
+    """Print a line: between words a terminal breaks it, and in a file it stays whole."""
+    console.print(text, style=style, soft_wrap=not console.is_terminal, markup=False)
+
+
 def indented(text: Text, columns: int) -> Padding:
     """A text, all of whose lines begin so many columns to the right."""
     return Padding(text, (0, 0, 0, columns), expand=False)

@@ -14,6 +14,7 @@ import pytest
 from arro3.io import read_parquet
 from fake_folders import write_run, write_trials
 from in_one_loop import stack
+from msgspec.structs import replace
 
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.run_artifacts import write_run as write_tools_run
@@ -128,8 +129,9 @@ def write_an_experiment(folder: Path) -> None:
         is_client_bound=False, reason="", runs=1, confirmations=1,
     )  # fmt: skip
     search = SearchReport(
-        parameter="load.concurrency", unit="users", ending=Ending.BRACKETED, holds=1.0, breaks=2.0,
-        reason="", confirmations=1, precision=0.05, knee=None, points=(point,), trials=1,
+        parameter="load.concurrency", unit="users", ending=Ending.BRACKETED, holds=2.0, breaks=3.0,
+        reason="", confirmations=1, precision=0.05, is_narrowest=True, knee=None,
+        points=(point, replace(point, value=2.0)), trials=2,
     )  # fmt: skip
     write_experiment(folder, fake_run.config(), summarise([*outcomes, failed]), search)
 

@@ -25,6 +25,7 @@ from aiperf_svc.core.experiments.combinations import (
     TrialRow,
     t_quantile,
 )
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.foreign_text import csv_cell
@@ -82,7 +83,7 @@ def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
     return text.getvalue().encode()
 
 
-def render_sweep_json(summary: ExperimentSummary) -> bytes:
+def render_sweep_json(summary: ExperimentSummary, search: SearchReport | None = None) -> bytes:
     """Render profile_export_aiperf_sweep.json."""
     return (
         msgspec.json.encode(
@@ -100,7 +101,7 @@ def render_sweep_json(summary: ExperimentSummary) -> bytes:
                     for each in summary.combinations
                     if each.values
                 ],
-                "best_configurations": _best_configurations(summary),
+                "best_configurations": _best_configurations(summary, search),
                 "pareto_optimal": [each.parameters for each in _optimal(summary)],
             }
         )
@@ -108,7 +109,7 @@ def render_sweep_json(summary: ExperimentSummary) -> bytes:
     )
 
 
-def render_sweep_csv(summary: ExperimentSummary) -> bytes:
+def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = None) -> bytes:
     """Render profile_export_aiperf_sweep.csv: four tables with an empty line between them."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -122,7 +123,7 @@ def render_sweep_csv(summary: ExperimentSummary) -> bytes:
             writer.writerow((*cells, *_sweep_numbers(each, keys)))
     writer.writerow(())
     writer.writerow(("Best Configurations",))
-    best_ones = _best_configurations(summary)
+    best_ones = _best_configurations(summary, search)
     if best_ones:
         writer.writerow(("Configuration", *names, "Metric", "Unit"))
     for name, found in best_ones.items():
@@ -191,13 +192,13 @@ def _sweep_numbers(each: Combination, keys: Iterable[RowKey]) -> Iterable[str]:
         yield from (_number(found.get(stat), stat) for stat in SWEEP_STATS)
 
 
-def _best_configurations(summary: ExperimentSummary) -> dict[str, Any]:
+def _best_configurations(summary: ExperimentSummary, search: SearchReport | None) -> dict[str, Any]:
     found = _front(summary)
     if found is None:
         return {}
     chosen = {
-        "best_throughput": best(summary, found.throughput),
-        "best_latency_p99": best(summary, found.latency),
+        "best_throughput": best(summary, found.throughput, search),
+        "best_latency_p99": best(summary, found.latency, search),
     }
     return {
         name: {

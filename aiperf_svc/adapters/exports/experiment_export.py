@@ -82,12 +82,12 @@ def export(
     return {
         **_head(config),
         "search": None if search is None else _search(search),
-        **described(summary),
+        **described(summary, search),
         "config": config.model_dump(mode="json"),
     }
 
 
-def described(summary: ExperimentSummary) -> dict[str, Any]:
+def described(summary: ExperimentSummary, search: SearchReport | None = None) -> dict[str, Any]:
     """Return what is said of all trials together, and the trials, as a part of an object."""
     found = front(summary)
     return {
@@ -96,7 +96,7 @@ def described(summary: ExperimentSummary) -> dict[str, Any]:
             tag: {"name": info.name, "unit": info.unit, "better": info.better}
             for tag, info in summary.metrics.items()
         },
-        "best": [_best(each) for each in best_of(summary)],
+        "best": [_best(each) for each in best_of(summary, search)],
         "front": None if found is None else _front(found),
         "combinations": [_combination(each) for each in summary.combinations],
         "trials": [_trial(row) for row in summary.rows],
@@ -212,6 +212,7 @@ def _best(each: Best) -> dict[str, Any]:
         "metric": column_name(each.key),
         "parameters": each.combination.parameters,
         **_aggregate(each.value),
+        "overlaps": [rival.parameters for rival in each.rivals],
     }
 
 

@@ -51,7 +51,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
         _answer(search) if search is not None else "",
         _left_out(summary),
         _missed(summary) if search is None else "",
-        _best(summary),
+        _best(summary, search),
         layout.plots([plot for plot in plots if plot]),
         "<h2>Combinations</h2>",
         combinations(summary),
@@ -91,13 +91,13 @@ def _left_out(summary: ExperimentSummary) -> str:
     return f'<div class="verdict {tone}"><h2>{trials}</h2><ul>{items}</ul></div>'
 
 
-def _best(summary: ExperimentSummary) -> str:
+def _best(summary: ExperimentSummary, search: SearchReport | None) -> str:
     rows = []
-    for each in best_of(summary):
+    for each in best_of(summary, search):
         divisor, unit = words.unit_of(summary, each.key)
         name = escape(words.metric_name(summary, each.key))
         value = escape(f"{words.mean_text(each.value, divisor)} {unit}")
-        where = escape(words.parameters_text(each.combination.parameters))
+        where = escape(words.best_place_text(each))
         rows.append(f'<tr><th>{name}</th><td>{value}</td><td class="wide">{where}</td></tr>')
     return layout.table('<th>Best</th><th>Mean</th><th class="text">At</th>', rows)
 

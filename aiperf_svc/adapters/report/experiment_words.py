@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.choices import Best
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameters, TrialRow
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.readable import readable_unit
@@ -52,6 +53,18 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
         return shown
     size = abs(half / value.mean) * 100
     return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
+
+
+def best_place_text(best: Best) -> str:
+    """Say which combination is best, and what the experiment does not tell of it."""
+    text = parameters_text(best.combination.parameters)
+    if best.value.half_width is None:
+        text += " (one run, without an interval)"
+    names = [parameters_text(each.parameters) for each in best.rivals]
+    if names:
+        others = names[0] if len(names) == 1 else f"{len(names)} other combinations"
+        text += f"; not told apart from {others}: the intervals overlap"
+    return text
 
 
 def number(value: float) -> str:

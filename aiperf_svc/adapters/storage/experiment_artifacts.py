@@ -46,7 +46,7 @@ def write_experiment(
     write_atomically(
         folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
     )
-    _write_aggregates(folder, summary)
+    _write_aggregates(folder, summary, search)
     write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
 
 
@@ -82,7 +82,9 @@ def _summary_of(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:
+def _write_aggregates(
+    folder: Path, summary: ExperimentSummary, search: SearchReport | None
+) -> None:
     export = aiperf_sweep_export
     for name, of in zip(export.combination_names(summary), summary.combinations, strict=True):
         if not of.values or len(of.rows) == 1:
@@ -93,8 +95,8 @@ def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:
         write_file(stem.with_suffix(".csv"), partial(as_csv, summary, of))
     if summary.parameters:
         stem = folder / "sweep_aggregate" / "profile_export_aiperf_sweep"
-        write_file(stem.with_suffix(".json"), lambda: export.render_sweep_json(summary))
-        write_file(stem.with_suffix(".csv"), lambda: export.render_sweep_csv(summary))
+        write_file(stem.with_suffix(".json"), lambda: export.render_sweep_json(summary, search))
+        write_file(stem.with_suffix(".csv"), lambda: export.render_sweep_csv(summary, search))
 
 
 def write_links(folder: Path, folders: dict[int, str]) -> None:

@@ -1,11 +1,17 @@
 """What an experiment shows: which combination is best, and which are on the front of throughput
-against latency."""
+against latency.
+
+A combination that misses the SLO is not recommended: it is never the best of a value. Nor is one
+that a search has not found to hold. The means of repetitions have intervals. Where those of the
+best and of another overlap, the experiment does not tell which of the two is better.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
@@ -21,6 +27,8 @@ class Best:
     key: RowKey
     combination: Combination
     value: Aggregate
+    rivals: tuple[Combination, ...]
+    """The others whose intervals overlap with its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +43,39 @@ class Front:
     """Those on the front, by growing throughput."""
 
 
-def best_of(summary: ExperimentSummary) -> tuple[Best, ...]:
+def best_of(summary: ExperimentSummary, search: SearchReport | None = None) -> tuple[Best, ...]:
     """Return the best combination for each value of the headline that has a better direction."""
-    found = (best(summary, key) for key in summary.headline)
+    found = (best(summary, key, search) for key in summary.headline)
     return tuple(each for each in found if each is not None)
 
 
-def best(summary: ExperimentSummary, key: RowKey) -> Best | None:
-    """Return the best combination by one value; None without a direction, or if all
-    combinations have the same one."""
+def best(
+    summary: ExperimentSummary, key: RowKey, search: SearchReport | None = None
+) -> Best | None:
+    """Return the best combination by one value, of those that hold the SLO; None without a
+    direction, or if all of these have the same value."""
     better = summary.metrics[key.tag].better if key.tag in summary.metrics else ""
-    known = [each for each in summary.combinations if key in each.values]
+    known = [e for e in summary.combinations if key in e.values and _may_be_best(e, search)]
     if not better or len({each.values[key].mean for each in known}) < 2:
         return None
     chosen = (max if better == "higher" else min)(known, key=lambda each: each.values[key].mean)
-    return Best(key, chosen, chosen.values[key])
+    value = chosen.values[key]
+    others = (each for each in known if each is not chosen)
+    return Best(key, chosen, value, tuple(e for e in others if _overlap(e.values[key], value)))
+
+
+def _may_be_best(each: Combination, search: SearchReport | None) -> bool:
+    if search is not None:
+        value = each.parameters.get(search.parameter)
+        if not any(point.holds and point.value == value for point in search.points):
+            return False
+    counted = [row.measured for row in each.rows if not row.left_out]
+    return not any(one is not None and one.is_slo_held is False for one in counted)
+
+
+def _overlap(one: Aggregate, other: Aggregate) -> bool:
+    """True if two intervals overlap. A single run is a point."""
+    return abs(one.mean - other.mean) <= (one.half_width or 0.0) + (other.half_width or 0.0)
 
 
 def front(summary: ExperimentSummary, *, throughputs: Sequence[RowKey] = ()) -> Front | None:

@@ -14,12 +14,13 @@ from aiperf_svc.domain.metric_catalog import CATALOG
 
 CURVE = (
     "request_throughput:avg",
-    "output_token_throughput:avg",
     "time_to_first_token:p99",
     "inter_token_latency:p99",
     "request_latency:p99",
+    "output_token_throughput:avg",
 )
-"""Statistics that a search shows for each point, as far as a trial has them."""
+"""Statistics that a search shows for each point, as far as a trial has them. A narrow terminal has
+the first of them."""
 
 
 def searched_slo(search: Search, slo: Slo) -> Slo:

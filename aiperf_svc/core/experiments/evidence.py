@@ -46,7 +46,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
             return self.text
         if self.measured is None:
             return f"{self.name} has no value"
-        sign = {True: "<=", False: ">"} if self.bound == "max" else {True: ">=", False: "<"}
+        sign = {True: "≤", False: ">"} if self.bound == "max" else {True: "≥", False: "<"}
         is_within = (self.measured <= self.limit) is (self.bound == "max")
         is_within |= self.measured == self.limit
         unit = f" {self.unit}" if self.unit else ""

@@ -25,6 +25,9 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     """Longer runs that agree, on the side that has fewer of them."""
     precision: float
     """Greatest width of the bracket that was asked for."""
+    is_narrowest: bool
+    """True if there is no value to try between `holds` and `breaks`: whole numbers that are
+    neighbours, or a bracket as narrow as asked for."""
     knee: float | None
     """Where the isotonic curve of the share beyond the limit passes the allowed share; a value
     within the bracket that helps to plot, not the result."""
@@ -45,6 +48,9 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
             reason=upper.reason if upper else points[-1].reason if points else "",
             confirmations=min(sides, default=0),
             precision=space.precision,
+            is_narrowest=lower is not None
+            and upper is not None
+            and space.between(lower.value, upper.value) is None,
             knee=_knee(points),
             points=points,
             trials=sum(point.runs for point in points),
@@ -92,35 +98,20 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 return f"undecided ({self.reason}): the trials are too short to tell"
 
-    def lines(self) -> list[str]:
-        """Return the result, what limits it, and a table of the points."""
+    @property
+    def advice(self) -> str:
+        """What would make the result more exact; empty if nothing would."""
         width = self.width
-        found = [self.result]
-        if self.ending is Ending.BRACKETED and width is not None and width > self.precision * 1.001:
-            found.append(
-                f"the bracket is {width:.1%} wide, asked for {self.precision:.1%}: longer trials "
-                "would narrow it"
-            )
-        names = tuple(dict.fromkeys(name for point in self.points for name in point.statistics))
-        rows = [(self.parameter, "holds", "runs", *names, "")]
-        rows += [_row(point, names) for point in self.points]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]) - 1)]
-        for row in rows:
-            cells = [cell.rjust(size) for cell, size in zip(row, widths, strict=False)]
-            found.append("  ".join([*cells, row[-1]]).rstrip())
-        return found
+        if self.ending is not Ending.BRACKETED or self.is_narrowest or width is None:
+            return ""
+        return (
+            f"the bracket is {width:.1%} wide, asked for {self.precision:.1%}: longer trials "
+            "would narrow it"
+        )
 
     def _value(self, value: float | None) -> str:
         unit = "user" if value == 1 and self.unit == "users" else self.unit
         return f"{_short(value)} {unit}".rstrip()
-
-
-def _row(point: SearchPoint, names: Iterable[str]) -> tuple[str, ...]:
-    word = {True: "yes", False: "no", None: "?"}[point.holds]
-    values = (
-        f"{point.statistics[name]:.4g}" if name in point.statistics else "-" for name in names
-    )
-    return (_short(point.value), word, str(point.runs), *values, point.reason)
 
 
 def _knee(points: Iterable[SearchPoint]) -> float | None:

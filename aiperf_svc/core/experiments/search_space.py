@@ -28,6 +28,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     """Most longer runs of the search. What these do not decide stays undecided."""
     longer: dict[str, Any] = {}
     """Parameters that make a trial a longer run."""
+    usual: dict[str, Any] = {}
+    """What these parameters are in the other trials: the template's values."""
     unit: str = ""
     """`req/s`, `users`."""
 
@@ -70,4 +72,4 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     def parameters(self, value: float, *, is_longer: bool) -> dict[str, Any]:
         """Return the parameters of a trial at this value."""
         written = int(value) if value.is_integer() else value
-        return {self.parameter: written} | (self.longer if is_longer else {})
+        return {self.parameter: written} | (self.longer if is_longer else self.usual)

@@ -68,13 +68,14 @@ def search_machine(config: BenchmarkConfig) -> Search | MaximumSearch:
     assert config.experiment is not None
     search = config.experiment.search
     assert search is not None
-    spaces = [_space(search, key, span, config.load) for key, span in search.ranges.items()]
+    spaces = [_space(search, key, span) for key, span in search.ranges.items()]
     if search.maximize is not None:
         return MaximumSearch(spaces, search.maximize)
-    return Search(spaces[0])
+    usual, longer = lengths(config.load)
+    return Search(msgspec.structs.replace(spaces[0], usual=usual, longer=longer))
 
 
-def _space(search: SearchConfig, key: str, span: Span, load: Load) -> SearchSpace:
+def _space(search: SearchConfig, key: str, span: Span) -> SearchSpace:
     return SearchSpace(
         parameter=key,
         low=float(span.start),
@@ -83,19 +84,20 @@ def _space(search: SearchConfig, key: str, span: Span, load: Load) -> SearchSpac
         precision=search.precision,
         confirm=search.confirm,
         most_longer=search.most_longer,
-        longer=longer(load),
         unit=_UNITS.get(key, ""),
     )
 
 
-def longer(load: Load) -> dict[str, Any]:
-    """Return the parameters of a trial that is three times as long: by time if the load ends by
-    time, else by its number of requests. A trace that is replayed to its end cannot be longer."""
+def lengths(load: Load) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters of a usual trial and of one that is three times as long: by time if the
+    load ends by time, else by its number of requests. A trace that is replayed to its end cannot be
+    longer."""
     if load.duration:
-        return {"load.duration": f"{load.duration * LONGER / 1e9:g}s"}
+        usual, longer = (f"{load.duration * times / 1e9:g}s" for times in (1, LONGER))
+        return {"load.duration": usual}, {"load.duration": longer}
     if load.requests is None or load.rate_points:
-        return {}
-    return {"load.requests": load.requests * LONGER}
+        return {}, {}
+    return {"load.requests": load.requests}, {"load.requests": load.requests * LONGER}
 
 
 def _is_whole(key: str) -> bool:

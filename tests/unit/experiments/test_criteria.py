@@ -90,7 +90,7 @@ def test_a_percentile_of_a_trial(share: float, holds: bool | None) -> None:
     assert sum(evidence.counts) == 4_000
     assert abs(sum(evidence.totals) - 4_000 * share) < 30
     assert "time_to_first_token:p99" in found.statistics
-    sign = "<=" if evidence.is_met else ">"
+    sign = "≤" if evidence.is_met else ">"
     assert f" ms {sign} 50 ms" in str(evidence)
 
 

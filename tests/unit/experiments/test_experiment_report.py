@@ -10,6 +10,7 @@ from fake_trials import outcome, sweep
 from msgspec.structs import replace
 from rich.console import Console
 
+from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
 from aiperf_svc.adapters.report import experiment_charts as charts
 from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
@@ -145,10 +146,50 @@ def a_search() -> SearchReport:
         reason="p99 <b>64</b>",
         confirmations=3,
         precision=0.05,
+        is_narrowest=False,
         knee=40.0,
         points=tuple(points),
         trials=4,
     )
+
+
+def test_a_terminal_has_the_points_of_a_search_by_name_with_units_and_breaks_no_word() -> None:
+    summary = summarise(sweep({1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}))
+    for width in (80, 120):
+        text = StringIO()
+        terminal = Console(file=text, width=width, force_terminal=True, color_system=None)
+        print_experiment(summary, terminal, a_search())
+        lines = text.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        table = "\n".join(lines).partition("n  ")[0]
+        assert "Time to First" in table
+        assert "Token p99 (ms)" in table
+        assert re.search(r"\n +64  no +1 +640  p99 <b>64</b> *\n", table)
+        assert "time_to_first_token" not in "\n".join(lines)
+        assert "the bracket is 100.0% wide" in "\n".join(lines)
+
+
+def test_a_search_recommends_only_what_it_found_to_hold() -> None:
+    points = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (90.0, 700.0)}
+    summary = summarise(sweep(points))
+    text = StringIO()
+    print_experiment(summary, Console(file=text, width=140), a_search())
+    page = experiment_page.render(summary, CONFIG, a_search()).decode()
+    assert "Best Request Throughput: 20 requests/sec at load.concurrency=8" in text.getvalue()
+    assert "<th>Request Throughput</th><td>20 requests/sec</td>" in page
+    exported = experiment_export.export(summary, CONFIG, a_search())
+    assert exported["best"][0]["parameters"] == {"load.concurrency": 8}
+    swept = json.loads(aiperf_sweep_export.render_sweep_json(summary, a_search()))
+    assert swept["best_configurations"]["best_throughput"]["metric"] == 20.0
+
+
+def test_a_best_of_overlapping_intervals_says_so_and_a_single_run_has_none() -> None:
+    near = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (20.5, 700.0)}
+    text = printed(sweep(near, repetitions=3, step=1.0))
+    said = "at load.concurrency=64; not told apart from load.concurrency=8: the intervals overlap"
+    assert said in text
+    assert "6 ± 41% ms at load.concurrency=1; not told apart from load.concurrency=8" in text
+    assert "at load.concurrency=64 (one run, without an interval)\n" in printed(sweep(near))
 
 
 def test_a_search_has_its_answer_curve_and_path() -> None:

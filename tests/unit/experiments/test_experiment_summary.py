@@ -175,6 +175,24 @@ def test_a_single_combination_is_not_the_best_of_anything() -> None:
     assert best_of(summarise(sweep({1: (10.0, 5.0)}, repetitions=3))) == ()
 
 
+def test_what_misses_the_slo_is_the_best_of_nothing() -> None:
+    def slo(ok: bool) -> dict[str, Any]:
+        found = {"metric": "request_latency", "stat": "p99", "unit": "ms", "measured": 9.0}
+        ours = {
+            "verdict": "valid",
+            "cause": "",
+            "slo": [found | {"limit": 5.0, "ok": ok, "reason": ""}],
+        }
+        return {"aiperf_svc": ours}
+
+    outcomes = [
+        outcome(n, {"load.concurrency": n}, throughput=10.0 * n, ttft=5.0 + n, **slo(n < 3))
+        for n in (1, 2, 3)
+    ]
+    (best, _) = best_of(summarise(outcomes))
+    assert best.combination.parameters == {"load.concurrency": 2}
+
+
 def test_where_all_are_equal_none_is_the_best() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 2: (10.0, 6.0)}))
     assert [each.key for each in best_of(summary)] == [TTFT]

@@ -81,16 +81,32 @@ def test_the_steps_of_a_search_of_whole_users() -> None:
 def test_what_is_said_of_a_bracket() -> None:
     search = searched(low=100, high=800, precision=0.5)
     carry_out(search, 412)
-    lines = SearchReport.of(search).lines()
-    assert lines[0] == (
+    report = SearchReport.of(search)
+    assert report.result == (
         "holds 400 req/s, breaks at 566 (p99 TTFT 512 ms > 500 ms), 3 confirmations"
     )
-    assert lines[1].split() == ["load.request_rate", "holds", "runs", "request_throughput"]
-    assert lines[-1].split()[:4] == ["800", "no", "1", "-"]
-    report = SearchReport.of(search)
+    assert report.advice == ""
     assert report.knee is not None
     assert 400 < report.knee < 566
     assert msgspec.json.decode(msgspec.json.encode(report), type=SearchReport) == report
+
+
+def test_neighbouring_whole_numbers_are_not_called_too_wide() -> None:
+    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
+    carry_out(search, 4)
+    report = SearchReport.of(search)
+    assert (report.holds, report.breaks) == (4, 5)
+    assert report.advice == ""
+
+
+def test_a_bracket_around_what_cannot_be_decided_would_be_narrowed_by_longer_trials() -> None:
+    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
+    while (parameters := search.next()) is not None:
+        value = parameters["load.concurrency"]
+        search.add(parameters, HELD if value <= 8 else UNCLEAR if value < 12 else BROKEN)
+    assert SearchReport.of(search).advice == (
+        "the bracket is 50.0% wide, asked for 5.0%: longer trials would narrow it"
+    )
 
 
 def test_a_search_that_never_breaks_says_so_after_longer_runs() -> None:

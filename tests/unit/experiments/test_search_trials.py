@@ -31,6 +31,7 @@ def test_a_search_of_users_is_of_whole_numbers_and_three_times_as_long_to_confir
     assert isinstance(found, Search)
     assert (found.space.is_whole, found.space.unit) == (True, "users")
     assert found.space.longer == {"load.duration": "180s"}
+    assert found.space.usual == {"load.duration": "60s"}
     rate = machine({"parameter": "load.request_rate", "from": 1, "to": 64}, requests=500)
     assert isinstance(rate, Search)
     assert not rate.space.is_whole
@@ -39,6 +40,7 @@ def test_a_search_of_users_is_of_whole_numbers_and_three_times_as_long_to_confir
     )
     assert isinstance(counted, Search)
     assert counted.space.longer == {"load.requests": 1500}
+    assert counted.space.usual == {"load.requests": 500}
 
 
 def test_trials_are_numbered_and_a_client_that_is_the_limit_ends_the_range() -> None:
@@ -47,7 +49,7 @@ def test_trials_are_numbered_and_a_client_that_is_the_limit_ends_the_range() -> 
     trials = SearchTrials(found)
     first = trials.next()
     assert first is not None
-    assert (first.number, first.parameters) == (1, {"load.concurrency": 1})
+    assert (first.number, first.parameters) == (1, {"load.concurrency": 1, "load.duration": "60s"})
     trials.add(
         first, msgspec.to_builtins(TrialResult(evidence=(), is_client_bound=True, problem="x"))
     )

@@ -57,6 +57,16 @@ def test_single_numbers_are_beside_each_other(summary: dict[str, Any]) -> None:
     assert line.count("/sec") == 2
 
 
+def test_on_a_narrow_terminal_single_numbers_stand_below_each_other_and_none_is_cut(
+    summary: dict[str, Any],
+) -> None:
+    lines = printed(summary, width=80).splitlines()
+    assert not any("…" in line for line in lines)
+    throughput = next(x for x in lines if x.startswith("Request Throughput"))
+    assert throughput.split()[-1] == "requests/sec"
+    assert next(x for x in lines if x.startswith("Benchmark Duration")).split()[-1] == "sec"
+
+
 def test_percentiles_without_enough_requests_are_marked(summary: dict[str, Any]) -> None:
     metric = {**summary["request_latency"], "unreliable": ["p99"], "p99": 191.1}
     text = printed({**summary, "request_latency": metric})
