@@ -290,8 +290,8 @@ _SCALARS = (
         better=HIGHER),
     _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
         "completed within [end of ramp, stop] / its length; the stop is when the duration is over "
-        "or the last request starts, whichever is first", better=HIGHER, is_ours=True,
-        in_table=True),
+        "or the last request starts, whichever is first; absent if none completed then",
+        better=HIGHER, is_ours=True, in_table=True),
     _scalar("requested_rate", "Requested Rate", "requests/sec", "load.request_rate",
         source="config", is_ours=True),
     _scalar("achieved_rate", "Achieved Rate", "requests/sec", "requested_rate x rate_achievement",

@@ -15,7 +15,13 @@ from aiperf_svc.plan.topology import Topology
 from aiperf_svc.runner.experiment_lines import position, trial_line
 from aiperf_svc.runner.numbers import count, milliseconds, seconds
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.phase_progress import in_flight, is_loading, remaining_s, step_line
+from aiperf_svc.runner.phase_progress import (
+    in_flight,
+    is_loading,
+    main_error,
+    step_line,
+    time_left,
+)
 
 PLAIN_S = 2.0
 """Seconds between two lines of the plain display within one state."""
@@ -108,19 +114,18 @@ def plain_line(status: Status) -> str:
         return f"{line}: {extra}" if extra else line
     parts = [
         f"{status.completed:,}{_of(status.requested_requests)} completed",
-        count(status.errored, "error"),
+        count(status.errored, "error") + (f" ({text})" if (text := main_error(status)) else ""),
         *([f"{status.abandoned:,} abandoned"] if status.abandoned else []),
         f"{in_flight(status)} in flight",
-        f"{status.requests_per_s:,.1f} requests/s",
+        *([f"{status.requests_per_s:,.1f} requests/s"] if status.requests_per_s else []),
     ]
     if status.ttft_p50_ms is not None:
         first = f"{milliseconds(status.ttft_p50_ms)} / {milliseconds(status.ttft_p99_ms)}"
         parts.append(f"TTFT p50/p99 {first}")
     if status.workers_lost:
         parts.append(f"{count(status.workers_lost, 'worker')} lost")
-    left_s = remaining_s(status)
-    if left_s is not None:
-        parts.append(f"{seconds(left_s)} left")
+    if left := time_left(status):
+        parts.append(left)
     return f"{line}: {', '.join(parts)}"
 
 

@@ -16,9 +16,10 @@ from aiperf_svc.runner.numbers import milliseconds, seconds
 from aiperf_svc.runner.phase_progress import (
     in_flight,
     is_loading,
-    remaining_s,
+    main_error,
     share_done,
     step_line,
+    time_left,
 )
 
 STEPS = (
@@ -40,6 +41,7 @@ WORDS = {
 }
 """Name of each state on the screen."""
 WIDTH = 96
+BAR_WIDTH = 40
 INDENT = (0, 0, 0, 2)
 ROWS = 12
 """Most trials in the table of an experiment."""
@@ -93,6 +95,8 @@ class LiveDisplay:
             rows += [_bar(status), Text(f"  {one_line(step_line(status.steps))}")]
         elif is_loading(status):
             rows += [_bar(status), _numbers(status)]
+            if text := main_error(status):
+                rows.append(Text(f"  most errors: {text}", style="red"))
         if status.message or status.reason:
             said = one_line(status.message or status.reason)
             rows.append(Text(f"  {said}", style="yellow"))
@@ -165,14 +169,14 @@ def _cut(text: str) -> Text:
 
 
 def _bar(status: Status) -> RenderableType:
-    share, left_s = share_done(status), remaining_s(status)
+    share = share_done(status)
     row = Table.grid(padding=(0, 1))
     row.add_column(width=1)
-    row.add_column(width=52)
+    row.add_column(width=BAR_WIDTH)
     row.add_column(no_wrap=True)
-    label = f"{share:.0%}" if share is not None else ""
-    label += f", {seconds(left_s)} left" if left_s is not None else ""
-    bar = ProgressBar(total=1.0, completed=share or 0.0, width=52, complete_style="cyan")
+    facts = (f"{share:.0%}" if share is not None and share < 1 else "", time_left(status))
+    label = ", ".join(fact for fact in facts if fact)
+    bar = ProgressBar(total=1.0, completed=share or 0.0, width=BAR_WIDTH, complete_style="cyan")
     row.add_row("", bar, label)
     return row
 

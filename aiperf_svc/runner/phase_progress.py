@@ -1,6 +1,7 @@
 """Computes the progress of a run's phase from its status."""
 
 from aiperf_svc.adapters.results_api.status import Status, StepStatus
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.numbers import seconds
 
@@ -43,10 +44,31 @@ def remaining_s(status: Status) -> float | None:
         return None
     times = []
     if status.requested_requests and status.requests_per_s > 0:
-        times.append((status.requested_requests - _ended(status)) / status.requests_per_s)
+        # The rate is of those that completed.
+        ended = _ended(status)
+        left_s = (status.requested_requests - ended) / status.requests_per_s
+        times.append(left_s * status.completed / max(1, ended))
     if status.requested_duration_s:
         times.append(status.requested_duration_s - status.phase_elapsed_s)
     return max(0.0, min(times)) if times else None
+
+
+def time_left(status: Status) -> str:
+    """Return the time to the end of the phase; empty when it cannot be told. After the duration, it
+    is that of the requests in flight."""
+    duration_s = status.requested_duration_s
+    if is_loading(status) and duration_s and status.in_flight:
+        over_s = status.phase_elapsed_s - duration_s
+        if over_s >= 0:
+            most = seconds(max(0.0, status.grace_s - over_s))
+            return f"draining: {status.in_flight:,} in flight, at most {most}"
+    left_s = remaining_s(status)
+    return f"{seconds(left_s)} left" if left_s is not None else ""
+
+
+def main_error(status: Status) -> str:
+    """Return the text of the most frequent error; empty if there is none."""
+    return one_line(status.main_error) if status.errored else ""
 
 
 def step_line(steps: StepStatus) -> str:

@@ -154,7 +154,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 self._gaps.merge(delta)
         for sample in message.errors:
             self._add_error(sample)
-        self.progress.add(rows)
+        self.progress.add(rows, wall_ns())
         self._client_series.count(rows)
         if self._detector is not None:
             self._detector.add(rows)
@@ -195,6 +195,7 @@ class RecordsManager(ResultsService[RunProgress]):
                     self._last_arrival_mono_ns = mono_ns()
             case Service.TIMING_MANAGER if beat.phases:
                 self._phases = {report.phase: report for report in beat.phases}
+                self.progress.set_phases(beat.phases)
                 if self._detector is not None and Phase.PROFILING in self._phases:
                     self._detector.begin(self._phases[Phase.PROFILING].start_wall_ns)
             case Service.DATASET_MANAGER if beat.dataset is not None:
@@ -210,6 +211,8 @@ class RecordsManager(ResultsService[RunProgress]):
 
     def on_state(self, state: RunStatePublished) -> None:
         self.progress.set_state(state)
+        if state.state is RunState.PROFILING:
+            self._telemetry.read_now()
 
     async def _acknowledge(self) -> None:
         highest = self._ledger.highest()
@@ -221,7 +224,8 @@ class RecordsManager(ResultsService[RunProgress]):
         self.progress.set_client(self._client_series.load(wall_ns()))
         if self.state in (RunState.PROFILING, RunState.DRAINING):
             self._client_series.sample(wall_ns(), in_flight=self._in_flight())
-        self.progress.tick(mono_ns())
+        self.progress.set_errors(self._errors.values())
+        self.progress.tick(wall_ns())
         self._look_for_early_end()
         await self.repeat_requests()
 

@@ -6,7 +6,8 @@ numbered, so that a client can wait for the next change.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.control.control_intervals import batch_interval_s
 from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -22,7 +24,8 @@ from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
-from aiperf_svc.protocol.messages.reports import WorkerCounts
+from aiperf_svc.protocol.messages.records import ErrorSample
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 from aiperf_svc.protocol.records import Rows
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -30,10 +33,10 @@ from aiperf_svc.services.base import is_set_within
 
 RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
-UNCHANGED_NS = 2_000_000_000
-"""Time after which unchanged counts mean a standstill, and not a heartbeat that is still to
-come."""
-
+RATE_BIN_NS = 100_000_000
+RECORD_DELAY_NS = 500_000_000
+"""Time after which the record of a request that has ended is here, beside the time over which
+records are gathered: the rate is of the time before that."""
 
 Times = NDArray[np.int64]
 
@@ -70,7 +73,13 @@ class RunProgress:
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
         self._outcomes = {phase: np.zeros(len(Outcome), dtype=np.int64) for phase in Phase}
-        self._rate_points: deque[tuple[int, int]] = deque()
+        self._ends: Counter[int] = Counter()
+        """Completed requests of the present phase by the time at which they ended, in bins."""
+        self._begin_wall_ns = 0
+        """Start of the present phase; 0: not known yet."""
+        self._rate = 0.0
+        self._delay_ns = RECORD_DELAY_NS + round(batch_interval_s(topology.workers) * 1e9)
+        self._main_error = ""
         self._server = ServerLoad()
         self._client: ClientLoad | None = None
         self._verdict: str | None = None
@@ -81,15 +90,20 @@ class RunProgress:
 
     # --- what is known ---------------------------------------------------------------------------
 
-    def add(self, rows: Rows) -> None:
-        """Add finished requests."""
+    def add(self, rows: Rows, now_wall_ns: int) -> None:
+        """Add finished requests that have arrived now."""
         is_profiling = rows["phase"] == int(Phase.PROFILING)
         for phase, is_of_phase in ((Phase.WARMUP, ~is_profiling), (Phase.PROFILING, is_profiling)):
             codes = rows["outcome"][is_of_phase]
             self._outcomes[phase] += np.bincount(codes, minlength=len(Outcome))
         codes = rows["finish_reason"][is_profiling]
         self._finish_reasons += np.bincount(codes, minlength=len(FinishReason))
-        is_good = is_profiling & (rows["outcome"] == int(Outcome.COMPLETED))
+        is_completed = rows["outcome"] == int(Outcome.COMPLETED)
+        ends = rows["end_wall_ns"][is_completed & (rows["phase"] == int(self._phase))]
+        # Clocks of machines may be further apart, and records later.
+        ends = np.clip(ends, now_wall_ns - self._delay_ns, now_wall_ns)
+        self._ends.update((ends // RATE_BIN_NS).tolist())
+        is_good = is_profiling & is_completed
         # Columns, and of the newest only: to copy whole rows costs more than all else here.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
         if not len(starts):
@@ -132,11 +146,27 @@ class RunProgress:
             # A load that starts with others starts later than its state.
             wait_ns = max(0, state.start_wall_ns - time_ns())
             self._phase_mono_ns = monotonic_ns() + wait_ns
-            self._rate_points.clear()
+            self._ends.clear()
+            self._begin_wall_ns, self._rate, self._main_error = 0, 0.0, ""
         self._state, self._reason = state.state, state.reason
         self._exit_code = state.exit_code
         self._is_cancelling = state.is_cancelling
         self._note_change()
+
+    def set_phases(self, reports: tuple[PhaseReport, ...]) -> None:
+        """Set the times of the phases."""
+        if self._state not in (RunState.WARMUP, RunState.PROFILING):
+            return
+        for report in reports:
+            if report.phase is self._phase and report.start_wall_ns != self._begin_wall_ns:
+                self._begin_wall_ns = report.start_wall_ns
+                self._phase_mono_ns = monotonic_ns() + report.start_wall_ns - time_ns()
+
+    def set_errors(self, samples: Iterable[ErrorSample]) -> None:
+        """Set the errors so far."""
+        mine = [sample for sample in samples if sample.phase is self._phase]
+        if mine:
+            self._main_error = max(mine, key=lambda sample: sample.count).message
 
     def set_server(self, load: ServerLoad) -> None:
         """Set what the servers say of themselves."""
@@ -164,19 +194,22 @@ class RunProgress:
         self._is_settled = True
         self._note_change()
 
-    def tick(self, now_mono_ns: int) -> None:
-        """Update the rate of ended requests, twice a second, and wake the clients that wait."""
-        ended = self._ended()
-        if not ended:
-            # Before the first response there is no rate, only the time to the phase's start.
-            self._rate_points.clear()
-        last_mono_ns, last_ended = self._rate_points[-1] if self._rate_points else (0, -1)
-        # Counts come with heartbeats: between two of them nothing has changed and nothing is known.
-        if ended != last_ended or now_mono_ns - last_mono_ns > UNCHANGED_NS:
-            self._rate_points.append((now_mono_ns, ended))
-        while now_mono_ns - self._rate_points[0][0] > RATE_WINDOW_NS:
-            self._rate_points.popleft()
+    def tick(self, now_wall_ns: int) -> None:
+        """Update the rate of completed requests, twice a second, and wake the clients that wait."""
+        end = (now_wall_ns - self._delay_ns) // RATE_BIN_NS
+        begin = end - RATE_WINDOW_NS // RATE_BIN_NS
+        for bin_number in [each for each in self._ends if each < begin]:
+            del self._ends[bin_number]
+        length_ns = end * RATE_BIN_NS - max(begin * RATE_BIN_NS, self._begin_wall_ns)
+        self._rate = 0.0
+        if self._begin_wall_ns and length_ns > 0:
+            ended = sum(count for each, count in self._ends.items() if each < end)
+            self._rate = ended / (length_ns / 1e9)
         self._note_change()
+
+    @property
+    def _phase(self) -> Phase:
+        return Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
 
     @property
     def failure(self) -> str:
@@ -192,7 +225,7 @@ class RunProgress:
 
     def status(self) -> Status:
         """Return the current status."""
-        phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
+        phase = self._phase
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
         load, warmup = self._config.load, self._config.load.warmup
         limits = warmup if phase is Phase.WARMUP and warmup is not None else load
@@ -219,12 +252,14 @@ class RunProgress:
             phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
             requested_requests=limits.requests,
             requested_duration_s=limits.duration / 1e9 if limits.duration else None,
+            grace_s=self._config.endpoint.grace_ns(limits.grace_period) / 1e9,
             completed=int(outcomes[Outcome.COMPLETED]),
             errored=int(outcomes[Outcome.ERRORED]),
+            main_error=self._main_error,
             cancelled=sum(c.cancelled for c in counts),
             abandoned=sum(c.abandoned for c in counts),
             in_flight=sum(c.in_flight for c in counts),
-            requests_per_s=self._rate(),
+            requests_per_s=self._rate,
             ttft_p50_ms=ttft_p50_ms,
             ttft_p99_ms=ttft_p99_ms,
             latency_p50_ms=latency_p50_ms,
@@ -252,19 +287,6 @@ class RunProgress:
             finish_reasons=named_reasons(self._finish_reasons),
             exit_code=self._exit_code if self._state is RunState.FAILED else None,
         )
-
-    def _ended(self) -> int:
-        phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
-        counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
-        return sum(
-            c.completed + c.turns_completed + c.errored + c.cancelled + c.abandoned for c in counts
-        )
-
-    def _rate(self) -> float:
-        if len(self._rate_points) < 2:
-            return 0.0
-        (start, before), (end, after) = self._rate_points[0], self._rate_points[-1]
-        return max(0, after - before) / ((end - start) / 1e9) if end > start else 0.0
 
     def _note_change(self) -> None:
         self._number += 1

@@ -48,6 +48,7 @@ class TelemetryReader:
         self._sources = _sources(config)
         self._exporters = {url: each for each in config.telemetry.exporters for url in each.pages}
         self._stopping = asyncio.Event()
+        self._load_begins = asyncio.Event()
         self._replicas: list[list[SourceLog]] = []
         """The pages of each name of the target that has several addresses: of servers that have
         other names too, under those that are read."""
@@ -97,9 +98,15 @@ class TelemetryReader:
         """Wait until each page was read once, or could not be, within limits."""
         await is_set_within(self._started, FIRST_PAGES_S)
 
+    def read_now(self) -> None:
+        """Read every page before its interval is over: between the warmup, whose requests have all
+        ended, and the measured load, so that what the servers counted until now is left out."""
+        self._load_begins.set()
+
     async def stop(self) -> None:
         """Read every page for the last time, and end."""
         self._stopping.set()
+        self._load_begins.set()
         await is_set_within(self._ended, 2 * LAST_PAGE_S)
         self._is_over = True
 
@@ -146,6 +153,7 @@ class TelemetryReader:
         is_first = True
         while not self._stopping.is_set():
             began_ns = monotonic_ns()
+            next_read = self._stopping if self._load_begins.is_set() else self._load_begins
             await self._read(source, reader, client, TIMEOUT_S)
             if is_first:
                 is_first = False
@@ -155,7 +163,7 @@ class TelemetryReader:
             if source.is_guess and not source.has_pages:
                 return
             left_s = self._interval_s - (monotonic_ns() - began_ns) / 1e9
-            await is_set_within(self._stopping, max(0.0, left_s))
+            await is_set_within(next_read, max(0.0, left_s))
         await self._read(source, reader, client, LAST_PAGE_S)
 
     async def _read(

@@ -41,7 +41,8 @@ class Run:
         values |= {"phase": "profiling", "message": "", "dataset": {}, "verdict": "valid"}
         values |= {"requested_requests": None, "requested_duration_s": None}
         values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
-        values |= {"is_cancelling": self.is_cancelled, "artifact_error": "", "uploaded_to": ""}
+        values |= {"is_cancelling": self.is_cancelled, "artifact_error": ""}
+        values |= {"uploaded_to": "", "main_error": ""}
         values |= {"number": self.number, "state": state, "reason": self.reason, "exit_code": 3}
         values |= {"results_ready": is_final and state != "failed", "is_settled": is_final}
         return Status(**values)

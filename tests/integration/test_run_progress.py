@@ -4,12 +4,14 @@ from pathlib import Path
 from time import time_ns
 
 import numpy as np
+import pytest
 from controller_context import controller_context
 
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.events import RunStatePublished
-from aiperf_svc.protocol.messages.reports import WorkerCounts
-from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.protocol.messages.records import ErrorSample
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
+from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.run_progress import RunProgress
 
@@ -37,14 +39,72 @@ def test_the_time_of_a_load_that_starts_with_others_begins_with_the_load(tmp_pat
     assert 0 <= elapsed[1] < 3600
 
 
-def test_turns_of_conversations_that_go_on_are_ended_requests(tmp_path: Path) -> None:
+def completed(*ends_wall_ns: int, outcome: Outcome = Outcome.COMPLETED) -> Rows:
+    rows = np.zeros(len(ends_wall_ns), dtype=METRIC_DTYPE)
+    rows["phase"], rows["outcome"], rows["end_wall_ns"] = Phase.PROFILING, outcome, ends_wall_ns
+    return rows
+
+
+def loading(tmp_path: Path) -> tuple[RunProgress, int]:
+    """A run whose load begins, and the time at which it does."""
     context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
     progress = RunProgress(context.inference, context.topology)
-    for second, turns in enumerate((100, 300), start=1):
-        counts = WorkerCounts(Phase.PROFILING, completed=2, turns_completed=turns)
-        progress.set_counts("worker-0", (counts,))
-        progress.tick(second * 10**9)
-    assert progress.status().requests_per_s == 200.0
+    state = RunState.PROFILING
+    progress.set_state(RunStatePublished("run", "controller", 1, number=2, state=state))
+    begin_wall_ns = time_ns()
+    progress.set_phases((PhaseReport(Phase.PROFILING, begin_wall_ns),))
+    return progress, begin_wall_ns
+
+
+def test_the_rate_is_right_from_the_first_seconds_and_counts_completed_requests(
+    tmp_path: Path,
+) -> None:
+    progress, begin = loading(tmp_path)
+    rates = []
+    for ms in range(25, 10_001, 25):
+        now = begin + ms * 10**6
+        # 40 a second, of which records come half a second late, and twice as many failures.
+        if ms > 500:
+            ended = now - 500 * 10**6
+            progress.add(completed(ended), now)
+            progress.add(completed(ended, ended, outcome=Outcome.ERRORED), now)
+        if not ms % 500:
+            progress.tick(now)
+            rates.append(progress.status().requests_per_s)
+    assert rates[0] == 0, "not known yet"
+    assert rates[1:] == pytest.approx([40.0] * len(rates[1:]), rel=0.1)
+
+
+def test_the_rate_of_a_standstill_falls_to_nothing(tmp_path: Path) -> None:
+    progress, begin = loading(tmp_path)
+    progress.add(completed(*[begin + 10**8] * 20), begin + 2 * 10**8)
+    rates = []
+    for second in range(1, 8):
+        progress.tick(begin + second * 10**9)
+        rates.append(progress.status().requests_per_s)
+    assert rates[1:3] == pytest.approx([20 / 1.4, 20 / 2.4], rel=0.1)
+    assert rates[-1] == 0
+
+
+def test_clocks_of_machines_that_are_apart_do_not_shift_requests_out_of_the_rate(
+    tmp_path: Path,
+) -> None:
+    for off_s in (-3600, 3600):
+        progress, begin = loading(tmp_path)
+        for ms in range(100, 20_001, 100):
+            now = begin + ms * 10**6
+            progress.add(completed(now + off_s * 10**9), now)
+        progress.tick(now)
+        assert progress.status().requests_per_s == pytest.approx(10.0, rel=0.1)
+
+
+def test_the_most_frequent_error_of_the_phase_is_shown(tmp_path: Path) -> None:
+    progress, _ = loading(tmp_path)
+    assert progress.status().main_error == ""
+    samples = [(Phase.WARMUP, "of warmup", 9), (Phase.PROFILING, "rare", 1)]
+    samples.append((Phase.PROFILING, "Connection refused", 5))
+    progress.set_errors(ErrorSample(phase, 1, 0, text, n) for phase, text, n in samples)
+    assert progress.status().main_error == "Connection refused"
 
 
 def test_whole_responses_that_are_bad_are_shown_as_errors_while_the_load_is_on(
@@ -59,7 +119,7 @@ def test_whole_responses_that_are_bad_are_shown_as_errors_while_the_load_is_on(
     ):
         rows = np.zeros(len(outcomes), dtype=METRIC_DTYPE)
         rows["phase"], rows["outcome"] = phase, outcomes
-        progress.add(rows)
+        progress.add(rows, time_ns())
     status = progress.status()
     assert (status.completed, status.errored) == (3, 2)
     progress.set_state(RunStatePublished("run", "controller", 1, number=2, state=RunState.WARMUP))

@@ -360,6 +360,17 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     assert "metrics.om" in json.dumps(files)
 
 
+async def test_pages_are_read_between_warmup_and_load_whatever_their_interval(
+    tmp_path: Path,
+) -> None:
+    with server(tokens=3) as mock:
+        base = config(mock.url, concurrency=2, requests=20, warmup={"requests": 10})
+        async with stack(with_telemetry(base, interval="30s"), tmp_path) as run:
+            summary = await run.results()
+    (source,) = summary["aiperf_svc"]["system"]["sources"]
+    assert source["reads"] == 3, "before the warmup, before the load, after it"
+
+
 async def test_the_last_samples_of_a_run_are_the_totals_of_its_results(tmp_path: Path) -> None:
     # A worker takes a response whose events are no JSON for a whole one.
     with server(tokens=3, malformed_rate=0.3) as mock:

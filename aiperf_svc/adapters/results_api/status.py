@@ -82,7 +82,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     in_flight: int
     requests_per_s: float
-    """Rate over the last seconds."""
+    """Completed requests per second over the last seconds; 0: none, or not known yet."""
     ttft_p50_ms: float | None
     ttft_p99_ms: float | None
     latency_p50_ms: float | None
@@ -103,6 +103,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """True if the state is final and nothing will follow: results are ready or there are none."""
     exit_code: ExitCode | None = None
     """Kind of failure; None unless the state is `failed`."""
+    main_error: str = ""
+    """Text of the most frequent error; empty if there is none."""
+    grace_s: float = 0.0
+    """Longest time for which requests that are in flight after the duration may go on."""
     finish_reasons: dict[str, int] = {}
     """Number of requests of the profiling phase by finish reason."""
     abandoned: int = 0

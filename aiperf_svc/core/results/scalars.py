@@ -87,12 +87,12 @@ def _rates(values: dict[str, float], seconds: float) -> dict[str, float]:
 def steady_state_throughput(
     rows: PhaseRows, clocks: ClockMap, *, begin_ns: int, stop_ns: int
 ) -> float | None:
-    """Return the completed requests per second that ended within `[begin_ns, stop_ns)`; None for an
-    empty window."""
+    """Return the completed requests per second that ended within `[begin_ns, stop_ns)`; None if
+    there are none: a window that is shorter than a request has no rate."""
     if stop_ns <= begin_ns:
         return None
     inside = 0
     for chunk in rows.chunks(Population.COMPLETED):
         end = clocks.to_timing(chunk["end_wall_ns"], chunk["worker"])
         inside += int(np.count_nonzero((end >= begin_ns) & (end < stop_ns)))
-    return inside / ((stop_ns - begin_ns) / 1e9)
+    return inside / ((stop_ns - begin_ns) / 1e9) if inside else None

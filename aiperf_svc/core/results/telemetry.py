@@ -9,6 +9,7 @@ from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.sources import judge_source
+from aiperf_svc.core.verdict.check_result import Severity
 
 
 def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLog) -> Summary:
@@ -40,6 +41,7 @@ def _load_facts(summary: Summary) -> LoadFacts:
         ttft_mean_ms=summary.measured("time_to_first_token", "avg"),
         latency_ms=summary.measured("request_latency", "p50") or 0.0,
         requests=int(summary.scalars["request_count"]),
+        is_client_valid=summary.verdict.verdict is Severity.VALID,
         output_tokens=summary.scalars.get("total_output_tokens", 0.0),
     )
 

@@ -46,6 +46,8 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The median of the request latency."""
     requests: int = 0
     """Completed requests."""
+    is_client_valid: bool = True
+    """False if the client's lateness may be part of its times."""
     output_tokens: float = 0.0
     """Their output tokens; 0: not known."""
 
@@ -119,12 +121,16 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     if facts.ttft_mean_ms is None:
         return told("time_in_front", f"{text} requests")
     front = metrics["time_in_front_of_server"] = facts.ttft_mean_ms - server_ms
-    # Around the ends of the load, the pages count other requests than the client does.
-    taken = f"take {front:.4g} ms" if front > 0 else "take no time that can be told"
+    # Pages count other requests where others use the server, requests failed or no page was read
+    # between the warmup and the load.
+    is_same = round(found.count) == facts.requests
+    others, about = ("", "") if is_same else (f" of {facts.requests:,}", "about ")
+    taken = f"{about}{front:.4g} ms" if front > 0 else "no time that can be told"
+    late = "" if facts.is_client_valid else "; the client's own lateness may be part of it"
     return told(
         "time_in_front",
-        f"{text} requests, {facts.ttft_mean_ms:.4g} ms at the client: network and queues in front "
-        f"of the server {taken}",
+        f"{text} requests, {facts.ttft_mean_ms:.4g} ms at the client{others}: network and queues "
+        f"in front of the server take {taken}{late}",
     )
 
 

@@ -233,6 +233,11 @@ def test_the_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> 
     assert (max(b.uncertain_share for b in bounds) > GAP_SHIFT) == (held_ms > 1)
 
 
+def test_a_load_that_ends_before_any_response_has_no_steady_rate() -> None:
+    rows = np.concatenate([fake_run.request(start_ms=ms, ttft_ms=20) for ms in range(3)])
+    assert "steady_state_request_throughput" not in results(rows).scalars
+
+
 def test_steady_state_begins_after_the_ramp_and_ends_at_the_stop() -> None:
     rows = np.concatenate(
         [fake_run.request(start_ms=100 * i, ttft_ms=100, tokens=1) for i in range(30)]

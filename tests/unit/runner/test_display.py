@@ -22,7 +22,13 @@ def status(**fields: Any) -> Status:
     values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
     values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
     values |= {"requested_requests": None, "requested_duration_s": None, "dataset": {}}
-    values |= {"is_cancelling": False, "artifact_error": "", "verdict": None, "steps": None}
+    values |= {
+        "is_cancelling": False,
+        "artifact_error": "",
+        "main_error": "",
+        "verdict": None,
+        "steps": None,
+    }
     values |= {"experiment": None, "server_running": None, "server_waiting": None}
     return Status(**{**values, **fields})
 
@@ -99,6 +105,37 @@ def test_a_plain_line_has_the_counts() -> None:
         "  4.2 s  profiling: 1,500 of 2,000 completed, 1 error, 20 in flight, 113.4 requests/s, "
         "TTFT p50/p99 20.4 ms / 1.50 s, 1 worker lost, 4.4 s left"
     )
+
+
+def test_errors_are_shown_with_the_text_of_the_most_frequent_one() -> None:
+    refused = "cannot connect to http://127.0.0.1:1: Connection refused"
+    now = status(errored=5, main_error=refused)
+    assert f"5 errors ({refused}), " in plain_line(now)
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    display = LiveDisplay("bench", TOPOLOGY, console)
+    with console.capture() as capture:
+        console.print(display._drawn(now))
+    display.close()
+    assert f"most errors: {refused}" in capture.get()
+
+
+def test_after_the_duration_the_wait_for_requests_in_flight_is_shown_with_its_end() -> None:
+    now = status(requested_duration_s=6.0, phase_elapsed_s=8.0, in_flight=5, grace_s=30.0)
+    draining = "draining: 5 in flight, at most 28.0 s"
+    assert plain_line(now).endswith(draining)
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    display = LiveDisplay("bench", TOPOLOGY, console)
+    with console.capture() as capture:
+        console.print(display._drawn(now))
+    display.close()
+    assert draining in capture.get()
+    ended = status(requested_duration_s=6.0, phase_elapsed_s=8.0, grace_s=30.0)
+    assert plain_line(ended).endswith("0.0 s left")
+
+
+def test_the_time_left_counts_requests_that_fail_and_the_rate_those_that_complete() -> None:
+    half = status(requested_requests=40, completed=10, errored=10, requests_per_s=5.0)
+    assert remaining_s(half) == 2.0
 
 
 def test_a_plain_line_says_what_the_run_waits_for() -> None:

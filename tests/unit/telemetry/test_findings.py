@@ -75,12 +75,26 @@ def test_replicas_run_the_load_together() -> None:
 
 def test_the_time_in_front_of_the_server_is_the_difference_of_the_means() -> None:
     log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
-    report = judged(log, ttft_mean_ms=230.0)
+    report = judged(log, ttft_mean_ms=230.0, requests=20)
     assert report.metrics["server_time_to_first_token"] == pytest.approx(200.0)
     assert report.metrics["time_in_front_of_server"] == pytest.approx(30.0)
     assert check(report, "time_in_front").text.endswith("take 30 ms")
     none = judged(log, ttft_mean_ms=199.0)
     assert check(none, "time_in_front").text.endswith("take no time that can be told")
+
+
+def test_a_mean_over_other_requests_than_the_client_s_is_compared_with_about() -> None:
+    log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
+    text = check(judged(log, ttft_mean_ms=230.0, requests=18), "time_in_front").text
+    assert "200 ms of 20 requests, 230 ms at the client of 18:" in text
+    assert text.endswith("take about 30 ms")
+
+
+def test_lateness_of_a_client_that_did_not_keep_up_is_not_blamed_on_the_network_alone() -> None:
+    log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
+    report = judged(log, ttft_mean_ms=230.0, requests=20, is_client_valid=False)
+    text = check(report, "time_in_front").text
+    assert text.endswith("take 30 ms; the client's own lateness may be part of it")
 
 
 def test_preemptions_and_a_full_cache_under_load_degrade_and_those_before_do_not() -> None:
