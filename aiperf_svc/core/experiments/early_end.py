@@ -23,6 +23,7 @@ from aiperf_svc.core.results.objective_batches import (
 )
 from aiperf_svc.core.results.summary import EarlyEnd
 from aiperf_svc.core.stats.batches import BATCHES
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Phase
@@ -56,7 +57,8 @@ class EarlyEndDetector:
             return
         columns = {name: rows[name] for name in METRIC_DTYPE.names or ()}
         phase = PhaseRows(columns, phase=Phase.PROFILING)
-        new = batches_between(phase, self._slo, self._begin_ns, self._end_ns)
+        # By the workers' own clocks: a batch is long compared with what they differ by.
+        new = batches_between(phase, ClockMap(), self._slo, self._begin_ns, self._end_ns)
         self._found = tuple(map(_sum, self._found, new)) if self._found else new
 
     def early_end(self) -> EarlyEnd | None:

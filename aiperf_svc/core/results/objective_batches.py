@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, of_patient_clients
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES
@@ -40,34 +41,34 @@ class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def objective_batches(
-    rows: PhaseRows, slo: Slo, window: LoadWindow
+    rows: PhaseRows, clocks: ClockMap, slo: Slo, window: LoadWindow
 ) -> tuple[ObjectiveBatches, ...]:
     """Return the batches of every objective on a percentile or average of requests, and of the
     goodput. A batch has the requests that were due in its time; an objective with too few of them
     in a batch is left out."""
     begin, end = window.steady_ns, window.stop_ns
     if not end:
-        dues = [int(chunk["due_wall_ns"].max()) for chunk in rows.chunks()]
+        dues = [int(_due(chunk, clocks).max()) for chunk in rows.chunks()]
         end = max(dues, default=begin) + 1
-    found = batches_between(rows, slo, begin, end)
+    found = batches_between(rows, clocks, slo, begin, end)
     return tuple(each for each in found if min(each.counts) >= LEAST_IN_BATCH)
 
 
 def batches_between(
-    rows: PhaseRows, slo: Slo, begin: int, end: int
+    rows: PhaseRows, clocks: ClockMap, slo: Slo, begin: int, end: int
 ) -> tuple[ObjectiveBatches, ...]:
-    """Return the batches of the time from `begin` to `end`, however few requests they have. They
-    are the same objectives in the same order whatever the rows are."""
+    """Return the batches of the time from `begin` to `end` of the timing manager, however few
+    requests they have. They are the same objectives in the same order whatever the rows are."""
     if end <= begin:
         return ()
     found = [
-        _of_objective(rows, objective, bound, begin, end)
+        _of_objective(rows, clocks, objective, bound, begin, end)
         for objective in slo.objectives
         for bound in ("max", "min")
         if getattr(objective, bound) is not None
     ]
     if slo.goodput:
-        found.append(_of_goodput(rows, slo, begin, end))
+        found.append(_of_goodput(rows, clocks, slo, begin, end))
     return tuple(each for each in found if each)
 
 
@@ -80,7 +81,7 @@ def allowed_share(stat: str, bound: str) -> float | None:
 
 
 def _of_objective(
-    rows: PhaseRows, objective: Objective, bound: str, begin: int, end: int
+    rows: PhaseRows, clocks: ClockMap, objective: Objective, bound: str, begin: int, end: int
 ) -> ObjectiveBatches | None:
     metric, stat = CATALOG[objective.metric], objective.stat
     if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
@@ -91,7 +92,7 @@ def _of_objective(
         chunk = every if metric.population is Population.SENT else of_patient_clients(every)
         values = _values(metric, chunk)
         known = ~np.isnan(values)
-        values, batch = values[known], _batch(chunk, begin, end)[known]
+        values, batch = values[known], _batch(_due(chunk, clocks), begin, end)[known]
         inside = batch >= 0
         values, batch = values[inside], batch[inside]
         if stat != "avg":
@@ -101,12 +102,14 @@ def _of_objective(
     return _made(metric.tag, stat, bound, limit, counts, totals)
 
 
-def _of_goodput(rows: PhaseRows, slo: Slo, begin: int, end: int) -> ObjectiveBatches:
+def _of_goodput(
+    rows: PhaseRows, clocks: ClockMap, slo: Slo, begin: int, end: int
+) -> ObjectiveBatches:
     counts, bad = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(Population.DUE):
         chunk = of_patient_clients(every)
         good = is_good(chunk, slo.goodput) & (chunk["outcome"] == Outcome.COMPLETED)
-        batch = _batch(chunk, begin, end)
+        batch = _batch(_due(chunk, clocks), begin, end)
         inside = batch >= 0
         counts += np.bincount(batch[inside], minlength=BATCHES)
         bad += np.bincount(batch[inside], weights=~good[inside], minlength=BATCHES)
@@ -124,10 +127,14 @@ def _values(metric: Metric, chunk: Chunk) -> Floats:
     return values
 
 
-def _batch(chunk: Chunk, begin: int, end: int) -> NDArray[np.int64]:
-    """Return the batch in which each request was due; -1 for the ramp and after the end."""
-    since = chunk["due_wall_ns"] - begin
-    batch: NDArray[np.int64] = since * BATCHES // (end - begin)
+def _due(chunk: Chunk, clocks: ClockMap) -> NDArray[np.int64]:
+    """Return the due times by the timing manager's clock."""
+    return clocks.to_timing(chunk["due_wall_ns"], chunk["worker"])
+
+
+def _batch(due: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:
+    """Return the batch of each request; -1 for the ramp and after the end."""
+    batch: NDArray[np.int64] = (due - begin) * BATCHES // (end - begin)
     return np.where((batch < 0) | (batch >= BATCHES), -1, batch)
 
 

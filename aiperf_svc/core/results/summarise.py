@@ -113,12 +113,14 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     measured = {tag: metric.distribution for tag, metric in metrics.items()}
     objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
     early = context.early_end
-    batches = early.batches if early else objective_batches(rows, context.config.slo, window)
+    batches = (
+        early.batches if early else objective_batches(rows, clocks, context.config.slo, window)
+    )
     due = failures.due - (totals.to_abandon - totals.abandoned)
     return replace(
         summary,
         objectives=objectives,
-        objective_batches=batches,
+        objective_batches=context.early_end.batches if context.early_end else batches,
         goodput_tiers=slo.judge_tiers(
             context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),

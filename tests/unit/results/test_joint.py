@@ -5,10 +5,11 @@ import fake_run
 import numpy as np
 import pytest
 
-from aiperf_svc.core.results.joint import Part, add_up_parts, common_interval_ns, spread_ns
+from aiperf_svc.core.results.joint import ADDED, Part, add_up_parts, common_interval_ns, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows, worst
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Rows
 
@@ -56,6 +57,12 @@ def test_counts_are_the_sums_of_all_runs(fast: Rows, slow: Rows) -> None:
     for tag in ("request_count", "completed_request_count", "total_isl", "total_osl"):
         assert total.scalars[tag] == parts[0].scalars[tag] + parts[1].scalars[tag]
     assert total.scalars["request_count"] > 3_000
+
+
+def test_every_count_of_requests_or_tokens_has_a_total() -> None:
+    counts = {m.tag for m in METRICS if m.kind is Kind.SCALAR and m.unit in ("requests", "tokens")}
+    # The largest number in flight at once is no sum.
+    assert counts - {"max_concurrency"} == set(ADDED) - {"requested_rate"}
 
 
 def test_percentiles_are_those_of_all_requests_and_no_average(fast: Rows, slow: Rows) -> None:

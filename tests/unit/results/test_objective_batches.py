@@ -8,8 +8,10 @@ from fake_run import START_NS
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.objective_batches import batches_between
+from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Flag, Rows
 
 S = 10**9
@@ -37,7 +39,7 @@ def test_what_is_beyond_a_limit_are_its_values_and_what_was_cut_before_it_had_on
 ) -> None:
     rows = PhaseRows(fake_run.columns_of(served()), phase=Phase.PROFILING)
     slo = Slo(objectives=(Objective(metric=tag, stat="p90", max=limit_ms),))
-    (found,) = batches_between(rows, slo, START_NS, START_NS + 10 * S)
+    (found,) = batches_between(rows, ClockMap(), slo, START_NS, START_NS + 10 * S)
     measured = distributions(rows, unsent_without_row=0)[tag].distribution
     assert measured.censored == censored
     assert sum(found.counts) == measured.count + measured.censored
@@ -45,3 +47,24 @@ def test_what_is_beyond_a_limit_are_its_values_and_what_was_cut_before_it_had_on
     assert beyond >= censored
     p90 = measured.stats["p90"]
     assert (p90 is not None and p90 <= limit_ms) == (beyond <= 0.1 * sum(found.counts))
+
+
+def test_a_request_is_in_the_batch_of_its_due_time_whatever_its_workers_clock() -> None:
+    slo = Slo(objectives=(Objective(metric="time_to_first_token", stat="p90", max=60.0),))
+    rows, hour = served(), 3600 * S
+    away = rows.copy()
+    second = np.arange(len(away)) % 2 == 1
+    away["worker"][second] = 1
+    for name in away.dtype.names or ():
+        if name.endswith("_wall_ns"):
+            away[name][second] += np.where(away[name][second] != 0, hour, 0)
+    at_hour = ClockEstimate(at_wall_ns=START_NS + hour, offset_ns=-hour, uncertainty_ns=0)
+    found = [
+        batches_between(
+            PhaseRows(fake_run.columns_of(some), phase=Phase.PROFILING),
+            clocks, slo, START_NS, START_NS + 10 * S,
+        )
+        for some, clocks in ((rows, ClockMap()), (away, ClockMap([(1, [at_hour])])))
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert min(found[0][0].counts) > 0
