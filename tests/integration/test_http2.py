@@ -7,8 +7,11 @@ from time import time_ns
 
 import pytest
 from client_bench import LENGTH, WAIT_S, bench, responses
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.settings import SettingCodes
+from h2.events import DataReceived
+from h2.settings import SettingCodes, Settings
 from http2_server import SSE, Peer, http2
 
 from aiperf_svc.adapters.inference.hook_requests import call
@@ -151,6 +154,34 @@ async def test_a_request_is_sent_when_its_last_part_is() -> None:
         request = b.sent.ends[0][1]
         assert request.start_wall_ns < request.sent_wall_ns
         assert request.ack_wall_ns > last[0] > request.start_wall_ns
+
+
+async def test_a_response_that_does_not_wait_for_the_request_does_not_make_it_sent_later() -> None:
+    window = 1_000
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        h2.local_settings = Settings(
+            client=False, initial_values={SettingCodes.INITIAL_WINDOW_SIZE: window}
+        )
+        h2.initiate_connection()
+        peer = Peer(h2, reader, writer, stream=1)
+        await peer.flush()
+        received = 0
+        while received < window:
+            events = h2.receive_data(await reader.read(65_536))
+            received += sum(len(e.data) for e in events if isinstance(e, DataReceived))
+            await peer.flush()
+        await peer.head(JSON)
+        await peer.ping()
+        await peer.data(b"hello", end=True)
+
+    async with bench(script, http2=True) as b:
+        b.send(body=b"x" * 70_000)
+        await b.sent.wait_for(1)
+        outcome, request = b.sent.ends[0]
+        assert outcome is Outcome.COMPLETED
+        assert request.sent_wall_ns < request.ack_wall_ns
 
 
 async def test_headers_trailers_padding_and_interim_responses_are_understood() -> None:

@@ -193,9 +193,9 @@ class RequestWriter:
 
     def send_pending(self, conn: Connection, tls: Stream) -> None:
         """Send what a read has called for, such as a further part of the request."""
-        is_sending = tls.is_sending
+        was_sending = tls.is_sending
         self._send_encrypted(conn, tls)
-        if is_sending and conn.request is not None:
+        if was_sending and not tls.is_sending and conn.request is not None:
             conn.request.sent_wall_ns = time_ns()
 
     def _send_encrypted(self, conn: Connection, tls: Stream) -> None:
