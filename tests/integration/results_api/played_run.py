@@ -19,7 +19,14 @@ LARGE = bytes(range(256)) * 4096
 def make_status(**fields: Any) -> Status:
     values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
     values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
-    values |= {"artifact_error": "", "uploaded_to": "", "verdict": None, "dataset": {}, "number": 1}
+    values |= {
+        "artifact_error": "",
+        "main_error": "",
+        "uploaded_to": "",
+        "verdict": None,
+        "dataset": {},
+        "number": 1,
+    }
     values |= {"finish_reasons": {}, "steps": None, "experiment": None, "client": None}
     values |= {"is_cancelling": False, "results_ready": False, "is_settled": False}
     return Status(**{**values, **fields})
