@@ -266,6 +266,39 @@ def in_flight(rows: list[Row], begin_ns: int, stop_ns: int) -> dict[str, float]:
     return {"avg": area / (stop_ns - begin_ns), "max": most}
 
 
+def scenario_series(rows: list[Row], *, is_scheduled: bool) -> dict[str, list[float]]:
+    """Latency, TTFT and TPOT of every request in ns, sorted, infinite without a response; from the
+    due time in a scenario with a schedule."""
+    found: dict[str, list[float]] = {"latency": [], "ttft": [], "tpot": []}
+    for row in rows:
+        begin = row["due_wall_ns" if is_scheduled else "start_wall_ns"]
+        if row["outcome"] != COMPLETED:
+            for values in found.values():
+                values.append(math.inf)
+            continue
+        latency = (row["last_token_wall_ns"] or row["end_wall_ns"]) - begin
+        found["latency"].append(latency)
+        if row["first_token_wall_ns"]:
+            ttft = row["first_token_wall_ns"] - begin
+            found["ttft"].append(ttft)
+            if row["output_tokens"] > 1:
+                found["tpot"].append((latency - ttft) / (row["output_tokens"] - 1))
+    return {name: sorted(values) for name, values in found.items()}
+
+
+def early_stopping_estimate(ordered: list[float], share: float) -> float | None:
+    """The value below which all but `t` lie, for the greatest `t` that proves the percentile with
+    a confidence of 99%: the chance of `t` or fewer values beyond it is below 1%, by the sum of the
+    binomial distribution."""
+    count, most, chance = len(ordered), 0, share ** len(ordered)
+    for beyond in range(1, count):
+        chance += math.comb(count, beyond) * (1 - share) ** beyond * share ** (count - beyond)
+        if chance >= 0.01:
+            break
+        most = beyond
+    return ordered[count - most] if most else None
+
+
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of profile_export.jsonl."""
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]

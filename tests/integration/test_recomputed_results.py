@@ -13,7 +13,14 @@ import recomputed
 from in_one_loop import stack, talks
 from recomputed import QUANTILES, Row
 
+from aiperf_svc.adapters.storage.scenario_artifacts import (
+    FOLDER,
+    RESULT_SUMMARY,
+    write_scenario,
+)
+from aiperf_svc.config.load_config import load_config
 from aiperf_svc.config.units import parse_duration_ns
+from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
@@ -150,6 +157,45 @@ async def test_every_file_of_a_run_has_the_numbers_of_its_requests(run: Path) ->
             target, recomputed.distributions(own), left_out=recomputed.WITHOUT_RECORDS
         )
         check_numbers(target, recomputed.single_numbers(own, seconds), left_out=set())
+
+
+@pytest.mark.parametrize("run", ["chat", "timeouts"], indirect=True)
+@pytest.mark.parametrize("scenario", [Scenario.SINGLE_STREAM, Scenario.SERVER, Scenario.OFFLINE])
+async def test_what_a_scenario_says_of_a_run_follows_from_its_requests(
+    run: Path, scenario: Scenario
+) -> None:
+    result = write_scenario(run, scenario, load_config(run / "config.yaml"))
+    said = json.loads((run / FOLDER / RESULT_SUMMARY).read_bytes())
+    rows = recomputed.profiling_rows(run)
+    done = [row for row in rows if row["outcome"] == recomputed.COMPLETED]
+    seconds = (
+        max(row["end_wall_ns"] for row in done) - min(row["due_wall_ns"] for row in rows)
+    ) / 1e9
+    assert said["duration_ns"] == pytest.approx(seconds * 1e9)
+    assert said["qps"] == pytest.approx(len(done) / seconds)
+    assert said["tps"] == pytest.approx(sum(row["output_tokens"] for row in done) / seconds)
+    assert said["n_samples_completed"] == len(done)
+    found = recomputed.scenario_series(rows, is_scheduled=scenario.has_limits)
+    failed = said["n_samples_failed"] - (len(rows) - len(done))  # they have no record
+    for name, values in found.items():
+        ordered = [*values, *[math.inf] * failed]
+        for percent in (50.0, 90.0, 95.0, 99.0, 99.9):
+            place = min(len(ordered) - 1, math.floor(round(len(ordered) * percent / 100, 9)))
+            estimate = recomputed.early_stopping_estimate(ordered, percent / 100)
+            for key, value in (
+                ("percentiles", ordered[place]),
+                ("early_stopping_percentiles", estimate),
+            ):
+                known = value is not None and math.isfinite(value)
+                assert said[name][key][str(percent)] == (pytest.approx(value) if known else None), (
+                    name,
+                    key,
+                    percent,
+                )
+    if scenario is Scenario.SINGLE_STREAM:
+        assert result.value == said["latency"]["early_stopping_percentiles"]["90.0"]
+    else:
+        assert result.value == said["tps"]
 
 
 def check_lines(run: Path, rows: list[Row]) -> None:
