@@ -128,9 +128,9 @@ async def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
             turns = ({"text": "one two three"}, {"text": "and four", "delay": 5})
             config["dataset"] = talks(tmp_path, *turns, count=10)
         async with stack(config, tmp_path) as services:
-            answered = await services.results()
+            served = await services.results()
     folder = tmp_path / "artifacts"
-    assert answered == json.loads((folder / "profile_export_aiperf.json").read_bytes())
+    assert served == json.loads((folder / "profile_export_aiperf.json").read_bytes())
     return folder
 
 

@@ -2,7 +2,7 @@
 
 Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
 second interrupt makes the CLI forget resources. Between the two is a process of one thread
-(`cli_supervisor.py`), which asks the CLI to stop when the runner is gone, so a killed runner's CLI
+(`supervisor.py`), which asks the CLI to stop when the runner is gone, so a killed runner's CLI
 ends by itself, with its state complete. Its output goes to files: with a pipe, the death of the
 reader would kill the CLI before it has saved. Its temporary files, in which the Kubernetes provider
 leaves the cluster's key, are in a folder that goes with the command.

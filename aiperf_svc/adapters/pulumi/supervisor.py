@@ -1,6 +1,6 @@
 """A process of one thread between the runner and the Pulumi CLI, which outlives both.
 
-    python -I -S cli_supervisor.py CONTROL TEMPORARY PRIVATE COMMAND...
+    python -I -S supervisor.py CONTROL TEMPORARY PRIVATE COMMAND...
 
 The kernel's notice of a parent's death is sent once for each thread of the parent, and a second
 signal makes the CLI end in the middle of a write. So the runner, which has threads, is not the

@@ -25,7 +25,7 @@ class Migration:
 
     arguments: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is the same without a flag, or is now said otherwise."""
+    """What is the same without a flag, or is said otherwise."""
     missing: list[str] = field(default_factory=list)
     """What has no counterpart."""
 
