@@ -102,7 +102,9 @@ class RunProgress:
         ends = rows["end_wall_ns"][is_completed & (rows["phase"] == int(self._phase))]
         # Clocks of machines may be further apart, and records later.
         ends = np.clip(ends, now_wall_ns - self._delay_ns, now_wall_ns)
-        self._ends.update((ends // RATE_BIN_NS).tolist())
+        first = (now_wall_ns - self._delay_ns) // RATE_BIN_NS
+        counts = np.bincount(ends // RATE_BIN_NS - first)
+        self._ends.update(dict(enumerate(counts.tolist(), first)))
         is_good = is_profiling & is_completed
         # Columns, and of the newest only: to copy whole rows costs more than all else here.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
