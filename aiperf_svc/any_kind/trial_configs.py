@@ -40,6 +40,15 @@ def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     return _as_asked(with_trial(config, parameters), config.experiment)
 
 
+def with_own_prompts(config: Config, number: int) -> Config:
+    """Return the config of a trial with prompts that no other trial has sent, since the server may
+    have those in a cache; unless the config says which variant it wants."""
+    if not isinstance(config, BenchmarkConfig) or config.dataset.variant is not None:
+        return config
+    dataset = config.dataset.model_copy(update={"variant": number})
+    return config.model_copy(update={"dataset": dataset})
+
+
 def with_trial(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the template with the parameters of a trial, without what a search or a scenario adds.
     Raises ConfigError that names them."""

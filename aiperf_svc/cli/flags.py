@@ -322,6 +322,9 @@ DATASET = (
         kind="switch"),
     Flag(("--random-seed",), "random_seed",
         "decides prompts and arrivals: the same seed, the same requests (default: 0)"),
+    Flag(("--prompt-variant",), "dataset.variant",
+        "other words, noise and markers in prompts of the same lengths, which no server has in a "
+        "cache (default: 1; of a trial, its number)"),
 )  # fmt: skip
 
 LIMITS = (

@@ -37,6 +37,10 @@ LEAST_TURNS = 2
 """Turns of a conversation, on average, from which it makes a difference when each is sent."""
 
 
+SEEDS = 2**63
+"""Number of seeds."""
+
+
 class BenchmarkConfig(Model):
     """The configuration of one load test."""
 
@@ -50,11 +54,17 @@ class BenchmarkConfig(Model):
     slo: Slo = Slo()
     telemetry: Telemetry = Telemetry()
     artifacts: Artifacts = Artifacts()
-    random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    random_seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0
     experiment: Experiment | None = None
     """Trials of this config; the other keys are then those of the first one."""
     targets: tuple[NamedTarget, ...] = ()
     """Targets that are measured at the same time, each by a run of this config of its own."""
+
+    @property
+    def prompt_seed(self) -> int:
+        """Seed of the texts of prompts: the random seed, with the variant of the dataset above
+        it."""
+        return self.random_seed + ((self.dataset.variant or 1) - 1) * SEEDS
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

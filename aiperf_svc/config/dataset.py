@@ -98,6 +98,9 @@ class Dataset(Model):
     batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
     """Texts of a synthetic request, for APIs that take several."""
     cache_bust: CacheBust = CacheBust.NONE
+    variant: Annotated[int, Field(gt=0, lt=2**32)] | None = None
+    """Another number gives prompts of the same lengths other words, noise and markers, which no
+    server has in a cache; None: 1, of a trial of an experiment its number. Texts of a file stay."""
     delay_factor: Annotated[float, Field(ge=0)] = 1.0
     """Factor of all delays between the turns of a conversation."""
     output_tokens: Length | None = None

@@ -18,7 +18,7 @@ import zmq
 from aiperf_svc.adapters.host.memory import use_one_heap
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.any_kind.trial_configs import trial_config
+from aiperf_svc.any_kind.trial_configs import trial_config, with_own_prompts
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
@@ -133,7 +133,7 @@ def context_of(context: RunContext, lasting: Lasting, published: TrialPublished)
     return replace(
         context,
         run_id=f"{context.run_id[:RUN_ID_LENGTH]}{published.serial:04x}",
-        config=trial_config(context.config, trial.parameters),
+        config=with_own_prompts(trial_config(context.config, trial.parameters), trial.number),
         artifacts=context.artifacts / TRIALS / folder_of(trial, published.attempt),
         lasting=lasting,
         epoch=time_ns(),

@@ -55,7 +55,7 @@ def test_every_trial_is_a_run_of_its_own(mock: RunningMockServer, tmp_path: Path
     ]
     assert mock.truth()["requests"] == 20 * len(LEVELS)
     command.assert_nothing_is_left()
-    seen = set()
+    seen, sent = set(), list[str]()
     for trial in trials(tmp_path):
         folder = artifacts(tmp_path) / "trials" / trial["folder"]
         summary = json.loads((folder / "profile_export_aiperf.json").read_text())
@@ -63,7 +63,10 @@ def test_every_trial_is_a_run_of_its_own(mock: RunningMockServer, tmp_path: Path
         assert (accounts["granted"], accounts["completed"]) == (20, 20)
         assert summary["request_count"]["avg"] == 20
         seen.add(trial["run_id"])
+        sent.append((folder / "inputs.json").read_text())
     assert len(seen) == len(LEVELS)
+    # A server has the prompts of one trial in its cache when the next one begins.
+    assert len(set(sent)) == len(LEVELS)
 
 
 def test_a_trial_leaves_what_a_run_of_its_config_leaves(
@@ -75,7 +78,9 @@ def test_a_trial_leaves_what_a_run_of_its_config_leaves(
     single.mkdir()
     content = config(mock.url, {"product": {"load.concurrency": [5, 2]}})
     assert started(several, content).finish()["results"]
-    assert started(single, config(mock.url, None)).finish()["results"]
+    alone = config(mock.url, None)
+    alone["dataset"] |= {"variant": 2}
+    assert started(single, alone).finish()["results"]
     trial = artifacts(several) / "trials" / trials(several)[1]["folder"]
     run = artifacts(single)
     names = {path.name for path in trial.iterdir()}

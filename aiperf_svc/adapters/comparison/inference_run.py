@@ -112,7 +112,10 @@ def _summary(folder: Path, content: dict[str, Any]) -> MeasuredRun:
         facts["was_cancelled"] = "true"
     facts |= flatten({name: each for name, each in ours["config"].items() if name != "artifacts"})
     facts |= flatten({name: topology.get(name) for name in _TOPOLOGY}, "topology")
-    facts["dataset.built"] = str((topology.get("dataset") or {}).get("sha256", "none"))
+    # Trials have texts of their own, of the same lengths: that is no difference.
+    is_own = facts.pop("dataset.variant", "none") != "none"
+    built = topology.get("dataset") or {}
+    facts["dataset.built"] = str(built.get("source_sha256" if is_own else "sha256") or "none")
     return MeasuredRun(
         folder=str(folder),
         run_id=str(content["benchmark_id"]),

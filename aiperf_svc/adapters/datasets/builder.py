@@ -123,7 +123,7 @@ def _built_trace(
         own = own_warmup(config.load.warmup, index.entry_count) if is_replay else None
         sha256 = sha256_of(Path(file).expanduser())
         source = Source(file, sha256=sha256, left_out=index.left_out, own_warmup=own)
-        texts = BlockTexts(config.random_seed, block_size_of(config.dataset), counter)
+        texts = BlockTexts(config.prompt_seed, block_size_of(config.dataset), counter)
         prompts = TracePrompts(config, index, trace.rows_again, texts, warmup_entries=own or 0)
         if prompts.expected_bytes.sum() <= HELD_BYTES:
             built = assemble(config, prompts.entries(range(len(prompts))), source, counter)

@@ -78,7 +78,7 @@ def synthetic_prompts(
 ) -> list[PromptConversation]:
     """Return the synthetic entries of a config, with those of its warmup at the end. `folders` are
     the files that it takes pictures and sounds from."""
-    seed, dataset = config.random_seed, config.dataset
+    seed, dataset = config.prompt_seed, config.dataset
     prompts = synthetic.generate(dataset, synthetic_count(config), seed, counter)
     if config.endpoint.type in RANKINGS:
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
@@ -113,7 +113,7 @@ def assemble(
         raise ConfigError("; ".join(problems))
     warmup_entries = warmup_share(config, source, len(prompts))
     marked = with_markers(
-        prompts, range(len(prompts)), config.dataset.cache_bust, config.random_seed, counter
+        prompts, range(len(prompts)), config.dataset.cache_bust, config.prompt_seed, counter
     )
     ordered = [marked[place] for place in entry_order(config, len(prompts), warmup_entries)]
     lengths = draw_output_lengths(config, sum(len(entry.turns) for entry in ordered))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from aiperf_svc.config.benchmark import SEEDS
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
 
@@ -116,12 +117,28 @@ _DATASET_KEY = 0xDA7A
 """Key that separates the dataset's streams from others of the same seed."""
 
 
+_OF_TEXTS = frozenset(
+    (
+        Purpose.WORDS,
+        Purpose.BLOCKS,
+        Purpose.PASSAGE_WORDS,
+        Purpose.PREFIX_WORDS,
+        Purpose.MEDIA,
+        Purpose.CONTEXT_WORDS,
+    )
+)
+"""Purposes that decide what a server could find in a cache."""
+
+
 def generator(seed: int, purpose: Purpose, *names: int) -> "np.random.Generator":
     """Return the stream of random numbers of one purpose, or of one thing within it that `names`
-    identify."""
+    identify. Of a `prompt_seed` of the config, the variant is for texts only: all variants have
+    the same lengths and order."""
     # Not above: the runner needs the other names of this module, and no numpy.
     import numpy as np
 
+    if purpose not in _OF_TEXTS:
+        seed %= SEEDS
     key = (_DATASET_KEY, purpose, *names)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 

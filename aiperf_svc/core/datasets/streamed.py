@@ -70,7 +70,7 @@ class StreamedDataset:
             self._prompts.entries(numbers),
             numbers,
             self._config.dataset.cache_bust,
-            self._config.random_seed,
+            self._config.prompt_seed,
             self._counter,
         )
         lengths = self._lengths

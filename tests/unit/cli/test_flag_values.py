@@ -220,6 +220,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--tokenizer-revision": (("--tokenizer-revision", "abc"), "abc"),
     "--apply-chat-template": (("--tokenizer", "gpt2", "--apply-chat-template"), True),
     "--random-seed": (("--random-seed", "3"), 3),
+    "--prompt-variant": (("--prompt-variant", "2"), 2),
     "--slo": (
         ("--slo", "time_to_first_token:p99<500ms", "request_throughput >= 10"),
         (

@@ -227,3 +227,16 @@ def test_a_bad_tolerance_is_explained(runs: Path, capsys: pytest.CaptureFixture[
     code, _, error = compare(capsys, runs / "base", runs / "new", "--tolerance", "5")
     assert code == 2
     assert "expected a share" in error
+
+
+def test_that_trials_have_words_of_their_own_is_no_difference(tmp_path: Path) -> None:
+    for number in (1, 2):
+        path = inference_run(tmp_path / str(number), f"r-{number}") / "profile_export_aiperf.json"
+        content = json.loads(path.read_text())
+        ours = content["aiperf_svc"]
+        ours["config"].setdefault("dataset", {})["variant"] = number
+        ours["topology"]["dataset"] = {"sha256": f"of {number}", "source_sha256": "of the file"}
+        path.write_text(json.dumps(content))
+    first, second = read_runs([tmp_path / "1", tmp_path / "2"])
+    assert first.facts == second.facts
+    assert first.facts["dataset.built"] == "of the file"

@@ -63,6 +63,44 @@ async def test_a_resolved_config_makes_the_same_requests_again(config: Config) -
     assert await build_dataset(first) == await build_dataset(again)
 
 
+ROWS = '{"timestamp": 0, "input_length": 30, "output_length": 5, "hash_ids": [1, 2]}\n' * 20
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        {"input_tokens": {"mean": 30, "stddev": 5}, "output_tokens": {"mean": 9, "stddev": 3}},
+        {"prefix": {"groups": 2, "tokens": 20, "system_tokens": 9, "context_tokens": 5}},
+        {"kind": "mooncake_trace", "block_size": 16},
+        {"kind": "single_turn", "cache_bust": "first_turn_prefix"},
+    ],
+    ids=["synthetic", "prefixes", "trace", "marked file"],
+)
+async def test_variants_have_the_same_lengths_and_no_beginning_in_common(
+    config: Config, tmp_path: Path, dataset: dict[str, object]
+) -> None:
+    """What one has put into a server's prefix cache is of no use to another."""
+    if "kind" in dataset:
+        file = tmp_path / "data"
+        file.write_text(ROWS if "block_size" in dataset else '{"text": "a b c"}\n' * 20)
+        dataset = dataset | {"file": str(file)}
+    else:
+        dataset = dataset | {"entries": 20}
+    made = [
+        await build_dataset(config(dataset=dataset | {"variant": number})) for number in (1, 2, 3)
+    ]
+    texts = [contents(each) for each in made]
+    lengths = [[len(text.split()) for text in each] for each in texts]
+    assert lengths[0] == lengths[1] == lengths[2]
+    assert made[0].report.output_tokens == made[1].report.output_tokens
+    beginnings = [{" ".join(text.split()[:3]) for text in each} for each in texts]
+    assert not beginnings[0] & beginnings[1]
+    assert not beginnings[0] & beginnings[2]
+    assert not beginnings[1] & beginnings[2]
+    usual = await build_dataset(config(dataset=dataset))
+    assert contents(usual) == texts[0]
+
+
 @KINDS
 @pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"", mtime=0)])
 async def test_an_empty_file_is_refused(

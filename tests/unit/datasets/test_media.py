@@ -17,6 +17,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
+from aiperf_svc.config.benchmark import SEEDS
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.config.prompts import MP3_RATES, Images, Length, Seconds, Sounds
@@ -92,6 +93,16 @@ def test_each_request_has_its_own_and_the_first_do_not_depend_on_their_number() 
     kinds = [each.type for each in entries[0].turns[0].prompt.media]
     assert kinds == ["image/png", "image/png", "audio/wav"]
     assert media(20)[:6] == entries
+
+
+def test_another_variant_has_other_noise_of_the_same_size() -> None:
+    sizes, data = [], set[str]()
+    for seed in (1, 1 + SEEDS):
+        made = [each for entry in media(6, seed) for each in entry.turns[0].prompt.media]
+        sizes.append([len(each.data) for each in made])
+        data |= {each.data for each in made}
+    assert sizes[0] == sizes[1]
+    assert len(data) == 2 * len(sizes[0])
 
 
 def test_more_than_is_held_is_refused_before_it_is_made() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.trial_configs import trial_config
+from aiperf_svc.any_kind.trial_configs import trial_config, with_own_prompts
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
@@ -40,6 +40,17 @@ def test_a_trial_is_the_template_with_its_parameters_and_no_experiment() -> None
         parse_any({**TEMPLATE, "load": {**load, "concurrency": users}}, "f") for users in (1, 4)
     ]
     assert configs({"product": {"load.concurrency": [1, 4]}}) == alone
+
+
+def test_a_trial_has_prompts_of_its_own_unless_the_config_says_which() -> None:
+    (config, *_) = configs({"product": {"load.concurrency": [1, 4]}})
+    first, second = (with_own_prompts(config, number) for number in (1, 2))
+    assert isinstance(first, BenchmarkConfig)
+    assert isinstance(second, BenchmarkConfig)
+    assert first.prompt_seed == config.prompt_seed == config.random_seed == second.random_seed
+    assert second.prompt_seed != first.prompt_seed
+    (same, *_) = configs({"product": {"load.concurrency": [1]}}, dataset={"variant": 1})
+    assert with_own_prompts(same, 2) == same
 
 
 def test_the_template_lacks_what_every_trial_sets() -> None:
