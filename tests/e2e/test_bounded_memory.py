@@ -14,7 +14,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 # Record processors have a low priority: beside other tests they need minutes for what was held
 # back.
 pytestmark = pytest.mark.alone
-LOAD = ("--concurrency", "2", "--benchmark-duration", "3s", "--benchmark-grace-period", "0")
+LOAD = ("--concurrency", "2", "--benchmark-duration", "2s", "--benchmark-grace-period", "0")
 DATASET = ("--isl", "20", "--num-dataset-entries", "5", "--workers-max", "1")
 
 

@@ -7,8 +7,9 @@ here from two sources only: the schedule, and when the server says that it sent 
 """
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,8 +29,15 @@ STATS = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 TruthRows = Mapping[str, Mapping[str, Any]]
 
 
-def frozen_run(folder: Path, *flags: str) -> tuple[ClientRun, TruthRows, float]:
+class FrozenRun(NamedTuple):
     """A run of 300 requests, the server's rows by request id, and the freeze in seconds."""
+
+    run: ClientRun
+    rows: TruthRows
+    freeze_s: float
+
+
+def frozen_run(folder: Path, *flags: str) -> FrozenRun:
     config = MockServerConfig(
         ttft="20ms", itl="5ms", tokens=2, truth=True, freeze_at="750ms", freeze_for="1s"
     )
@@ -41,7 +49,22 @@ def frozen_run(folder: Path, *flags: str) -> tuple[ClientRun, TruthRows, float]:
     ((began_ns, ended_ns),) = truth["frozen_wall_ns"]
     rows = {row["request_id"]: row for row in truth["rows"]}
     assert len(rows) == REQUESTS == int(run.is_completed.sum())
-    return run, rows, (ended_ns - began_ns) / 1e9
+    return FrozenRun(run, rows, (ended_ns - began_ns) / 1e9)
+
+
+class Runs(NamedTuple):
+    free: Future[FrozenRun]
+    capped: Future[FrozenRun]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Both at the same time, each with a server of its own: all of them wait nearly all the time."""
+    with ThreadPoolExecutor(2) as pool:
+        free = pool.submit(frozen_run, tmp_path_factory.mktemp("free"))
+        cap = ("--concurrency", str(CAP))
+        capped = pool.submit(frozen_run, tmp_path_factory.mktemp("capped"), *cap)
+    return Runs(free, capped)
 
 
 def first_tokens(run: ClientRun, rows: TruthRows) -> NDArray[np.int64]:
@@ -71,8 +94,8 @@ def assert_alike(measured: Mapping[str, float], by_hand: NDArray[np.float64]) ->
     assert {name: measured[name] for name in STATS} == pytest.approx(expected, rel=0.02, abs=3.0)
 
 
-def test_without_a_cap_both_kinds_of_latency_show_the_freeze(tmp_path: Path) -> None:
-    run, rows, freeze_s = frozen_run(tmp_path)
+def test_without_a_cap_both_kinds_of_latency_show_the_freeze(runs: Runs) -> None:
+    run, rows, freeze_s = runs.free.result()
     assert_alike(run.results["intended_time_to_first_token"], intended_by_hand_ms(run, rows))
     assert_alike(run.results["time_to_first_token"], plain_by_hand_ms(run, rows))
     # The longest waits are those of the requests due just after the freeze began, one every
@@ -82,8 +105,8 @@ def test_without_a_cap_both_kinds_of_latency_show_the_freeze(tmp_path: Path) -> 
         assert run.results[metric]["p99"] == pytest.approx(p99_ms, rel=0.03)
 
 
-def test_under_a_cap_only_the_intended_latencies_show_the_freeze(tmp_path: Path) -> None:
-    run, rows, freeze_s = frozen_run(tmp_path, "--concurrency", str(CAP))
+def test_under_a_cap_only_the_intended_latencies_show_the_freeze(runs: Runs) -> None:
+    run, rows, freeze_s = runs.capped.result()
     intended, plain = (
         run.results["intended_time_to_first_token"],
         run.results["time_to_first_token"],

@@ -53,7 +53,7 @@ def started(
 def test_targets_start_together_and_the_total_is_exact(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    command = started(tmp_path, mock, duration="3s")
+    command = started(tmp_path, mock, duration="2s")
     said = command.finish()
     assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
     folder = artifacts(tmp_path)
