@@ -294,7 +294,9 @@ def _run(
         from aiperf_svc.runner.local_targets import run_local_targets
 
         parent = Path(config.artifacts.dir)
-        return int(run_local_targets(targets, options, parent=parent, name=config.name))
+        return int(
+            run_local_targets(targets, options, parent=parent, name=config.name, forks=forks)
+        )
     shapes = shapes_of(config, "local", trials.members)
     if len(shapes) > 1:
         from aiperf_svc.runner.local_shapes import run_shapes

@@ -71,6 +71,7 @@ class ForkServer:
         self._sock.close()
         self._child.kill()
         self._child.wait()
+        self._has_no_orphans()
 
     def adopt(self) -> list[int]:
         """Process ids of what was ordered, all running and children of this process; none where a
@@ -78,10 +79,18 @@ class ForkServer:
         code = self._child.wait()
         if code != 0:
             raise EnvironmentProblem(f"cannot start the services: their process ended with {code}")
-        adopt_orphans(False)
+        self._has_no_orphans()
         pids: list[int] = json.loads(self._sock.recv(1 << 20))
         self._sock.sendall(b"." * len(pids))
         return pids
+
+    def _has_no_orphans(self) -> None:
+        _with_orphans.discard(self)
+        _adopt_as_needed()
+
+
+_with_orphans: set[ForkServer] = set()
+"""Those whose forks have still to be adopted. Each of several targets has one."""
 
 
 @contextmanager
@@ -96,12 +105,18 @@ def starting(*, is_needed: bool = True) -> Iterator[ForkServer | None]:
         return
     try:
         server = ForkServer()
-        try:
-            yield server
-        finally:
-            server.close()
+    except BaseException:
+        _adopt_as_needed()
+        raise
+    _with_orphans.add(server)
+    try:
+        yield server
     finally:
-        adopt_orphans(False)
+        server.close()
+
+
+def _adopt_as_needed() -> None:
+    adopt_orphans(bool(_with_orphans))
 
 
 def _is_read_at_start(name: str) -> bool:

@@ -3,7 +3,7 @@ start, one result."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from aiperf_svc.any_kind.target_configs import TargetConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Facts
-from aiperf_svc.runner import folders, log_tails, manifests, resuming
+from aiperf_svc.runner import folders, fork_server, log_tails, manifests, resuming
 from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.environment import LocalRun
+from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.joint_outcome import finish
 from aiperf_svc.runner.joint_runs import JointRun
 from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
@@ -35,11 +36,17 @@ LEAD_S = 2.0
 
 
 def run_local_targets(
-    targets: Sequence[TargetConfig], options: RunOptions, *, parent: Path, name: str
+    targets: Sequence[TargetConfig],
+    options: RunOptions,
+    *,
+    parent: Path,
+    name: str,
+    forks: ForkServer | None,
 ) -> ExitCode:
-    """Run all targets and print the joint result. Raises ConfigError if this machine has too few
-    cores, or for a folder to resume that is not of these targets; EnvironmentProblem if no folder
-    can be made."""
+    """Run all targets and print the joint result. The services of the first target are forks of
+    `forks`, those of each other target of a server of its own; without `forks` each is executed.
+    Raises ConfigError if this machine has too few cores, or for a folder to resume that is not of
+    these targets; EnvironmentProblem if no folder can be made or no process started."""
     check_single(options)
     facts = share_of(local_facts(), len(targets))
     if options.resume is not None:
@@ -47,7 +54,10 @@ def run_local_targets(
         resuming.prepare_members({folder / each.name: each.config for each in targets})
     else:
         folder = folders.make_dated_folder(parent, name)
-    runs = asyncio.run(_run_all(targets, replace(options, is_held=True), facts, folder))
+    held = replace(options, is_held=True)
+    with ExitStack() as stack:
+        others = [stack.enter_context(fork_server.starting()) for _ in targets[1:]]
+        runs = asyncio.run(_run_all(targets, held, facts, folder, [forks, *others]))
     return finish("targets", name, folder, runs, options)
 
 
@@ -65,14 +75,18 @@ def share_of(facts: Facts, count: int) -> Facts:
 
 
 async def _run_all(
-    targets: Sequence[TargetConfig], options: RunOptions, facts: Facts, folder: Path
+    targets: Sequence[TargetConfig],
+    options: RunOptions,
+    facts: Facts,
+    folder: Path,
+    forks: Sequence[ForkServer | None],
 ) -> list[JointRun]:
     start = CommonStart([target.name for target in targets], lead_s=LEAD_S)
     names = [target.name for target in targets]
     with Interrupts() as interrupts, make_board(options, names) as board:
         runs = [
-            _run(target, options, facts, folder / target.name, interrupts, board, start)
-            for target in targets
+            _run(target, options, facts, folder / target.name, interrupts, board, start, server)
+            for target, server in zip(targets, forks, strict=True)
         ]
         outcomes = await asyncio.gather(*runs)
     return [
@@ -94,13 +108,14 @@ async def _run(
     interrupts: Interrupts,
     board: Board,
     start: CommonStart,
+    forks: ForkServer | None,
 ) -> RunOutcome:
     """Run one target. Errors become outcomes."""
     screen = board.screen(target.name)
     screen.begin(Stage.RUN)
     try:
         outcome = await _launched(
-            target, options, facts, artifacts, interrupts, board, screen, start
+            target, options, facts, artifacts, interrupts, board, screen, start, forks
         )
     except Exception as error:
         # The others must go on to their ends.
@@ -120,6 +135,7 @@ async def _launched(
     board: Board,
     screen: MemberScreen,
     start: CommonStart,
+    forks: ForkServer | None,
 ) -> RunOutcome:
     @contextmanager
     def counting() -> Iterator[Interrupts]:
@@ -140,7 +156,7 @@ async def _launched(
             logs=artifacts / "logs",
         )
         run.write_files()
-        launch = LocalLaunch(run, SERVICE_COMMAND, None)
+        launch = LocalLaunch(run, SERVICE_COMMAND, forks)
         try:
             outcome = await launch.run(
                 "",

@@ -59,7 +59,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Both at the same time, each with a server of its own: all of them wait nearly all the time."""
+    """Both at the same time, each with a server of its own: they wait nearly all the time."""
     with ThreadPoolExecutor(2) as pool:
         free = pool.submit(frozen_run, tmp_path_factory.mktemp("free"))
         cap = ("--concurrency", str(CAP))

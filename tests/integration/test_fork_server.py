@@ -64,6 +64,16 @@ def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
     assert "expected a benchmark's keys" in process.stderr.read_text()
 
 
+def test_the_forks_of_two_servers_are_children_whichever_is_adopted_first(tmp_path: Path) -> None:
+    with fork_server.starting() as first, fork_server.starting() as second:
+        for server, name in ((first, "worker"), (second, "record-processor")):
+            assert server is not None
+            (pid,) = start(server, [order(tmp_path, name)])
+            process = adopted_process(name, pid, stderr=tmp_path / f"{name}.stderr")
+            assert asyncio.run(process.wait()) == ExitCode.ERROR
+            assert process.exit_code == ExitCode.ERROR
+
+
 def test_the_exit_code_of_a_fork_is_known_and_its_words_are_in_its_file(tmp_path: Path) -> None:
     with fork_server.starting() as server:
         assert server is not None
