@@ -9,7 +9,6 @@ from aiperf_svc.config.load_config import (
     parse_config,
     read_config_data,
     refusal,
-    stack_path,
 )
 from aiperf_svc.config.names import nearest
 from aiperf_svc.config.problems import Problem
@@ -21,11 +20,6 @@ from aiperf_svc.workloads.registry import INFERENCE, config_model, kinds
 def load_any(path: Path) -> Config:
     """The config in a YAML or JSON file, or in a stack file. Raises ConfigError."""
     return parse_any(read_config_data(path), str(path))
-
-
-def load_any_stack(name_or_path: str) -> Config:
-    """The config of a stack, named or by its file. Raises ConfigError."""
-    return load_any(stack_path(name_or_path))
 
 
 def parse_any(

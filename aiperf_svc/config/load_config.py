@@ -40,11 +40,6 @@ def load_config(path: Path) -> BenchmarkConfig:
     return parse_config(read_config_data(path), str(path))
 
 
-def load_stack(name_or_path: str) -> BenchmarkConfig:
-    """Read the config of a stack, given its name or file. Raises ConfigError."""
-    return load_config(stack_path(name_or_path))
-
-
 def stack_path(name_or_path: str) -> Path:
     """Return the file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`. Raises
     ConfigError if it does not exist."""

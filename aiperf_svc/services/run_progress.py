@@ -1,35 +1,31 @@
 """Computes the status that is shown during a run: counts, rates and rough percentiles of the last
 seconds.
 
-The results contain none of this. It is computed from heartbeats and from the latest records, and
-numbered, so that a client can wait for the next change.
+The results contain none of this. It is computed from heartbeats and from the latest records.
 """
 
-import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable
 from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.control.control_intervals import batch_interval_s
-from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.series import ServerLoad
-from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
+from aiperf_svc.protocol.messages.events import RunStatePublished
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 from aiperf_svc.protocol.records import Rows
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import is_set_within
+from aiperf_svc.services.base_progress import BaseProgress
 
 RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
@@ -50,25 +46,16 @@ class _Latencies(NamedTuple):
     """From due time to start; negative never."""
 
 
-class RunProgress:
+class RunProgress(BaseProgress):
     """Builds the `Status` of a run."""
 
     def __init__(self, config: BenchmarkConfig, topology: Topology) -> None:
+        super().__init__()
         self._config = config
-        self._topology = topology
-        self._number = 1
-        self._changed = asyncio.Event()
-        self._started_mono_ns = monotonic_ns()
-        self._state = RunState.PENDING
-        self._reason = ""
-        self._exit_code = ExitCode.BENCHMARK_FAILED
-        self._is_cancelling = False
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
-        self._phase_mono_ns = 0
         self._dataset: dict[str, Any] = {}
         self._configuring: dict[str, str] = {}
         """What takes time while the run is configured, by the service that says so."""
-        self._roster: RosterPublished | None = None
         self._recent: deque[_Latencies] = deque()
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
@@ -81,12 +68,6 @@ class RunProgress:
         self._delay_ns = RECORD_DELAY_NS + round(batch_interval_s(topology.workers) * 1e9)
         self._main_error = ""
         self._server = ServerLoad()
-        self._client: ClientLoad | None = None
-        self._verdict: str | None = None
-        self._artifact_error = ""
-        self._uploaded_to = ""
-        self._results_ready = False
-        self._is_settled = False
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -137,23 +118,12 @@ class RunProgress:
         if text:
             self._configuring[sender] = text
 
-    def set_roster(self, roster: RosterPublished) -> None:
-        """Set the members of the run."""
-        self._roster = roster
-        self._note_change()
-
     def set_state(self, state: RunStatePublished) -> None:
         """Set the state of the run."""
         if state.state is not self._state:
-            # A load that starts with others starts later than its state.
-            wait_ns = max(0, state.start_wall_ns - time_ns())
-            self._phase_mono_ns = monotonic_ns() + wait_ns
             self._ends.clear()
             self._begin_wall_ns, self._rate, self._main_error = 0, 0.0, ""
-        self._state, self._reason = state.state, state.reason
-        self._exit_code = state.exit_code
-        self._is_cancelling = state.is_cancelling
-        self._note_change()
+        super().set_state(state)
 
     def set_phases(self, reports: tuple[PhaseReport, ...]) -> None:
         """Set the times of the phases."""
@@ -174,28 +144,6 @@ class RunProgress:
         """Set what the servers say of themselves."""
         self._server = load
 
-    def set_client(self, load: ClientLoad | None) -> None:
-        """Set what the own services do."""
-        self._client = load
-
-    def set_verdict(self, verdict: str) -> None:
-        """Set the verdict."""
-        self._verdict = verdict
-
-    def set_artifact_error(self, message: str) -> None:
-        """Set the reason why artifacts could not be written."""
-        self._artifact_error = message
-
-    def set_uploaded(self, url: str) -> None:
-        """Set the URL of the uploaded artifacts."""
-        self._uploaded_to = url
-
-    def set_results_ready(self, is_ready: bool) -> None:
-        """Set whether the summary can be fetched."""
-        self._results_ready = is_ready
-        self._is_settled = True
-        self._note_change()
-
     def tick(self, now_wall_ns: int) -> None:
         """Update the rate of completed requests, twice a second, and wake the clients that wait."""
         end = (now_wall_ns - self._delay_ns) // RATE_BIN_NS
@@ -213,17 +161,7 @@ class RunProgress:
     def _phase(self) -> Phase:
         return Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
 
-    @property
-    def failure(self) -> str:
-        """Reason why the run failed; empty if it did not."""
-        return (self._reason or "unknown reason") if self._state is RunState.FAILED else ""
-
     # --- what is shown ---------------------------------------------------------------------------
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until `status().number` is not `after` any more, or the time is up."""
-        if self._number == after:
-            await is_set_within(self._changed, timeout_s)
 
     def status(self) -> Status:
         """Return the current status."""
@@ -231,7 +169,6 @@ class RunProgress:
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
         load, warmup = self._config.load, self._config.load.warmup
         limits = warmup if phase is Phase.WARMUP and warmup is not None else load
-        members = self._roster.members if self._roster is not None else ()
         ttft_p50_ms, ttft_p99_ms = _percentiles_ms([r.ttft_ns for r in self._recent], 50, 99)
         latency_p50_ms, latency_p99_ms = _percentiles_ms(
             [r.latency_ns for r in self._recent], 50, 99
@@ -239,19 +176,13 @@ class RunProgress:
         lag_p50_ms, lag_p99_ms = _percentiles_ms([r.lag_ns for r in self._recent], 50, 99)
         # A worker counts whole responses; only their records say whether they are good ones.
         outcomes = self._outcomes[phase]
-        now = monotonic_ns()
-        missing = self._roster.missing if self._roster is not None else ()
-        message = f"waiting for {', '.join(missing)}" if missing else ""
+        common = super().status()
+        message = common.message
         if self._state is RunState.CONFIGURING and self._configuring:
             message = next(iter(self._configuring.values()))
-        return Status(
-            number=self._number,
-            state=self._state.value,
-            reason=self._reason,
+        return replace(
+            common,
             phase=phase.name.lower(),
-            is_cancelling=self._is_cancelling,
-            elapsed_s=(now - self._started_mono_ns) / 1e9,
-            phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
             requested_requests=limits.requests,
             requested_duration_s=limits.duration / 1e9 if limits.duration else None,
             grace_s=self._config.endpoint.grace_ns(limits.grace_period) / 1e9,
@@ -265,16 +196,8 @@ class RunProgress:
             ttft_p50_ms=ttft_p50_ms,
             ttft_p99_ms=ttft_p99_ms,
             latency_p50_ms=latency_p50_ms,
-            workers=sum(m.service is Service.WORKER for m in members),
-            workers_lost=sum(m.service is Service.WORKER and m.lost for m in members),
-            record_processors=sum(m.service is Service.RECORD_PROCESSOR for m in members),
             dataset=self._dataset,
             message=message,
-            results_ready=self._results_ready,
-            artifact_error=self._artifact_error,
-            uploaded_to=self._uploaded_to,
-            verdict=self._verdict,
-            is_settled=self._is_settled,
             server_running=self._server.running,
             server_waiting=self._server.waiting,
             server_kv_usage=self._server.kv_usage,
@@ -285,15 +208,8 @@ class RunProgress:
             schedule_lag_p50_ms=lag_p50_ms,
             schedule_lag_p99_ms=lag_p99_ms,
             latency_p99_ms=latency_p99_ms,
-            client=self._client,
             finish_reasons=named_reasons(self._finish_reasons),
-            exit_code=self._exit_code if self._state is RunState.FAILED else None,
         )
-
-    def _note_change(self) -> None:
-        self._number += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 def _percentiles_ms(parts_ns: list[Times], *wanted: float) -> list[float | None]:

@@ -63,7 +63,8 @@ class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of the run. Counts are of the phase that `phase` names."""
+    """Status of the run. Counts are of the phase that `phase` names, and those of requests are left
+    out where none are measured."""
 
     number: int
     """Number that changes with every change, to wait for the next one."""
@@ -75,21 +76,21 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     """Seconds since the records manager started."""
     phase_elapsed_s: float
-    requested_requests: int | None
-    requested_duration_s: float | None
-    completed: int
-    errored: int
-    cancelled: int
-    in_flight: int
-    requests_per_s: float
+    requested_requests: int | None = None
+    requested_duration_s: float | None = None
+    completed: int = 0
+    errored: int = 0
+    cancelled: int = 0
+    in_flight: int = 0
+    requests_per_s: float = 0.0
     """Completed requests per second over the last seconds; 0: none, or not known yet."""
-    ttft_p50_ms: float | None
-    ttft_p99_ms: float | None
-    latency_p50_ms: float | None
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    latency_p50_ms: float | None = None
     workers: int
     workers_lost: int
     record_processors: int
-    dataset: dict[str, Any]
+    dataset: dict[str, Any] = {}
     message: str
     """Text about what the run waits for."""
     results_ready: bool

@@ -51,7 +51,7 @@ class StepResults(ResultsService[StepsProgress]):
         self._started_wall_ns = 0
         self._ended_wall_ns = 0
         self._client_series = ClientSeries()
-        self.progress = StepsProgress(context.ranks, context.topology)
+        self.progress = StepsProgress(context.ranks.workload.kind)
         self.work = {
             RunState.DRAINING: self._drain,
             RunState.PROCESSING: self._process,

@@ -10,7 +10,6 @@ import yaml
 from aiperf_svc.any_kind.loading import load_any
 from aiperf_svc.config.load_config import (
     load_config,
-    load_stack,
     parse_config,
     save_config,
     stack_path,
@@ -76,12 +75,13 @@ def test_a_stack_is_found_by_its_name_or_its_file(
     (tmp_path / "stacks").mkdir()
     path = written(tmp_path / "stacks", {"config": {"aiperf:benchmark": SMALL}}, "Pulumi.one.yaml")
     monkeypatch.chdir(tmp_path)
-    assert load_stack("one") == load_stack(str(path)) == parse_config(SMALL, "")
     assert stack_path("one") == Path("stacks/Pulumi.one.yaml")
+    assert stack_path(str(path)) == path
+    assert load_config(path) == parse_config(SMALL, "")
     with pytest.raises(ConfigError, match=r"stack 'onne': .*did you mean one\?"):
-        load_stack("onne")
+        stack_path("onne")
     with pytest.raises(ConfigError, match=r"found: one$"):
-        load_stack("zzz")
+        stack_path("zzz")
 
 
 def test_a_duplicate_key_is_refused_with_both_lines(tmp_path: Path) -> None:

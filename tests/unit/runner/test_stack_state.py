@@ -17,7 +17,7 @@ import yaml
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
-from aiperf_svc.config.load_config import load_stack
+from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, deployed, preview, project
@@ -347,7 +347,7 @@ def request_of(name: str, environ: Mapping[str, str] | None = None, **more: obje
     settings = project.read_settings(path)
     benchmark = settings["config"]["aiperf:benchmark"]
     return StackRequest(
-        stack=name, config=load_stack(str(path)), benchmark=benchmark, settings=settings,
+        stack=name, config=load_config(path), benchmark=benchmark, settings=settings,
         environ=environ or {}, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 

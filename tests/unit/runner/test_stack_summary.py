@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.load_config import load_stack, parse_config
+from aiperf_svc.config.load_config import load_config, parse_config
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner.stack.changes import Change, Comparison, changes
 from aiperf_svc.runner.stack.review import facts, whole_cost
@@ -18,7 +18,7 @@ NEW = Comparison(base="what is deployed")
 
 
 def plan_of(name: str) -> StackPlan:
-    config = load_stack(str(STACKS / f"Pulumi.{name}.yaml"))
+    config = load_config(STACKS / f"Pulumi.{name}.yaml")
     return plan_stack(config, stack=name, version="1", image="registry/aiperf:1")
 
 

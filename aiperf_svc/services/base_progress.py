@@ -1,0 +1,113 @@
+"""What is shown of a run of any kind while it goes: its state, its members, what became of it."""
+
+import asyncio
+from time import monotonic_ns, time_ns
+
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.telemetry.client_load import ClientLoad
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.services.base import is_set_within
+
+
+class BaseProgress:
+    """Builds the part of `Status` that all kinds of runs have. Changes are numbered, so that a
+    client can wait for the next one."""
+
+    def __init__(self) -> None:
+        self._number = 1
+        self._changed = asyncio.Event()
+        self._started_mono_ns = monotonic_ns()
+        self._phase_mono_ns = 0
+        self._state = RunState.PENDING
+        self._reason = ""
+        self._exit_code = ExitCode.BENCHMARK_FAILED
+        self._is_cancelling = False
+        self._roster: RosterPublished | None = None
+        self._client: ClientLoad | None = None
+        self._verdict: str | None = None
+        self._artifact_error = ""
+        self._uploaded_to = ""
+        self._results_ready = False
+        self._is_settled = False
+
+    def set_roster(self, roster: RosterPublished) -> None:
+        """Set the members of the run."""
+        self._roster = roster
+        self._note_change()
+
+    def set_state(self, state: RunStatePublished) -> None:
+        """Set the state of the run."""
+        if state.state is not self._state:
+            # A load that starts with others starts later than its state.
+            wait_ns = max(0, state.start_wall_ns - time_ns())
+            self._phase_mono_ns = monotonic_ns() + wait_ns
+        self._state, self._reason = state.state, state.reason
+        self._exit_code = state.exit_code
+        self._is_cancelling = state.is_cancelling
+        self._note_change()
+
+    def set_client(self, load: ClientLoad | None) -> None:
+        """Set what the own services do."""
+        self._client = load
+
+    def set_verdict(self, verdict: str) -> None:
+        """Set the verdict."""
+        self._verdict = verdict
+
+    def set_artifact_error(self, message: str) -> None:
+        """Set the reason why artifacts could not be written."""
+        self._artifact_error = message
+
+    def set_uploaded(self, url: str) -> None:
+        """Set the URL of the uploaded artifacts."""
+        self._uploaded_to = url
+
+    def set_results_ready(self, is_ready: bool) -> None:
+        """Set whether the summary can be fetched."""
+        self._results_ready = is_ready
+        self._is_settled = True
+        self._note_change()
+
+    @property
+    def failure(self) -> str:
+        """Reason why the run failed; empty if it did not."""
+        return (self._reason or "unknown reason") if self._state is RunState.FAILED else ""
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until `status().number` is not `after` any more, or the time is up."""
+        if self._number == after:
+            await is_set_within(self._changed, timeout_s)
+
+    def status(self) -> Status:
+        """Return the current status."""
+        now = monotonic_ns()
+        members = self._roster.members if self._roster is not None else ()
+        missing = self._roster.missing if self._roster is not None else ()
+        return Status(
+            number=self._number,
+            state=self._state.value,
+            reason=self._reason,
+            phase="profiling",
+            is_cancelling=self._is_cancelling,
+            elapsed_s=(now - self._started_mono_ns) / 1e9,
+            phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
+            workers=sum(m.service is Service.WORKER for m in members),
+            workers_lost=sum(m.service is Service.WORKER and m.lost for m in members),
+            record_processors=sum(m.service is Service.RECORD_PROCESSOR for m in members),
+            message=f"waiting for {', '.join(missing)}" if missing else "",
+            results_ready=self._results_ready,
+            artifact_error=self._artifact_error,
+            verdict=self._verdict,
+            uploaded_to=self._uploaded_to,
+            is_settled=self._is_settled,
+            exit_code=self._exit_code if self._state is RunState.FAILED else None,
+            client=self._client,
+        )
+
+    def _note_change(self) -> None:
+        self._number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
