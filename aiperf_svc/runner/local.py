@@ -74,6 +74,8 @@ def run_local(
         from aiperf_svc.runner import resuming
 
         resuming.prepare(options.resume, config)
+        if ended := resuming.ended_before(options.resume, config):
+            return finish(ended, config.artifacts, options)
     facts = local_facts()
     (shape,) = shapes_of(config, "local")
     topology = plan_any(shape, facts)

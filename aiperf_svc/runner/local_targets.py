@@ -52,6 +52,8 @@ def run_local_targets(
     if options.resume is not None:
         folder = options.resume
         resuming.prepare_members({folder / each.name: each.config for each in targets})
+        if (ended := _ended_before(targets, folder)) is not None:
+            return finish("targets", name, folder, ended, options)
     else:
         folder = folders.make_dated_folder(parent, name)
     held = replace(options, is_held=True)
@@ -59,6 +61,17 @@ def run_local_targets(
         others = [stack.enter_context(fork_server.starting()) for _ in targets[1:]]
         runs = asyncio.run(_run_all(targets, held, facts, folder, [forks, *others]))
     return finish("targets", name, folder, runs, options)
+
+
+def _ended_before(targets: Sequence[TargetConfig], folder: Path) -> list[JointRun] | None:
+    """Return the runs of a folder that is resumed if no trial is left; else None."""
+    runs: list[JointRun] = []
+    for target in targets:
+        outcome = resuming.ended_before(folder / target.name, target.config)
+        if outcome is None:
+            return None
+        runs.append(JointRun(name=target.name, where=target.config.endpoint.url, outcome=outcome))
+    return runs
 
 
 def share_of(facts: Facts, count: int) -> Facts:

@@ -4,11 +4,13 @@ The trials that have ended are in its folder. On a cluster, trials go on without
 stack is still up, its run is followed to the end and collected, as the killed runner would have.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, ExperimentFile, read_experiment_file
+from aiperf_svc.any_kind.shapes import shapes_of
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
@@ -16,6 +18,8 @@ from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders
+from aiperf_svc.runner.environment import new_run_id
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.shape_trials import ShapeTrials
 
 SHOWN = 5
@@ -65,6 +69,26 @@ def prepare_members(members: Mapping[Path, Config]) -> None:
         trials.keep(in_all)
         trials.write_progress()
         set_aside(folder, in_all)
+
+
+def ended_before(folder: Path, config: Config) -> RunOutcome | None:
+    """Write the files of an experiment on this machine whose trials have all ended, and return its
+    outcome: the runner may have been killed before it wrote them. None if a trial is left, or if
+    nobody knows, as of a search. Raises EnvironmentProblem."""
+    trials = ShapeTrials(config, shapes_of(config, "local"), folder)
+    trials.add_finished()
+    assert config.experiment is not None
+    if config.experiment.search is not None or not trials.is_complete:
+        return None
+    run_id = new_run_id()
+    return RunOutcome(
+        run_id=run_id,
+        state=RunState.DONE,
+        reason="",
+        summary=trials.write(run_id),
+        artifacts=folder,
+        uploaded_to=trials.upload(os.environ),
+    )
 
 
 def read_resumed(folder: Path, config: Config) -> Resumed:

@@ -275,6 +275,14 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     assert trials(tmp_path)[:2] == [first, second]
     assert found["results"]["trials"] == trials(tmp_path)
     again.assert_nothing_is_left()
+    # A runner may be killed when no trial is left, before it has written all files.
+    seen = mock.truth()["requests"]
+    (folder / "report.html").unlink()
+    last = started(tmp_path, content, "--resume", str(folder))
+    assert last.finish()["results"]["trials"] == found["results"]["trials"]
+    assert last.code == again.code
+    assert (folder / "report.html").exists()
+    assert mock.truth()["requests"] == seen
 
 
 def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:

@@ -145,7 +145,16 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_have_not_ended_for_all
     trials = said["results"]["total"]["trials"]
     assert [each["values"]["request_count_avg"] for each in trials] == [120, 120, 120]
     assert [each["total_of"] for each in said["results"]["starts"]] == [list(NAMES)] * 3
-    third.assert_nothing_is_left()
+    seen = mock.truth()["requests"]
+    (folder / "joint.json").unlink()
+    fourth = started(tmp_path, mock, "--resume", str(folder), experiment=experiment, requests=60)
+    again = fourth.finish()["results"]
+    # What the clocks were at each start is not known any more: the common time is less exact.
+    for before, after in zip(trials, again["total"]["trials"], strict=True):
+        assert after["values"] == pytest.approx(before["values"], rel=0.01)
+    assert again == json.loads((folder / "joint.json").read_bytes())
+    assert mock.truth()["requests"] == seen
+    fourth.assert_nothing_is_left()
 
 
 def wait_for_trials(command: Command, number: int) -> None:
