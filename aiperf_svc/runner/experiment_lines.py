@@ -1,6 +1,6 @@
 """Where an experiment is, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, TrialRow
@@ -22,6 +22,26 @@ def trial_line(row: TrialRow) -> str:
     parts += [f"verdict {row.verdict}"] if row.verdict else []
     parts += [row.reason] if row.reason else []
     return " · ".join(parts)
+
+
+VAGUE = ("mean", "stddev", "min", "max", "value")
+"""Last parts of keys that say nothing without the part before them."""
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Return the shortest end of each dotted key that tells it from all others."""
+    keys = list(dict.fromkeys(keys))
+    return {key: _short_name(key, [each for each in keys if each != key]) for key in keys}
+
+
+def _short_name(key: str, others: list[str]) -> str:
+    parts = key.split(".")
+    for begin in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[begin:])
+        is_clear = not parts[begin].isdigit() and parts[begin] not in VAGUE
+        if is_clear and not any(f".{each}".endswith(f".{name}") for each in others):
+            return name
+    return key
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:

@@ -7,16 +7,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, LiveObjective, Status
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.experiment_lines import parameters_text, position
-from aiperf_svc.runner.numbers import milliseconds, seconds
+from aiperf_svc.runner.experiment_lines import parameters_text, position, short_names
+from aiperf_svc.runner.numbers import milliseconds, number, seconds
 from aiperf_svc.runner.phase_progress import (
-    in_flight,
     is_loading,
     main_error,
+    on_server,
     share_done,
     step_line,
     time_left,
@@ -40,7 +40,8 @@ WORDS = {
     RunState.PROCESSING: "computing",
 }
 """Name of each state on the screen."""
-WIDTH = 96
+WIDEST = 160
+"""Most columns that are used."""
 BAR_WIDTH = 40
 INDENT = (0, 0, 0, 2)
 ROWS = 12
@@ -94,7 +95,7 @@ class LiveDisplay:
         if is_loading(status) and status.steps is not None:
             rows += [_bar(status), Text(f"  {one_line(step_line(status.steps))}")]
         elif is_loading(status):
-            rows += [_bar(status), _numbers(status)]
+            rows += [_bar(status), _numbers(status), *_said_of_load(status)]
             if text := main_error(status):
                 rows.append(Text(f"  most errors: {text}", style="red"))
         if status.message or status.reason:
@@ -102,7 +103,7 @@ class LiveDisplay:
             rows.append(Text(f"  {said}", style="yellow"))
         if status.experiment is not None and status.experiment.rows:
             rows.append(_trials(status.experiment))
-        width = min(WIDTH, self._console.width)
+        width = min(WIDEST, self._console.width)
         frame = Table.grid(expand=False)
         frame.add_column(width=width)
         for row in rows:
@@ -147,6 +148,7 @@ def _trials(experiment: ExperimentStatus) -> RenderableType:
     """Return the table of the latest trials."""
     latest = experiment.rows[-ROWS:]
     outcomes = [row.verdict or row.state for row in latest]
+    names = short_names(key for row in latest for key in row.parameters)
     table = Table.grid(padding=(0, 2, 0, 0))
     # What is too long for a narrow terminal is cut in the middle columns.
     table.add_column(justify="right", no_wrap=True)
@@ -156,7 +158,7 @@ def _trials(experiment: ExperimentStatus) -> RenderableType:
     for row, outcome in zip(latest, outcomes, strict=True):
         table.add_row(
             f"{row.number:,}",
-            _cut(one_line(parameters_text(row.parameters))),
+            _cut(one_line(parameters_text({names[k]: v for k, v in row.parameters.items()}))),
             _cut(one_line(row.text or row.reason)),
             Text(outcome, style="green" if outcome == "valid" else "yellow"),
         )
@@ -181,6 +183,34 @@ def _bar(status: Status) -> RenderableType:
     return row
 
 
+def _said_of_load(status: Status) -> list[RenderableType]:
+    """Return what is known of some loads only: output tokens, the server's own counts, and the
+    objectives, in a line each."""
+    tokens, server = status.output_tokens_per_s, on_server(status)
+    facts = [] if tokens is None else [("output ", f"{tokens:,.0f} tokens/s")]
+    facts += [("server ", server)] if server else []
+    line = Text("  ").join(Text.assemble((name, "dim"), value) for name, value in facts)
+    lines = [line] if facts else []
+    if status.objectives:
+        lines.append(Text("   ").join(map(_objective, status.objectives)))
+    for each in lines:
+        each.no_wrap, each.overflow = True, "ellipsis"
+    return [Padding(each, INDENT) for each in lines]
+
+
+def _objective(each: LiveObjective) -> Text:
+    """Return an objective with its value over the latest requests: `✓ TTFT p95 21.5 ms ≤ 60 ms`."""
+    mark = ("✓ ", "green") if each.is_within else ("✗ ", "bold red")
+    sign = "≤" if each.bound == "max" else "≥"
+    name = {"time_to_first_token": "TTFT", "request_latency": "latency"}.get(
+        each.metric, each.metric
+    )
+    value, limit = number(each.value), number(each.limit)
+    return Text.assemble(
+        mark, (f"{name} {each.stat} ", "dim"), f"{value} {sign} {limit} {each.unit}"
+    )
+
+
 def _numbers(status: Status) -> RenderableType:
     """Return the counts and times of the load, in columns."""
     of = f" of {status.requested_requests:,}" if status.requested_requests else ""
@@ -203,7 +233,7 @@ def _numbers(status: Status) -> RenderableType:
             ("TTFT p99", milliseconds(status.ttft_p99_ms) if is_streaming else "–"),
         ),
         (
-            ("in flight", in_flight(status)),
+            ("in flight", f"{status.in_flight:,}"),
             ("workers", Text(workers, style="bold red" if status.workers_lost else "")),
         ),
     )

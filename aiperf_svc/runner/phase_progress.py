@@ -89,10 +89,13 @@ def step_line(steps: StepStatus) -> str:
 
 def in_flight(status: Status) -> str:
     """Return our own requests in flight, and those that the server says it has."""
-    text = f"{status.in_flight:,}"
-    if status.server_running is not None:
-        text += f" (server {status.server_running:,.0f}"
-        if status.server_waiting:
-            text += f" + {status.server_waiting:,.0f} waiting"
-        text += ")"
-    return text
+    server = on_server(status)
+    return f"{status.in_flight:,}" + (f" (server {server})" if server else "")
+
+
+def on_server(status: Status) -> str:
+    """Return the requests that the server says it runs, `5 + 3 waiting`; empty if it does not."""
+    if status.server_running is None:
+        return ""
+    waiting = f" + {status.server_waiting:,.0f} waiting" if status.server_waiting else ""
+    return f"{status.server_running:,.0f}{waiting}"

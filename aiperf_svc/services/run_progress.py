@@ -5,19 +5,21 @@ The results contain none of this. It is computed from heartbeats and from the la
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from time import monotonic_ns, time_ns
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.results_api.status import LiveObjective, Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.control.control_intervals import batch_interval_s
+from aiperf_svc.core.results.slo import limit_of
 from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
+from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.events import RunStatePublished
@@ -67,6 +69,8 @@ class RunProgress(BaseProgress):
         self._rate = 0.0
         self._delay_ns = RECORD_DELAY_NS + round(batch_interval_s(topology.workers) * 1e9)
         self._main_error = ""
+        self._output_tokens = 0
+        """Those of the completed requests of the profiling phase."""
         self._server = ServerLoad()
 
     # --- what is known ---------------------------------------------------------------------------
@@ -87,6 +91,7 @@ class RunProgress(BaseProgress):
         counts = np.bincount(ends // RATE_BIN_NS - first)
         self._ends.update(dict(enumerate(counts.tolist(), first)))
         is_good = is_profiling & is_completed
+        self._output_tokens += int(np.maximum(0, rows["output_tokens"][is_good]).sum())
         # Columns, and of the newest only: to copy whole rows costs more than all else here.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
         if not len(starts):
@@ -208,8 +213,49 @@ class RunProgress(BaseProgress):
             schedule_lag_p50_ms=lag_p50_ms,
             schedule_lag_p99_ms=lag_p99_ms,
             latency_p99_ms=latency_p99_ms,
+            output_tokens_per_s=self._tokens_per_s(),
+            objectives=tuple(self._live_objectives()),
             finish_reasons=named_reasons(self._finish_reasons),
         )
+
+    def _tokens_per_s(self) -> float | None:
+        """Return the rate of requests, with as many output tokens each as those so far have had."""
+        if self._phase is not Phase.PROFILING or not self._output_tokens:
+            return None
+        completed = int(self._outcomes[Phase.PROFILING][Outcome.COMPLETED])
+        return self._rate * self._output_tokens / completed
+
+    def _live_objectives(self) -> Iterator[LiveObjective]:
+        """Yield the objectives on latencies whose latest values are known."""
+        known = {
+            "time_to_first_token": [r.ttft_ns for r in self._recent],
+            "request_latency": [r.latency_ns for r in self._recent],
+        }
+        for each in self._config.slo.objectives:
+            value = _statistic_ms(known.get(each.metric, []), each.stat)
+            metric = CATALOG[each.metric]
+            bounds: tuple[tuple[Literal["max", "min"], float | str | None], ...]
+            bounds = (("max", each.max), ("min", each.min))
+            for bound, limit in bounds:
+                if limit is not None and value is not None:
+                    yield LiveObjective(
+                        metric=metric.tag,
+                        stat=each.stat,
+                        bound=bound,
+                        limit=limit_of(metric, limit),
+                        value=value,
+                        unit=metric.unit,
+                    )
+
+
+def _statistic_ms(parts_ns: list[Times], stat: str) -> float | None:
+    """Return a statistic of all parts together, as `_percentiles_ms` does."""
+    if stat == "avg":
+        values = np.concatenate(parts_ns) if parts_ns else np.empty(0, dtype=np.int64)
+        values = values[values >= 0]
+        return float(values.mean()) / 1e6 if len(values) else None
+    name = {"min": "p0", "max": "p100"}.get(stat, stat)
+    return _percentiles_ms(parts_ns, float(name.removeprefix("p")))[0]
 
 
 def _percentiles_ms(parts_ns: list[Times], *wanted: float) -> list[float | None]:

@@ -37,7 +37,13 @@ class Run:
         state = self._state()
         is_final = state in ("done", "failed", "cancelled")
         values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
-        values |= {"finish_reasons": {}, "steps": None, "experiment": None, "client": None}
+        values |= {
+            "finish_reasons": {},
+            "objectives": (),
+            "steps": None,
+            "experiment": None,
+            "client": None,
+        }
         values |= {"phase": "profiling", "message": "", "dataset": {}, "verdict": "valid"}
         values |= {"requested_requests": None, "requested_duration_s": None}
         values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}

@@ -125,3 +125,37 @@ def test_whole_responses_that_are_bad_are_shown_as_errors_while_the_load_is_on(
     progress.set_state(RunStatePublished("run", "controller", 1, number=2, state=RunState.WARMUP))
     status = progress.status()
     assert (status.completed, status.errored) == (1, 1)
+
+
+def test_objectives_on_latencies_are_shown_while_the_load_is_on(tmp_path: Path) -> None:
+    wanted = [
+        {"metric": "time_to_first_token", "stat": "p50", "max": "20ms"},
+        {"metric": "request_latency", "stat": "min", "max": "20ms"},
+        {"metric": "request_latency", "stat": "avg", "min": "20ms"},
+        {"metric": "inter_token_latency", "stat": "p99", "max": "20ms"},
+    ]
+    context = controller_context(
+        {**CONFIG, "slo": {"objectives": wanted}}, tmp_path, run_id="0123456789ab"
+    )
+    progress = RunProgress(context.inference, context.topology)
+    rows = np.zeros(3, dtype=METRIC_DTYPE)
+    rows["phase"] = Phase.PROFILING
+    rows["first_token_wall_ns"] = [10_000_000, 12_000_000, 90_000_000]
+    rows["last_token_wall_ns"] = [30_000_000, 40_000_000, 110_000_000]
+    progress.add(rows, time_ns())
+    found = [(each.stat, each.value, each.is_within) for each in progress.status().objectives]
+    assert found == [("p50", 12.0, True), ("min", 30.0, False), ("avg", 60.0, True)]
+
+
+def test_output_tokens_a_second_are_those_of_the_requests_so_far_at_their_rate(
+    tmp_path: Path,
+) -> None:
+    progress, begin = loading(tmp_path)
+    for ms in range(100, 10_001, 100):
+        now = begin + ms * 10**6
+        rows = completed(now)
+        rows["output_tokens"] = 5 if ms % 200 else 15
+        progress.add(rows, now)
+    assert progress.status().output_tokens_per_s == 0.0
+    progress.tick(now)
+    assert progress.status().output_tokens_per_s == pytest.approx(100.0, rel=0.1)

@@ -1,6 +1,6 @@
 """The status of a run in the results API, for displays and scrapers."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -60,6 +60,22 @@ class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Expected time until the last trial has ended; None while nobody knows."""
     rows: tuple[TrialRow, ...]
     """The latest trials that have ended."""
+
+
+class LiveObjective(msgspec.Struct, frozen=True, kw_only=True):
+    """An objective with its value over the latest requests, which is no judgement of the run."""
+
+    metric: str
+    stat: str
+    bound: Literal["max", "min"]
+    limit: float
+    value: float
+    unit: str
+
+    @property
+    def is_within(self) -> bool:
+        """True if the value is within the limit now."""
+        return self.value <= self.limit if self.bound == "max" else self.value >= self.limit
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +145,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """From the time at which a request was due to its start, of the latest requests."""
     schedule_lag_p99_ms: float | None = None
     latency_p99_ms: float | None = None
+    output_tokens_per_s: float | None = None
+    """Rate over the last seconds; None if no response had tokens that could be counted."""
+    objectives: tuple[LiveObjective, ...] = ()
+    """Those on the latencies of which the latest values are known."""
     client: ClientLoad | None = None
     """What the own services do; None before the first report."""
     steps: StepStatus | None = None

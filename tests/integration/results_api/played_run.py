@@ -26,6 +26,7 @@ def make_status(**fields: Any) -> Status:
         "verdict": None,
         "dataset": {},
         "number": 1,
+        "objectives": (),
     }
     values |= {"finish_reasons": {}, "steps": None, "experiment": None, "client": None}
     values |= {"is_cancelling": False, "results_ready": False, "is_settled": False}

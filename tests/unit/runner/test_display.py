@@ -6,11 +6,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, StepStatus, TrialRow
+from aiperf_svc.adapters.results_api.status import (
+    ExperimentStatus,
+    LiveObjective,
+    Status,
+    StepStatus,
+    TrialRow,
+)
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.display import Plain, final_line, plain_line
-from aiperf_svc.runner.experiment_lines import trial_line
+from aiperf_svc.runner.experiment_lines import short_names, trial_line
 from aiperf_svc.runner.live_display import LiveDisplay
 from aiperf_svc.runner.phase_progress import in_flight, remaining_s, share_done
 
@@ -29,7 +35,8 @@ def status(**fields: Any) -> Status:
         "verdict": None,
         "steps": None,
     }
-    values |= {"experiment": None, "server_running": None, "server_waiting": None}
+    values |= {"output_tokens_per_s": None}
+    values |= {"experiment": None, "objectives": (), "server_running": None, "server_waiting": None}
     return Status(**{**values, **fields})
 
 
@@ -199,6 +206,35 @@ def test_an_experiment_is_shown_by_its_trials() -> None:
     assert "412 requests/s" in drawn
 
 
+def test_names_of_keys_are_their_shortest_ends_that_tell_them_apart() -> None:
+    keys = ["load.concurrency", "dataset.input_tokens.mean", "dataset.output_tokens.mean"]
+    keys += ["a.rate", "b.rate", "deployment.target.args.1", "rate"]
+    assert list(short_names(keys).values()) == [
+        "concurrency", "input_tokens.mean", "output_tokens.mean", "a.rate", "b.rate", "args.1",
+        "rate",
+    ]  # fmt: skip
+
+
+def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -> None:
+    limit = {"stat": "p95", "bound": "max", "limit": 60.0, "unit": "ms"}
+    now = status(
+        output_tokens_per_s=1_270.4, server_running=5, server_waiting=3, in_flight=8,
+        objectives=(
+            LiveObjective(metric="time_to_first_token", value=21.52, **limit),
+            LiveObjective(metric="request_latency", value=178.0, **limit),
+        ),
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    display = LiveDisplay("knee", TOPOLOGY, console)
+    drawing = display._drawn(now)
+    display.close()
+    with console.capture() as capture:
+        console.print(drawing)
+    *_, first, second = (line.rstrip() for line in capture.get().splitlines())
+    assert first == "  output 1,270 tokens/s  server 5 + 3 waiting"
+    assert second == "  ✓ TTFT p95 21.52 ≤ 60 ms   ✗ latency p95 178 ≤ 60 ms"
+
+
 def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its_verdict() -> None:
     parameters = {"load.request_rate": 36.44, "load.duration": "12s"}
     rows = tuple(
@@ -223,5 +259,6 @@ def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its
     assert max(map(len, lines)) <= 80
     assert "  latency p50 269.8 ms  TTFT p50 269.8 ms  TTFT p99 1.52 s    workers 0" in lines[-3]
     for number, line in zip((" 9", "10"), lines[-2:], strict=True):
-        assert line.startswith(f"  {number}  load.request_rate 36.44")
+        assert line.startswith(f"  {number}  request_rate 36.44, ")
+        assert "36.98 requests/s, 535.3 ms" in line
         assert line.rstrip().endswith("  degraded")
