@@ -216,7 +216,7 @@ _CLIENT = (
 # The parts of the exchange, in the names that AIPerf took from k6.
 _HTTP = (
     _record("http_req_connecting", "HTTP Connecting", "ms", f.connecting,
-        "DNS + TCP connect + TLS handshake; 0 on a reused connection", "worker's clock",
+        "DNS + TCP connect + TLS handshake; 0 on a connection that was there", "worker's clock",
         better=LOWER),
     _record("http_req_connection_overhead", "HTTP Connection Overhead", "ms", f.connecting,
         "http_req_connecting", "worker's clock", better=LOWER),

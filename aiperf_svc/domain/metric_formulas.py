@@ -192,7 +192,7 @@ def osl_mismatch(columns: Columns) -> Floats:
 
 
 def connecting(columns: Columns) -> Floats:
-    """DNS, TCP connect and TLS handshake; 0 on a reused connection."""
+    """DNS, TCP connect and TLS handshake; 0 on a connection that was there."""
     values: Floats = (columns["connect_ns"] + columns["tls_ns"]) / NS_PER_MS
     return values
 

@@ -18,6 +18,7 @@ from client_bench import (
 )
 
 from aiperf_svc.adapters.inference.client import CUT_AT_ONCE
+from aiperf_svc.adapters.inference.connection import IDLE
 from aiperf_svc.adapters.inference.pool import ROOM_FOR
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -238,6 +239,21 @@ async def test_as_many_connections_as_asked_are_open_before_they_are_needed() ->
             b.send(index=index)
         await b.sent.wait_for(25)
         assert len(b.connections) == 25
+
+
+async def test_only_a_request_that_waited_for_its_connection_has_the_time_of_connecting() -> None:
+    async with bench(responses(LENGTH)) as b:
+        b.client.preconnect(2)
+        async with asyncio.timeout(WAIT_S):
+            while {conn.state for conn in b.connections} != {IDLE}:  # noqa: ASYNC110
+                await asyncio.sleep(0)  # nobody is told of it
+        b.send(index=1)
+        b.send(index=2)
+        b.send(index=3)
+        await b.sent.wait_for(3)
+        b.client.flush()
+        waited = {row["index"]: row["connect_ns"] > 0 for row in b.sent.rows}
+        assert waited == {1: False, 2: False, 3: True}
 
 
 async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:

@@ -153,6 +153,8 @@ class RequestWriter:
         if conn.request is not None:
             self._write(conn, conn.request)
         else:
+            # Made ahead: its first request does not wait for it.
+            conn.connect_ns = conn.tls_ns = 0
             self._idle.append(conn)
 
     # --- writing ---------------------------------------------------------------------------------
