@@ -309,9 +309,9 @@ async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIte
 
 
 def played(place: Place, count: int) -> Path:
-    """What an index of the first shape leaves of which so many trials have ended."""
+    """What an index of the first shape leaves that is stopped after so many trials."""
     left, listed = place.folder / f"played-{count}", []
-    for trial in index_shapes(load_any(place.config))[0].trials[:count]:
+    for position, trial in enumerate(index_shapes(load_any(place.config))[0].trials[: count + 1]):
         folder = left / "trials" / trial.folder
         folder.mkdir(parents=True)
         (folder / "profile_export_aiperf.json").write_text('{"aiperf_svc": {"verdict": "valid"}}')
@@ -320,7 +320,7 @@ def played(place: Place, count: int) -> Path:
                 "number": trial.number,
                 "repetition": trial.repetition,
                 "parameters": trial.parameters,
-                "state": "done",
+                "state": "done" if position < count else "cancelled",
                 "reason": "",
                 "folder": trial.folder,
             }
@@ -400,12 +400,12 @@ async def test_a_cancel_and_the_trials_before_it_outlive_a_restart_of_the_collec
     async with place.collector() as client:
         status = await until(client, lambda status: status.is_cancelling)
         assert status.experiment is not None
-        assert status.experiment.ended == 1
+        assert status.experiment.ended == 2
         place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
         status = await until(client, lambda status: status.is_settled)
         summary = await client.summary()
     assert (status.state, status.reason) == ("cancelled", "by the test")
-    assert [(trial["number"], trial["state"]) for trial in summary["trials"]] == [(1, "done")]
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
     assert set(place.cluster.parallelism) == {0}
 
 
@@ -505,7 +505,7 @@ async def test_the_trials_that_have_ended_are_there_before_the_stack_deletes_its
         summary = await client.summary()
     assert (status.state, status.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
     assert status.reason.startswith("deployment.ttl is over in 120 s")
-    assert [trial["state"] for trial in summary["trials"]] == ["done"]
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
 
 
 async def test_a_job_that_is_not_made_yet_is_waited_for(place: Place) -> None:

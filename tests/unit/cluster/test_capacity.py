@@ -6,6 +6,8 @@ import pytest
 from cluster_plans import make_plan, named, node
 
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms, used_by_node
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
@@ -107,3 +109,25 @@ def test_a_native_sidecar_of_another_pod_uses_its_node_too() -> None:
     }
     found = used_by_node([{"metadata": {}, "spec": spec, "status": {"phase": "Running"}}])
     assert found["n"]["cpu"] == 1.0
+
+
+def _in_jobs(*cpus: str, parallel: int = 1) -> StackPlan:
+    """A stack of Jobs whose servers ask for so many CPUs."""
+    data = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"duration": "1s", "concurrency": 1},
+        "experiment": {
+            "product": {"deployment.target.cpu": list(cpus)},
+            "parallel": parallel,
+            "fan_out": "jobs",
+        },
+        "deployment": {"target": {"kind": "mock"}},
+    }
+    return plan_any_stack(parse_any(data, "the test"), stack="bench", version="1")
+
+
+def test_indexes_of_several_jobs_may_wait_for_each_other() -> None:
+    plan = _in_jobs("5", "5.5", "6")
+    assert [job.pod.replicas for job in plan.jobs] == [1, 1, 1]
+    assert _judge(plan, [node(cpu="16")]).state == "ok"
+    assert _judge(_in_jobs("5", "20"), [node(cpu="16")]).state == "failed"

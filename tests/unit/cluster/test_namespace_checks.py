@@ -99,6 +99,19 @@ def test_an_image_that_is_never_pulled_should_be_listed(image: dict[str, str]) -
     assert check.remedy
 
 
+def test_the_remedy_names_the_key_of_the_image_of_a_server_in_a_job() -> None:
+    images = ["localhost/one:1", "localhost/two:1"]
+    data = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"duration": "1s", "concurrency": 1},
+        "experiment": {"product": {"deployment.target.image": images}, "fan_out": "jobs"},
+        "deployment": {"target": {"kind": "custom", "image": images[0], "command": ["serve"]}},
+    }
+    plan = plan_any_stack(parse_any(data, "test"), stack="s", version="1", image=IMAGE["name"])
+    remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
+    assert "name it in deployment.target.image, or" in remedy
+
+
 def test_the_remedy_names_the_key_of_the_image_that_is_missing() -> None:
     config = parse_any({"workload": {"kind": "iperf", "image": "localhost/tool:1"}}, "test")
     plan = plan_any_stack(config, stack="net", version="1", image=IMAGE["name"])

@@ -132,20 +132,34 @@ def judge_capacity(
 
 def place(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Counter[str]]:
     """Place the pods of a stack. Returns what is then left of the nodes, and how many replicas of
-    which pods have no room."""
-    nodes = [msgspec.structs.replace(room, free=dict(room.free)) for room in free]
-    unplaced: Counter[str] = Counter()
+    which pods have no room. The indexes of a Job may wait for those of the other Jobs."""
+    nodes = _copies(free)
+    of_jobs = {job.pod.name for job in plan.jobs}
     largest_first = sorted(plan.pods, key=_size, reverse=True)
+    unplaced: Counter[str] = Counter()
     for pod in largest_first:
-        asked, left = asked_of_node(pod), pod.replicas
-        for room in (each for each in nodes if admits(each, pod)):
-            placed = min(left, _fitting(room, asked))
-            for resource, value in _counted(room, asked).items():
-                room.free[resource] = room.free.get(resource, 0.0) - value * placed
-            left -= placed
-        if left:
-            unplaced[pod.name] = left
-    return nodes, unplaced
+        if pod.name not in of_jobs:
+            unplaced[pod.name] = _place_pod(pod, nodes)
+    without_jobs = _copies(nodes)
+    for pod in largest_first:
+        if pod.name in of_jobs and _place_pod(pod, nodes):
+            unplaced[pod.name] = _place_pod(pod, _copies(without_jobs))
+    return nodes, +unplaced
+
+
+def _copies(rooms: Sequence[Room]) -> list[Room]:
+    return [msgspec.structs.replace(room, free=dict(room.free)) for room in rooms]
+
+
+def _place_pod(pod: PodPlan, nodes: Sequence[Room]) -> int:
+    """Place the replicas of a pod; return how many have no room."""
+    asked, left = asked_of_node(pod), pod.replicas
+    for room in (each for each in nodes if admits(each, pod)):
+        placed = min(left, _fitting(room, asked))
+        for resource, value in _counted(room, asked).items():
+            room.free[resource] = room.free.get(resource, 0.0) - value * placed
+        left -= placed
+    return left
 
 
 def _size(pod: PodPlan) -> tuple[int, float]:

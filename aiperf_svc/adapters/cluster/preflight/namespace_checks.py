@@ -159,6 +159,7 @@ def _image_keys(plan: StackPlan) -> dict[str, str]:
     pods = (
         (plan.ranks, "workload.image"),
         (plan.target, "deployment.target.image"),
+        *((job.pod, "deployment.target.image") for job in plan.jobs),
         (plan.deadline, "deployment.image.name"),
     )
     return {image.name: key for pod, key in pods if pod for image in pod.images}

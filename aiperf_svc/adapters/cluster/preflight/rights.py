@@ -99,6 +99,8 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
         rights += [Right("batch", "jobs", verb, namespace, name) for verb in ("get", "patch")]
     if plan.jobs:
         rights.append(Right("", "pods", "list", namespace))
+        anchor = Right("", "configmaps", "get", namespace, plan.identity.name(ANCHOR))
+        rights += [] if anchor in rights else [anchor]
     return tuple(rights)
 
 

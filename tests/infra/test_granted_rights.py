@@ -1,0 +1,33 @@
+"""The Roles of a stack grant what preflight asks for, and nothing else."""
+
+from typing import Any
+
+import pytest
+from recording import record, stack_config
+
+from aiperf_svc.adapters.cluster.preflight.rights import granted_rights
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
+
+
+@pytest.mark.parametrize("mode", ["create", "existing"])
+def test_the_roles_of_a_stack_of_jobs_are_what_its_creator_needs(mode: str) -> None:
+    config: dict[str, Any] = stack_config("bench-variants")
+    deployment = config["aiperf:benchmark"]["deployment"]
+    deployment["namespace"] = {"mode": mode, "name": "own"}
+    plan = plan_any_stack(parse_any(config["aiperf:benchmark"], ""), stack="s", version="1")
+    rules = [
+        rule
+        for manifest in record("s", config).manifests
+        if manifest["kind"] == "Role"
+        for rule in manifest["rules"]
+    ]
+    granted = {
+        (group, resource, verb, name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+    assert granted == {(r.group, r.resource, r.verb, r.name) for r in granted_rights(plan)}
