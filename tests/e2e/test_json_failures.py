@@ -119,8 +119,8 @@ def test_a_model_that_the_server_does_not_have(mock: RunningMockServer, tmp_path
 def test_an_experiment_all_of_whose_trials_fail(tmp_path: Path, nobody: str) -> None:
     flags = ("--concurrency", "1,2", "--request-count", "4")
     code, reason = failure(Command(tmp_path, nobody, *flags))
-    assert code is ExitCode.VERDICT_INVALID
-    assert reason == "the verdict is invalid: no trial can be believed"
+    assert code is ExitCode.BENCHMARK_FAILED
+    assert reason == "no request completed"
 
 
 def test_a_folder_that_is_none(mock: RunningMockServer, tmp_path: Path) -> None:
