@@ -144,3 +144,34 @@ def test_what_a_killed_runner_leaves_is_followed_to_its_end_and_removed(
     removed = runner.call("gc", runner.name, "--yes")
     assert removed.code == ExitCode.OK, removed.errors
     assert cluster.left_of(runner.name) == []
+
+
+def test_shapes_whose_image_cannot_be_pulled_fail_alone(
+    cluster: Cluster, image: str, make_runner: Callable[[], Runner]
+) -> None:
+    def with_images(benchmark: Config) -> None:
+        command = ["python", "-m", "aiperf_svc.mock_server", "--host", "0.0.0.0", "--port", "8000"]
+        target = benchmark["deployment"]["target"]
+        target |= {"kind": "custom", "command": command, "image": image, "port": 8000}
+        target["args"] = ["--tokens", "8"]
+        benchmark["experiment"] = {
+            "product": {
+                "deployment.target.image": [image, "localhost/there-is-none:1"],
+                "deployment.target.memory": ["128Mi", "144Mi"],
+            },
+            "parallel": 2,
+            "fan_out": "jobs",
+        }
+
+    runner = make_runner()
+    runner.use("bench-variants")
+    runner.change(with_images)
+    ended = runner.run("--json")
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    trials = found["results"]["trials"]
+    assert [trial["state"] for trial in trials] == ["done", "done", "failed", "failed"]
+    for trial in trials[2:]:
+        assert "image 'localhost/there-is-none:1' cannot be pulled" in trial["reason"]
