@@ -102,8 +102,11 @@ def search_curve(report: SearchReport) -> str:
         marks = [f"{point.value:g} {report.unit}: {point.reason}" for point in some]
         if some:
             series.append(Series(name, style, points, marks=marks, has_line=False))
-    values = [at for each in series for _, at in each.points]
     x = scales.listed([point.value for point in known])
+    if any(point.share_beyond is not None for point in report.points):
+        ends = (min(point.value for point in known), max(point.value for point in known))
+        series.append(Series("limit", "d dashed", [(end, 1.0) for end in ends]))
+    values = [at for each in series for _, at in each.points]
     bands = []
     if report.holds is not None and report.breaks is not None:
         bands.append(Band(report.holds, report.breaks, "bracket"))

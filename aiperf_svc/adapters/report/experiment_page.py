@@ -14,7 +14,7 @@ from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import layout
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.choices import best_of, front
-from aiperf_svc.core.experiments.combinations import Combination, TrialRow
+from aiperf_svc.core.experiments.combinations import Combination, Parameter, TrialRow
 from aiperf_svc.core.experiments.search import Ending
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
@@ -111,20 +111,20 @@ def combinations(summary: ExperimentSummary) -> str:
 
     def row(of: Combination) -> str:
         values = [words.value_text(of.parameters.get(p.name)) for p in summary.parameters]
-        values += [words.runs_text(of)]
+        mark = "★" if any(of is each for each in optimal) else ""
+        values += [words.runs_text(of), mark]
         values += [
             words.mean_text(of.values.get(key), divisor)
             for key, (divisor, _) in zip(keys, units, strict=True)
         ]
-        mark = "★" if any(of is each for each in optimal) else ""
         cells = "".join(f"<td>{escape(value)}</td>" for value in values)
-        return f"<tr>{cells}<td>{mark}</td></tr>"
+        return f"<tr>{cells}</tr>"
 
-    heads = [escape(each.name) for each in summary.parameters] + ["n"]
+    heads = [*map(_key_head, summary.parameters), "n", ""]
     for key, (_, unit) in zip(keys, units, strict=True):
         name = escape(words.metric_name(summary, key))
         heads.append(f"{name} <small>{escape(unit)}</small>" if unit else name)
-    head = _head([*heads, ""])
+    head = _head(heads)
     notes = ["n: trials that a mean is of. ±: half of its 95% interval."]
     if found is not None and optimal:
         up, down = (words.metric_name(summary, key) for key in (found.throughput, found.latency))
@@ -154,12 +154,17 @@ def _trials(summary: ExperimentSummary) -> str:
         shown = "".join(f"<td>{cell}</td>" for cell in cells)
         return f'<tr class="{tone}">{shown}<td class="state">{escape(state)}</td></tr>'
 
-    heads = ["Trial", *(escape(each.name) for each in summary.parameters), "Repetition"]
+    heads = ["Trial", *map(_key_head, summary.parameters), "Repetition"]
     for key, (_, unit) in zip(keys, units, strict=True):
         name = escape(words.metric_name(summary, key))
         heads.append(f"{name} <small>{escape(unit)}</small>" if unit else name)
     head = _head([*heads, "Verdict"])
     return layout.details("All trials", layout.table(head, [row(each) for each in summary.rows]))
+
+
+def _key_head(parameter: Parameter) -> str:
+    """Render a dotted key, which breaks into lines at its dots."""
+    return escape(parameter.name).replace(".", ".<wbr>")
 
 
 def _head(names: Sequence[str]) -> str:

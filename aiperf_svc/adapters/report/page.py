@@ -49,6 +49,7 @@ def _sections(summary: Summary) -> list[str]:
     return [
         _header(summary),
         layout.verdict_box(summary.verdict, _HEADLINES, _CAUSES),
+        tables.errors(errors) if errors else "",
         _system(summary),
         _numbers(summary),
         tables.objectives(summary),
@@ -60,7 +61,6 @@ def _sections(summary: Summary) -> list[str]:
         tables.scalars(summary, shown),
         tables.goodput_tiers(summary),
         _groups(summary),
-        tables.errors(errors) if errors else "",
         layout.details("All other metrics", _others(summary, rest)),
         layout.details("All checks of the verdict", layout.checks(summary.verdict.checks)),
         layout.details("All checks of the system", _system_checks(summary)),

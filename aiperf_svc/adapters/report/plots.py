@@ -21,7 +21,7 @@ class Series:
     name: str
     """Name in the legend; empty: it has none."""
     style: str
-    """CSS class: `a` to `e`, and `dashed`."""
+    """CSS class: `a` to `g`, and `dashed`."""
     points: Sequence[tuple[float, float]]
     marks: Sequence[str] = ()
     """Text of each point, which then has a dot; it shows when the mouse rests on the dot."""

@@ -7,12 +7,12 @@ import numpy as np
 
 from aiperf_svc.adapters.report import scales, zoom
 from aiperf_svc.adapters.report.layout import cell, row, table
-from aiperf_svc.adapters.report.plots import Hint, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, HALF, Hint, Series, figure
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.series import Plotted, plotted
 
-STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed")
+STYLES = ("a", "b", "c", "d", "e", "f", "g", "a dashed")
 """Styles of the lines of a plot, which has no more lines than that."""
 MAX_POINTS = 600
 """Most points of a line; beyond, the highest of each span is drawn."""
@@ -48,7 +48,12 @@ def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[str]:
         return []
     begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
     length_s = line.width_s * len(line.in_flight)
-    return [drawn for each in wanted if (drawn := _plot(each, begin_ns, length_s))]
+    known = [(each, drawn) for each in wanted if (drawn := _plot(each, begin_ns, length_s))]
+    figures = [drawn for _, drawn in known]
+    if len(figures) % 2:
+        # The last one takes both columns, which leaves no hole.
+        figures[-1] = _plot(known[-1][0], begin_ns, length_s, width=FULL)
+    return figures
 
 
 def _read(summary: Summary) -> Iterator[Plotted]:
@@ -63,7 +68,7 @@ def _moves(each: Plotted) -> bool:
     return any(len(values) > 1 for _, _, values in each.lines)
 
 
-def _plot(each: Plotted, begin_ns: int, length_s: float) -> str:
+def _plot(each: Plotted, begin_ns: int, length_s: float, *, width: int = HALF) -> str:
     lines = []
     for label, times, values in each.lines[: len(STYLES)]:
         at_s = (times - begin_ns) / 1e9
@@ -86,6 +91,7 @@ def _plot(each: Plotted, begin_ns: int, length_s: float) -> str:
         series,
         x=scales.elapsed(length_s),
         y=scales.linear(max(*known, 0.0) or 1.0, low=min(0.0, *known)),
+        width=width,
         hints=list(_hints(lines[0][1])) if len(lines) == 1 else [],
         numbers=zoom.numbers(series, (), end=length_s),
     )

@@ -17,7 +17,9 @@ from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.metric_formulas import Floats
 from aiperf_svc.domain.outcomes import Outcome
 
-MAX_BINS = 120
+MAX_BINS, FEW_BINS = 120, 12
+BIN_REQUESTS = 10
+"""Requests of a bin, on average: with fewer, a plot shows chance. A short line has `FEW_BINS`."""
 _WIDTHS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 _GROWTH = math.log(1.02)
 _SMALLEST_MS = 1e-3
@@ -41,12 +43,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Time at which sending ended, if it ended by time."""
 
 
-def bin_width_s(duration_s: float) -> float:
-    """Return the narrowest round width with at most `MAX_BINS` bins."""
+def bin_width_s(duration_s: float, requests: int) -> float:
+    """Return the narrowest round width with at most `MAX_BINS` bins, and fewer for few requests."""
+    most = min(MAX_BINS, max(FEW_BINS, requests // BIN_REQUESTS))
     for width in _WIDTHS_S:
-        if duration_s <= width * MAX_BINS:
+        if duration_s <= width * most:
             return width
-    return 3600.0 * math.ceil(duration_s / (3600.0 * MAX_BINS))
+    return 3600.0 * math.ceil(duration_s / (3600.0 * most))
 
 
 def timeline(
@@ -62,7 +65,8 @@ def timeline(
     """Bin the phase from its start to its last end; None if that takes no time."""
     if end_ns <= begin_ns:
         return None
-    width_s = bin_width_s((end_ns - begin_ns) / 1e9)
+    requests = sum(chunk.rows for chunk in rows.chunks())
+    width_s = bin_width_s((end_ns - begin_ns) / 1e9, requests)
     width_ns = round(width_s * 1e9)
     bins = _Bins(begin_ns, width_ns, math.ceil((end_ns - begin_ns) / width_ns))
     started, completed, errors = bins.zeros(), bins.zeros(), bins.zeros()

@@ -50,6 +50,8 @@ def printed(outcomes: list[TrialOutcome], width: int = 140) -> str:
 def test_the_page_has_a_row_for_each_combination_and_each_trial() -> None:
     page = experiment_page.render(summarise(seven_by_two()), CONFIG).decode()
     combinations = page.partition("<h2>Combinations</h2>")[2]
+    assert '<th class="wrap">load.<wbr>concurrency</th>' in combinations
+    assert re.search(r"<tr><td>64</td><td>16</td><td>3</td><td>★</td>", combinations)
     assert combinations.count("<tr><td>") == 14
     assert len(re.findall(r'<a href="trials/[^"]+/report.html">', page)) == 42
 
@@ -198,6 +200,7 @@ def test_a_search_has_its_answer_curve_and_path() -> None:
     assert "load.concurrency holds 32 users, breaks at 64" in page
     assert "<b>64" not in page
     curve = charts.search_curve(a_search())
+    assert curve.count('<path class="line d dashed"') == 2, "the limit, and its key"
     assert [curve.count(f'class="dot {style}" cx="') for style in "ce"] == [4, 2]  # one: the key
     assert ">bracket</title>" in curve
     path = charts.search_path(summary, a_search())

@@ -115,6 +115,7 @@ def test_what_comes_from_outside_is_escaped() -> None:
     errors = (ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 7),)
     text = report(fake_run.closed_loop(requests=50), errors=errors)
     assert "<script" not in picture(text)
+    assert text.index("<h2>Errors</h2>") < text.index("<h2>Plots</h2>")
     assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;more&quot;" in text
 
 

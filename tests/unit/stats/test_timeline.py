@@ -64,7 +64,17 @@ def test_time_in_flight_is_neither_lost_nor_made() -> None:
 
 @pytest.mark.parametrize("duration_s", [0.001, 0.9, 1.2, 59.0, 300.0, 86_400.0, 3_000_000.0])
 def test_there_are_never_too_many_bins(duration_s: float) -> None:
-    assert duration_s / bin_width_s(duration_s) <= MAX_BINS
+    assert duration_s / bin_width_s(duration_s, 10**6) <= MAX_BINS
+
+
+def test_few_requests_have_wide_bins() -> None:
+    assert bin_width_s(6.0, 120) == 0.5
+    assert bin_width_s(6.0, 12_000) == 0.05
+    rows = fake_run.closed_loop(requests=120, concurrency=2)
+    end_ms = (int(rows["end_wall_ns"].max()) - START_NS) / MS
+    found = series(rows, end_ms=end_ms)
+    assert 5 <= len(found.in_flight) <= 12
+    assert (found.completed_per_s[1:-1] > 0).all()
 
 
 def test_no_time_has_no_timeline() -> None:
