@@ -168,7 +168,9 @@ _PER_USER = (
 # Tokens, counted here and as the server says.
 _TOKEN_COUNTS = (
     _record("output_sequence_length", "Output Sequence Length", "tokens",
-        f.count_of("output_tokens"), "all output tokens, reasoning included",
+        f.count_of("output_tokens"),
+        "all output tokens, reasoning included; by the tokenizer if there is one, else the "
+        "server's usage",
         "tokenizer, else the server's usage", needs=TOKENS, in_table=True),
     _record("output_token_count", "Output Token Count", "tokens", f.output_token_count,
         "output tokens without reasoning", "tokenizer, else the server's usage", needs=TOKENS),

@@ -5,8 +5,8 @@ end early. A strict server refuses every such request. So one worker sends a tin
 members while the run is configured and, if that is refused, the same without them. If only the
 second one is accepted, all requests of the run are sent without them.
 
-A worker sends the probe, since on a cluster only workers may reach the target. The dataset manager
-chooses the worker, since every worker requests the dataset from it anyway.
+A worker sends the probe, since on a cluster the dataset manager may not reach the target. The
+dataset manager chooses the worker, since every worker requests the dataset from it anyway.
 """
 
 import re

@@ -1,5 +1,6 @@
 """Each check of the verdict, alone, on both sides of its limits."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from aiperf_svc.core.verdict.inputs import (
     arrivals_ratio,
 )
 from aiperf_svc.core.verdict.judge import judge
+from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.services import Service
 
@@ -53,6 +55,19 @@ OPEN = replace(
 
 def severity(check: str, evidence: Evidence) -> str:
     return next(str(c.severity) for c in judge(evidence).checks if c.check == check)
+
+
+@pytest.mark.parametrize("evidence", [CLOSED, OPEN, replace(CLOSED, early_end="it breaks")])
+def test_the_page_of_metrics_has_a_row_for_each_check(evidence: Evidence) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    missing = [c.check for c in judge(evidence).checks if f"\n| {c.check} |" not in page]
+    assert missing == []
+
+
+def test_the_page_of_metrics_has_each_kind_of_error() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    names = [kind.name.title().replace("_", "") for kind in ErrorKind if kind]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("evidence", [CLOSED, OPEN])
