@@ -57,7 +57,7 @@ _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [
     ("sent_wall_ns", "q", "<i8"),  # just after the last byte was written
     ("ack_wall_ns", "q", "<i8"),  # stamp of the read that ends the response's headers
     ("end_wall_ns", "q", "<i8"),  # stamp of the read that holds the last byte
-    ("connect_ns", "q", "<i8"),  # duration of DNS + TCP connect, 0 when reused
+    ("connect_ns", "q", "<i8"),  # waited for DNS + TCP connect, 0 when reused or made ahead
     ("tls_ns", "q", "<i8"),  # duration of the TLS handshake, 0 when none
     ("bytes_out", "I", "<u4"),
     ("body_offset", "I", "<u4"),  # part 0: length of status line and headers in `bodies`

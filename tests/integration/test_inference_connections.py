@@ -5,7 +5,7 @@ import re
 import resource
 import socket
 from pathlib import Path
-from time import time_ns
+from time import monotonic_ns, time_ns
 
 from client_bench import (
     CHUNKED,
@@ -26,6 +26,8 @@ from aiperf_svc.protocol.records import Flag
 
 NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
 """Where no server listens."""
+AHEAD_NS = 5 * 10**9
+"""How long ago a connect began, which is within its time-out."""
 
 
 async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
@@ -254,6 +256,20 @@ async def test_only_a_request_that_waited_for_its_connection_has_the_time_of_con
         b.client.flush()
         waited = {row["index"]: row["connect_ns"] > 0 for row in b.sent.rows}
         assert waited == {1: False, 2: False, 3: True}
+        connects = {each.tag: each for each in b.client.network_times()}["network_connect"]
+        assert (connects.total, connects.min_ns > 0) == (3, True)
+
+
+async def test_a_request_that_takes_a_connection_in_the_making_waits_for_the_rest() -> None:
+    async with bench(responses(LENGTH)) as b:
+        b.client.preconnect(1)
+        (conn,) = b.connections
+        conn.opened_mono_ns -= AHEAD_NS
+        before = monotonic_ns()
+        row = await b.one()
+        assert 0 < row["connect_ns"] <= monotonic_ns() - before
+        connects = {each.tag: each for each in b.client.network_times()}["network_connect"]
+        assert (connects.total, connects.min_ns > 0.9 * AHEAD_NS) == (1, True)
 
 
 async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:

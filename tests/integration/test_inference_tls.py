@@ -3,10 +3,12 @@
 import asyncio
 import ssl
 from pathlib import Path
+from time import monotonic_ns
 
 import pytest
-from client_bench import CHUNKED, LENGTH, bench, read_request, responses
+from client_bench import CHUNKED, LENGTH, WAIT_S, bench, read_request, responses
 
+from aiperf_svc.adapters.inference.connection import CONNECTING, HANDSHAKING
 from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.domain.errors import ConfigError
@@ -40,6 +42,22 @@ async def test_a_response_over_tls_is_whole_and_its_connection_is_used_again(
         assert (first["tls_ns"] > 0, second["tls_ns"]) == (True, 0)
         assert second["flags"] & Flag.REUSED
         assert len(b.connections) == 1
+
+
+async def test_a_request_that_takes_a_connection_in_its_handshake_waits_for_the_rest_of_that(
+    server_side: ssl.SSLContext, trust: dict[str, object]
+) -> None:
+    async with bench(responses(LENGTH), server_side=server_side, **trust) as b:
+        b.client.preconnect(1)
+        (conn,) = b.connections
+        async with asyncio.timeout(WAIT_S):
+            while conn.state == CONNECTING:  # noqa: ASYNC110
+                await asyncio.sleep(0)  # nobody is told of it
+        assert conn.state == HANDSHAKING
+        before = monotonic_ns()
+        row = await b.one()
+        assert row["connect_ns"] == 0
+        assert 0 < row["tls_ns"] <= monotonic_ns() - before
 
 
 async def test_large_requests_and_responses_pass_tls_whole(

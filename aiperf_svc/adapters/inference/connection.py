@@ -72,7 +72,7 @@ else:
 class Connection(ConnectionFields):
     """A socket, the request that it carries, and how far the framing of its response has come."""
 
-    __slots__ = ("address", "epoll", "handshake_rtt_ns", "sock")
+    __slots__ = ("address", "epoll", "handshake_rtt_ns", "made_in_ns", "sock", "taken_mono_ns")
 
     def __init__(
         self,
@@ -89,8 +89,13 @@ class Connection(ConnectionFields):
         """The set that watches it, until it is closed."""
         self.fd = sock.fileno()
         self.state = CONNECTING
-        self.opened_mono_ns = opened_mono_ns
+        self.opened_mono_ns = self.taken_mono_ns = opened_mono_ns
+        """When the connect began, and from when a request waits for it: later if the connection was
+        made ahead of need."""
+        self.made_in_ns = 0
+        """Duration of the connect."""
         self.connect_ns = self.tls_ns = 0
+        """How long the first request waited for the connect, and for the handshake of TLS."""
         self.handshake_rtt_ns = 0
         """Round trip of the TCP handshake by the kernel; 0: not known."""
         self.requests = 0
@@ -126,6 +131,12 @@ class Connection(ConnectionFields):
         """Return whether another request may follow, as far as the connection itself knows. None
         may after a request whose response came before all of it was written."""
         return self.unsent is None and (self.tls is None or self.tls.may_reuse)
+
+    def leave_out_ahead(self) -> None:
+        """Leave out of the times of connecting what was over before a request waited for it."""
+        ahead_ns = self.taken_mono_ns - self.opened_mono_ns
+        self.tls_ns -= min(self.tls_ns, max(0, ahead_ns - self.connect_ns))
+        self.connect_ns -= min(self.connect_ns, ahead_ns)
 
     def become_idle(self) -> None:
         """Reset the connection for the next request."""

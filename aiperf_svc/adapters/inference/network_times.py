@@ -95,7 +95,7 @@ def _add(waiting: "dict[str, array[int]]", conn: Connection) -> None:
     shortest_ns = min(conn.handshake_rtt_ns, now.shortest_ns or conn.handshake_rtt_ns)
     waiting[MIN_RTT].append(shortest_ns)
     waiting[SMOOTHED_RTT].append(now.smoothed_ns or shortest_ns)
-    waiting[CONNECT].append(conn.connect_ns)
+    waiting[CONNECT].append(conn.made_in_ns)
 
 
 def _fold(waiting: "dict[str, array[int]]", histograms: dict[str, Histogram]) -> None:

@@ -78,6 +78,7 @@ class ConnectionPool:
         while self._spare:
             conn = self._spare.pop()
             if conn.is_being_made and (not conn.address.is_down or not self.addresses.has_up):
+                conn.taken_mono_ns = monotonic_ns()
                 return conn
         return self.new()
 
@@ -118,7 +119,7 @@ class ConnectionPool:
             return _error_kind(code)
         self._connecting -= 1
         now = monotonic_ns()
-        conn.connect_ns = now - conn.opened_mono_ns
+        conn.made_in_ns = conn.connect_ns = now - conn.opened_mono_ns
         self.addresses.connected(conn.address, began=conn.opened_mono_ns, now=now)
         self.network_times.made(conn)
         conn.epoll.modify(conn.fd, select.EPOLLIN)

@@ -151,6 +151,7 @@ class RequestWriter:
     def _ready(self, conn: Connection) -> None:
         conn.state = IDLE
         if conn.request is not None:
+            conn.leave_out_ahead()
             self._write(conn, conn.request)
         else:
             # Made ahead: its first request does not wait for it.

@@ -120,7 +120,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     return replace(
         summary,
         objectives=objectives,
-        objective_batches=context.early_end.batches if context.early_end else batches,
+        objective_batches=batches,
         goodput_tiers=slo.judge_tiers(
             context.config.slo, rows, due=due, window_ns=window.duration_ns
         ),
