@@ -11,6 +11,7 @@ from rich.text import Text
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.combinations import Parameter
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -20,6 +21,8 @@ from aiperf_svc.runner.verdict_lines import print_text
 MEAN_WIDTH = 17
 """Columns of a mean with its interval."""
 LEAST_MEANS, MOST_MEANS = 2, 6
+WIDEST_VALUE = 24
+"""Most columns that are kept free for a parameter's value; a longer one may take several lines."""
 SHOWN_LINES = 8
 POINT_WIDTH = 16
 """Columns of a statistic of a search's point, with the space beside it."""
@@ -50,6 +53,11 @@ def print_experiment(
     if search is None:  # which looks for loads that miss it
         _print_lines("SLO missed", words.missed(summary.missing_slo), console)
     _print_lines("left out", words.left_out(summary.left_out), console)
+
+
+def _shown_values(parameter: Parameter) -> list[str]:
+    """Return its values, cut to what is kept free for them."""
+    return [words.value_text(value)[:WIDEST_VALUE] for value in parameter.values]
 
 
 def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) -> Table:
@@ -105,19 +113,20 @@ def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -
 def combinations_table(summary: ExperimentSummary, width: int) -> Table:
     """Return the table of the combinations, with as many metrics as the width has room for."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    room = width
+    room = width - 8
     for each in summary.parameters:
         # A dotted key takes a line for each of its parts.
         name = one_line(each.name).replace(".", ".\n")
         table.add_column(name, justify="right" if each.is_number else "left", overflow="fold")
-        room -= max(map(len, name.splitlines())) + 1
+        room -= max(map(len, (*name.splitlines(), *_shown_values(each)))) + 2
     table.add_column("n", justify="right", no_wrap=True)
-    means = max(LEAST_MEANS, min(MOST_MEANS, (room - 10) // MEAN_WIDTH))
+    means = max(LEAST_MEANS, min(MOST_MEANS, room // MEAN_WIDTH))
     keys = summary.headline[:means]
     units = [words.unit_of(summary, key) for key in keys]
     for key, (_, unit) in zip(keys, units, strict=True):
         title = Text(words.metric_name(summary, key))
-        table.add_column(title.append(f" ({unit})" if unit else "", "dim"), justify="right")
+        title.append(f" ({unit})" if unit else "", "dim")
+        table.add_column(title, justify="right", max_width=MEAN_WIDTH - 2)
     table.add_column("")
     found = front(summary)
     optimal = found.optimal if found is not None and len(found.points) > 1 else ()

@@ -123,6 +123,24 @@ def test_a_narrow_terminal_gets_fewer_metrics_and_no_line_is_cut() -> None:
     assert max(map(len, text.split("±: 95%")[0].splitlines())) <= 60
 
 
+def test_neither_a_url_nor_a_unit_is_cut_at_a_hundred_columns() -> None:
+    outcomes = [
+        outcome(
+            number,
+            {"endpoint.url": f"http://localhost:800{number}", "dataset.input_tokens.mean": 64},
+            throughput=float(number),
+            ttft=20.0,
+            output_token_throughput={"unit": "tokens/sec", "avg": 4.0},
+            request_latency={"unit": "ms", "avg": 4.0, "p99": 5.0, "p50": 4.0},
+        )
+        for number in (1, 2)
+    ]
+    text = printed(outcomes, width=100)
+    assert " http://localhost:8001 " in text
+    assert "(requests/sec)" in text
+    assert "…" not in text
+
+
 def a_search() -> SearchReport:
     """A search of the concurrency between 1 and 64 that ended with a bracket."""
     points = [
