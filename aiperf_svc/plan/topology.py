@@ -12,6 +12,7 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD, Deployment
+from aiperf_svc.config.load import Load
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.protocol.services import Service
 
@@ -137,8 +138,23 @@ def _control_groups(layout: Literal["per-service", "compact"]) -> tuple[Group, .
     return tuple(Group(service.value, (service,), 1) for service in SINGLETONS)
 
 
+def most_users(load: Load) -> int | None:
+    """Return how many users of a closed loop send something in any phase, or the most requests in
+    flight; None: no limit. Users beyond the number of requests never send."""
+    if load.concurrency is None or load.is_open_loop:
+        return load.concurrency
+    phases = [(load.concurrency, load.requests)]
+    if (warmup := load.warmup) is not None:
+        users = warmup.concurrency or load.concurrency
+        phases.append((users, warmup.requests or warmup.conversations))
+    # As many as the load has, at most: a warmup with more of them uses the same processes.
+    most = max(users if count is None else min(users, count) for users, count in phases)
+    return min(load.concurrency, most)
+
+
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     load, limits = config.load, config.workers
+    users = most_users(load)
     per_worker = min(
         limits.connections_per_worker if facts.where == "cluster" else LOCAL_CONNECTIONS_PER_WORKER,
         facts.fd_limit - RESERVED_FDS,
@@ -148,7 +164,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
             f"a process may open only {facts.fd_limit} files here; "
             f"raise the limit above {RESERVED_FDS} (ulimit -n)"
         )
-    wanted = math.ceil((load.concurrency or 1) / per_worker)
+    wanted = math.ceil((users or 1) / per_worker)
     if load.peak_rate is not None:
         wanted = max(wanted, math.ceil(load.peak_rate / facts.worker_requests_per_s))
         if load.concurrency is not None:
@@ -156,7 +172,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     elif facts.where == "local":
         # One worker a core, one core left for the target or the control services.
         spare = max(1, int(facts.cores) - 1)
-        wanted = max(wanted, min(spare, math.ceil((load.concurrency or 1) / 50)))
+        wanted = max(wanted, min(spare, math.ceil((users or 1) / 50)))
     slots = load.prefill_concurrency
     if slots is not None:
         wanted = min(wanted, max(1, slots // CAPPED_SLOTS_PER_WORKER))
@@ -165,13 +181,13 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
                 f"workers.min {limits.min} is above load.prefill_concurrency {slots}: a worker "
                 "without a slot could send nothing"
             )
-    count = max(limits.min, min(wanted, load.concurrency or wanted))
+    count = max(limits.min, min(wanted, users or wanted))
     if limits.max is not None:
         count = min(count, limits.max)
-    if load.concurrency is not None and load.concurrency > count * (facts.fd_limit - RESERVED_FDS):
+    if users is not None and users > count * (facts.fd_limit - RESERVED_FDS):
         raise ConfigError(
-            f"load.concurrency {load.concurrency:,} needs more than workers.max {count} processes "
+            f"load.concurrency {users:,} needs more than workers.max {count} processes "
             f"of {facts.fd_limit:,} file descriptors; raise workers.max to "
-            f"{math.ceil(load.concurrency / (facts.fd_limit - RESERVED_FDS))} or the limit"
+            f"{math.ceil(users / (facts.fd_limit - RESERVED_FDS))} or the limit"
         )
     return count

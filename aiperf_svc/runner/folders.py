@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 PREFIX = "aiperf-run-"
 LONGEST_SOCKET_PATH = 107
@@ -113,14 +113,14 @@ def _lock(path: Path) -> int | None:
 
 
 def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
-    """A new folder `<parent>/<name>-<UTC time>`, with one for logs. Raises EnvironmentProblem."""
+    """A new folder `<parent>/<name>-<UTC time>`, with one for logs. Raises ConfigError."""
     folder = make_dated_folder(parent, name, now=now)
     _made(folder / "logs")
     return folder
 
 
 def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
-    """A new empty folder `<parent>/<name>-<UTC time>`. Raises EnvironmentProblem."""
+    """A new empty folder `<parent>/<name>-<UTC time>`. Raises ConfigError."""
     stamp = f"{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     for number in range(1, 1000):
         folder = parent / f"{name}-{stamp}{f'-{number}' if number > 1 else ''}"
@@ -137,7 +137,7 @@ def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -
 
 
 def make_folder(folder: Path) -> Path:
-    """A new folder of artifacts at a given place, with one for logs. Raises EnvironmentProblem."""
+    """A new folder of artifacts at a given place, with one for logs. Raises ConfigError."""
     _made(folder)
     _made(folder / "logs")
     return folder
@@ -201,7 +201,7 @@ def unfinished(parent: Path, run_id: str) -> Path | None:
     return max(marks, key=lambda mark: mark.stat().st_mtime_ns).parent if marks else None
 
 
-def _unwritable(path: Path, why: str) -> EnvironmentProblem:
-    return EnvironmentProblem(
+def _unwritable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
         f"cannot write {path}: {why}; choose another folder (artifacts.dir, --artifact-dir)"
     )

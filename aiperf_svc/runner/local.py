@@ -21,7 +21,7 @@ from aiperf_svc.any_kind.shapes import shapes_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
-from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
+from aiperf_svc.domain.errors import LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
@@ -81,7 +81,12 @@ def run_local(
     topology = plan_any(shape, facts)
     show_warnings(config, facts, topology)
     with folders.private_folder() as private:
-        artifacts, logs, problem = _artifact_folder(config, private, options.resume)
+        if options.resume is None:
+            artifacts = folders.make_artifact_folder(Path(config.artifacts.dir), config.name)
+        else:
+            artifacts = options.resume
+            (artifacts / "logs").mkdir(exist_ok=True)
+        logs = artifacts / "logs"
         run = LocalRun(
             config=config,
             topology=topology,
@@ -93,7 +98,7 @@ def run_local(
         run.write_files()
         try:
             with errors_of(run.run_id):
-                outcome = asyncio.run(LocalLaunch(run, command, forks).run(problem))
+                outcome = asyncio.run(LocalLaunch(run, command, forks).run())
         finally:
             log_tails.remove_empty(logs)
             is_empty = folders.remove_if_empty(artifacts)
@@ -112,26 +117,6 @@ def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def _artifact_folder(config: Config, private: Path, resumed: Path | None) -> tuple[Path, Path, str]:
-    """The folders of artifacts and logs, and what is wrong with the first.
-
-    The measurement is worth more than its files: without a folder it goes on, and says so at its
-    start and at its end.
-    """
-    if resumed is not None:
-        (resumed / "logs").mkdir(exist_ok=True)
-        return resumed, resumed / "logs", ""
-    parent = Path(config.artifacts.dir)
-    try:
-        artifacts = folders.make_artifact_folder(parent, config.name)
-    except EnvironmentProblem as error:
-        logs = private / "logs"
-        logs.mkdir()
-        print(f"warning: {error}; the run goes on without files", file=sys.stderr)
-        return parent / config.name, logs, str(error)
-    return artifacts, artifacts / "logs", ""
-
-
 class LocalLaunch:
     """The processes of one run."""
 
@@ -147,7 +132,6 @@ class LocalLaunch:
 
     async def run(
         self,
-        artifact_error: str,
         *,
         counting: Callable[[], AbstractContextManager[Interrupts]] = Interrupts,
         show: Callable[[LocalRun], Display] | None = None,
@@ -200,8 +184,8 @@ class LocalLaunch:
                 reason=status.reason if status and is_over else LEFT_AT_ONCE,
                 failure=(status and status.exit_code) or ExitCode.BENCHMARK_FAILED,
                 summary=summary,
-                artifacts=None if artifact_error else self._run.artifacts,
-                artifact_error=artifact_error or (status.artifact_error if status else ""),
+                artifacts=self._run.artifacts,
+                artifact_error=status.artifact_error if status else "",
                 uploaded_to=status.uploaded_to if status else "",
                 was_interrupted=interrupts.count > 0,
             )

@@ -105,7 +105,7 @@ class _ShapesRun:
             try:
                 run.write_files()
                 launch = LocalLaunch(run, SERVICE_COMMAND, forks)
-                outcome = await launch.run("", counting=lambda: nullcontext(interrupts))
+                outcome = await launch.run(counting=lambda: nullcontext(interrupts))
             except (BenchmarkFailed, EnvironmentProblem) as error:
                 reason = str(error)
                 print(f"shape {number} failed: {reason}", file=sys.stderr)

@@ -45,8 +45,8 @@ def run_local_targets(
 ) -> ExitCode:
     """Run all targets and print the joint result. The services of the first target are forks of
     `forks`, those of each other target of a server of its own; without `forks` each is executed.
-    Raises ConfigError if this machine has too few cores, or for a folder to resume that is not of
-    these targets; EnvironmentProblem if no folder can be made or no process started."""
+    Raises ConfigError if this machine has too few cores, for a folder to resume that is not of
+    these targets, and if no folder can be made; EnvironmentProblem if no process started."""
     check_single(options)
     facts = share_of(local_facts(), len(targets))
     if options.resume is not None:
@@ -172,7 +172,6 @@ async def _launched(
         launch = LocalLaunch(run, SERVICE_COMMAND, forks)
         try:
             outcome = await launch.run(
-                "",
                 counting=counting,
                 show=lambda _: board.display(screen),
                 give_start=lambda api, say: start.give(target.name, api, say),

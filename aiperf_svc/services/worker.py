@@ -20,7 +20,7 @@ from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.forced_length_probe import probe
 from aiperf_svc.adapters.inference.name_lookup import look_up_apart
-from aiperf_svc.adapters.inference.readiness import why_not_ready
+from aiperf_svc.adapters.inference.readiness import refuses, why_not_ready
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
@@ -40,7 +40,7 @@ from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_choice import shift_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
-from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.credits import (
@@ -184,6 +184,8 @@ class Worker(BaseService):
             entries.leaves_length_free = decision is Decision.LEAVE_OUT
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
+        # What is wrong with the input comes first.
+        await self._look_for_listeners(targets)
 
     async def _find_target(self, config: BenchmarkConfig, until_mono_ns: int) -> Target:
         """Return the target, which is ready if the config says to wait for that; all targets have
@@ -213,6 +215,19 @@ class Worker(BaseService):
                 )
             self._progress = f"waiting for the server: {said}"
             await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _look_for_listeners(self, targets: list[Target]) -> None:
+        """Fail the run before its load if nothing listens anywhere. A hook may start the server."""
+        endpoint = self.context.inference.endpoint
+        if endpoint.wait_for_server or endpoint.all_hooks:
+            return
+        for target in targets:
+            if not await asyncio.to_thread(refuses, target):
+                return
+        raise BenchmarkFailed(
+            f"nothing listens at {', '.join(endpoint.first_hops)}: connection refused; start the "
+            "server, or wait for it (endpoint.wait_for_server, --wait-for-server)"
+        )
 
     def _make_client(self, targets: list[Target], generator: LoadGenerator) -> Client:
         given: dict[str, Any] = {

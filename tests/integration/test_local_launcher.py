@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import local
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
@@ -195,13 +195,8 @@ def test_what_a_process_leaves_running_is_killed(play: Play, tmp_path: Path) -> 
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_without_a_folder_for_artifacts_the_results_are_printed(
-    play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_folder_for_artifacts_nothing_is_started(play: Play, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert play("run", artifacts=tmp_path / "file") is ExitCode.ERROR
-    printed = capsys.readouterr()
-    assert printed.err.startswith("warning: cannot write")
-    assert "Request Count" in printed.out
-    assert printed.out.splitlines()[-1].startswith("error: cannot write")
+    with pytest.raises(ConfigError, match=r"cannot write .*--artifact-dir"):
+        play("run", artifacts=tmp_path / "file")
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]

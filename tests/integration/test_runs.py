@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 import threading
 import time
 from pathlib import Path
@@ -275,6 +276,29 @@ async def test_a_server_that_never_gets_ready_ends_the_run(tmp_path: Path) -> No
         "/health: status 503: the server is starting"
     )
     assert status.exit_code is ExitCode.ERROR
+
+
+async def test_a_run_ends_before_its_load_where_nothing_listens(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with stack(config(url, concurrency=5, duration="15s"), tmp_path) as run:
+            await run.wait_for_state("failed")
+            status = run.records_manager.status()
+    assert f"nothing listens at {url}: connection refused" in status.reason
+    assert "--wait-for-server" in status.reason
+    assert status.exit_code is ExitCode.BENCHMARK_FAILED
+    assert status.requests_sent == 0
+
+
+async def test_one_of_several_urls_that_refuses_is_an_error_of_that_target(tmp_path: Path) -> None:
+    with socket.socket() as unused, server(tokens=2) as mock:
+        unused.bind(("127.0.0.1", 0))
+        base = config(mock.url, concurrency=2, requests=20)
+        base["endpoint"]["urls"] = [f"http://127.0.0.1:{unused.getsockname()[1]}"]
+        async with stack(base, tmp_path) as run:
+            summary = await run.results()
+    assert summary["request_count"]["avg"] == summary["error_request_count"]["avg"] == 10
 
 
 async def test_a_response_without_a_stream_has_a_latency_and_no_first_token(tmp_path: Path) -> None:

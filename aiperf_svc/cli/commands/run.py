@@ -82,6 +82,9 @@ def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | Non
             "--local: this needs several servers (deployment.target), and here one mock server "
             "stands for all; run it on a cluster"
         )
+    if args.dry_run:
+        draft.data["endpoint"]["url"] = "http://127.0.0.1"  # Nothing is started.
+        return run_here(draft, args, forks)
     with _mock_server(list(target.args)) as url:
         draft.data["endpoint"]["url"] = url
         return run_here(draft, args, forks)

@@ -125,6 +125,13 @@ def _load_of_warmup(load: Load) -> Load:
     )
 
 
+def _users(load: Load, credits: int | None) -> int:
+    """Return the users of the phase, or the most requests in flight; 0: no limit. Users for whom
+    there is no conversation are left out, but they have their places in a ramp."""
+    users = load.concurrency or 0
+    return users if credits is None or load.ramp or load.is_open_loop else min(users, credits)
+
+
 def _plan(
     phase: Phase,
     load: Load,
@@ -148,7 +155,7 @@ def _plan(
         phase=phase,
         credits=credits,
         last_turns=last_turns,
-        concurrency=load.concurrency or 0,
+        concurrency=_users(load, credits),
         request_rate=load.request_rate,
         rate_points=load.rate_points,
         bursts=load.bursts,

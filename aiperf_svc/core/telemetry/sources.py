@@ -16,6 +16,8 @@ at each of their own intervals; a page that repeats for the whole of a longer lo
 SLOW_FACTOR = 3.0
 """A source whose values change this much less often than it is read has its own interval, which
 the report names."""
+MIN_CHANGES = 4
+"""Fewest pages under load with a new value from which on an interval is stated."""
 FAILED_SHARE = 0.5
 """Share of failed reads from which on a source is not used."""
 
@@ -30,7 +32,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float
     """Mean time that it took to send its page."""
     update_interval_s: float | None
-    """Median time between pages on which a value changed; None with fewer than two."""
+    """Median time between pages on which a value changed under load; None with too few of them."""
     problem: str = ""
     """Why nothing of it is used; empty if it is."""
     notes: tuple[str, ...] = ()
@@ -45,8 +47,10 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
 def judge_source(log: SourceLog, *, begin_ns: int, end_ns: int, interval_s: float) -> SourceReport:
     """Judge a source that was read each `interval_s` during a load from `begin_ns` to `end_ns`."""
     updates = log.updates
+    updates = updates[(updates >= begin_ns) & (updates <= end_ns)]
     reads = len(log.wall_ns)
-    update_s = float(np.median(np.diff(updates))) / 1e9 if len(updates) > 1 else None
+    is_known = len(updates) >= MIN_CHANGES
+    update_s = float(np.median(np.diff(updates))) / 1e9 if is_known else None
     return SourceReport(
         url=log.url,
         is_gpu=log.is_gpu,

@@ -61,11 +61,16 @@ def _successes(e: Evidence) -> Reason:
     elif not e.requests:
         text = f"none of the {due:,} requests that were due was sent"
         remedy = MORE_WORKERS
+    elif not e.errored:
+        remedy = (
+            "the server took requests and did not respond in time: look at its log and its load, "
+            "or run for longer"
+        )
     return graded(
         "successes",
-        1.0 if e.completed == 0 else 0.0,
+        0.0 if e.completed else float(max(1, due)),
         (0.0, 0.0),
-        unit="failed",
+        unit="without success" if due else "",
         text=text,
         remedy=remedy,
     )
@@ -234,8 +239,8 @@ def _errors(e: Evidence) -> Reason:
         "errors",
         e.share(e.errored),
         (ERROR_SHARE[0], max(ERROR_SHARE[1], e.error_budget)),
-        text=f"{e.errored:,} of {e.requests:,} requests failed{f' ({kinds})' if kinds else ''}; "
-        "latencies are of the others",
+        text=f"{e.errored:,} of {e.requests:,} requests failed{f' ({kinds})' if kinds else ''}"
+        + ("; latencies are of the others" if e.completed else ""),
         remedy=TARGET_AWAY
         if 2 * e.unreachable > e.errored
         else "look at the errors; lower the load if the server refuses or times out",

@@ -202,7 +202,7 @@ class _Index:
             run.write_files()
             launch = LocalLaunch(run, SERVICE_COMMAND, self._forks)
             try:
-                return await launch.run("", counting=lambda: nullcontext(interrupts))
+                return await launch.run(counting=lambda: nullcontext(interrupts))
             finally:
                 log_tails.remove_empty(run.logs)
 

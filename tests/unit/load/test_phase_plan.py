@@ -22,6 +22,14 @@ def shape(*turns: int, warmup_entries: int = 0) -> DatasetShape:
     return DatasetShape("run", "dataset-manager", 1, len(turns), warmup_entries, packed)
 
 
+def test_users_without_a_conversation_are_left_out_and_keep_their_places_in_a_ramp() -> None:
+    given = {"concurrency": 999_999, "requests": 10}
+    for ramp, users in (("0s", 10), ("5s", 999_999)):
+        plan = plan_phase(Phase.PROFILING, config(**given, ramp=ramp), shape())
+        assert plan is not None
+        assert plan.concurrency == users
+
+
 def test_warmup_has_its_own_limits_and_no_ramp() -> None:
     load = config(
         concurrency=8,
@@ -31,7 +39,7 @@ def test_warmup_has_its_own_limits_and_no_ramp() -> None:
         warmup={"requests": 5, "grace_period": "1s"},
     )
     assert plan_phase(Phase.WARMUP, load, shape()) == PhasePlan(
-        phase=Phase.WARMUP, credits=5, concurrency=8, random_seed=7, grace_ns=S, is_target_near=True
+        phase=Phase.WARMUP, credits=5, concurrency=5, random_seed=7, grace_ns=S, is_target_near=True
     )
     assert plan_phase(Phase.PROFILING, load, shape()) == PhasePlan(
         phase=Phase.PROFILING,

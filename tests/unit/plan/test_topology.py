@@ -17,7 +17,7 @@ def planned(facts: Facts, *, workers: dict[str, Any] | None = None, **load: Any)
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://x", "model": "m", "streaming": True},
-            "load": {"requests": 10} | load,
+            "load": {"requests": 1_000_000} | load,
             "workers": workers or {},
         }
     )
@@ -79,3 +79,13 @@ def test_a_process_without_descriptors_to_spare_is_refused() -> None:
 @pytest.mark.parametrize(("facts", "route"), [(LOCAL, "direct"), (CLUSTER, "proxy")])
 def test_few_records_pass_a_proxy_only_where_it_saves_a_port(facts: Facts, route: str) -> None:
     assert planned(facts, concurrency=10).raw_route == route
+
+
+@pytest.mark.parametrize("facts", [LOCAL, CLUSTER])
+def test_users_without_a_request_have_no_worker(facts: Facts) -> None:
+    assert planned(facts, concurrency=999_999, requests=10).workers == 1
+    longer = {"requests": 2_000, "concurrency": 100_000}
+    warmed = planned(CLUSTER, concurrency=100_000, requests=10, warmup=longer)
+    assert warmed.workers == planned(CLUSTER, concurrency=2_000).workers > 1
+    timed = {"duration": "5s"}
+    assert planned(CLUSTER, concurrency=100_000, requests=10, warmup=timed).workers == 200

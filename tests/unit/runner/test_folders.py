@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner import folders
 
 NOW = datetime(2026, 11, 21, 5, 31, 36, tzinfo=UTC)
@@ -193,7 +193,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parent", ["file", "file/below"])
 def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentProblem, match=r"cannot write .*file.*--artifact-dir"):
+    with pytest.raises(ConfigError, match=r"cannot write .*file.*--artifact-dir"):
         folders.make_artifact_folder(tmp_path / parent, "bench")
 
 
@@ -204,5 +204,5 @@ def test_why_a_folder_cannot_be_made_is_said(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(EnvironmentProblem, match="No space left on device"):
+    with pytest.raises(ConfigError, match="No space left on device"):
         folders.make_artifact_folder(tmp_path, "bench")

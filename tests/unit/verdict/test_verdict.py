@@ -305,3 +305,18 @@ def test_health_is_condensed_from_heartbeats() -> None:
     assert found.throttled_share == pytest.approx(0.03)
     assert found.stolen_share == pytest.approx(0.02)
     assert (found.loop_lag_p50_ms, found.loop_lag_max_ms) == (3.0, 4.0)
+
+
+def test_what_is_said_of_failures_has_something_behind_it() -> None:
+    def said(check: str, **facts: Any) -> Any:
+        found = judge(replace(CLOSED, requests=918, **facts)).checks
+        return next(each for each in found if each.check == check)
+
+    failed = said("successes", completed=0, errored=918)
+    assert (failed.measured, failed.unit) == (918, "without success")
+    assert "look at the errors" in failed.remedy
+    assert "of the others" not in said("errors", completed=0, errored=918).text
+    assert "of the others" in said("errors", completed=900, errored=18).text
+    hung = said("successes", completed=0, errored=0, cancelled=918)
+    assert "errors" not in hung.remedy
+    assert "did not respond" in hung.remedy
