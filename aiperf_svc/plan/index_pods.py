@@ -55,7 +55,7 @@ COLLECTION_S = 120
 """Longest time from the end of an index's load until the collector has its results."""
 LARGEST_LAUNCH = 16 * 2**20
 """Limit of the folder of the launcher."""
-_KEYS = Group("index", (Service.RECORD_PROCESSOR,), 1)
+_KEYS = Group(INDEX, (Service.RECORD_PROCESSOR,), 1)
 """The service whose CURVE key an index has."""
 
 
@@ -211,6 +211,7 @@ def index_template(
 def index_pod(
     template: PodPlan, name: str, shapes: Sequence[int], retries: int, *, replicas: int
 ) -> PodPlan:
+    """Return the pod of a Job with these shapes, each of which is tried again `retries` times."""
     given = {"AIPERF_SHAPES": ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
     setup, server = template.preparations
     return msgspec.structs.replace(

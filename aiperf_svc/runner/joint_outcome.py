@@ -74,16 +74,12 @@ def _print(
     options: RunOptions,
     code: ExitCode,
 ) -> None:
-    from rich.console import Console
-
-    stream = sys.stderr if options.json else sys.stdout
-    width = None if stream.isatty() else printing.WIDTH
-    console = Console(file=stream, width=width, highlight=False, markup=False)
-    show(console)
-    for run in runs:
-        if run.outcome.left:
-            console.print(f"{run.name}: left behind: {', '.join(run.outcome.left)}")
-    console.print(f"results: {folder}", soft_wrap=True)
+    with printing.console_on(sys.stderr if options.json else sys.stdout) as console:
+        show(console)
+        for run in runs:
+            if run.outcome.left:
+                console.print(f"{run.name}: left behind: {', '.join(run.outcome.left)}")
+        console.print(f"results: {folder}", soft_wrap=True)
     if options.json:
         content = {
             "exit_code": int(code),

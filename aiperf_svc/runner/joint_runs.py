@@ -86,5 +86,5 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
         summary=outcome.summary,
         folder=where,
         ahead_ns=offset.ns if offset else 0,
-        uncertainty_ns=offset.uncertainty_ns if offset else 0,
+        uncertainty_ns=offset.uncertainty_ns if offset else None,
     )

@@ -1,7 +1,10 @@
 """Prints the end of a run: tables for people, or one JSON object for programs."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
@@ -9,25 +12,35 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 
+if TYPE_CHECKING:
+    # Rich takes long to import.
+    from rich.console import Console
+
 WIDTH = 100
-"""Width of the tables if the terminal does not report one."""
+"""Width of the tables where there is no terminal."""
+
+
+@contextmanager
+def console_on(stream: TextIO, *, width: int = WIDTH) -> Iterator["Console"]:
+    """Yield a console on a stream. What is not for a terminal has this width, and is written at the
+    end without the spaces that pad the lines of tables."""
+    from rich.console import Console
+
+    if stream.isatty():
+        yield Console(file=stream, highlight=False, markup=False)
+        return
+    text = StringIO()
+    yield Console(file=text, width=width, highlight=False, markup=False)
+    stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    stream.flush()
 
 
 def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
     """Tables to standard output; with `--json` they go to standard error."""
-    from rich.console import Console
-
     from aiperf_svc.runner.tables import print_results
 
-    stream = sys.stderr if options.json else sys.stdout
-    if stream.isatty():
-        print_results(outcome, Console(file=stream, highlight=False, markup=False))
-    else:
-        text = StringIO()
-        print_results(outcome, Console(file=text, width=WIDTH, highlight=False, markup=False))
-        # The lines of a table are padded to its width.
-        stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-        stream.flush()
+    with console_on(sys.stderr if options.json else sys.stdout) as console:
+        print_results(outcome, console)
     if options.json:
         print_json(outcome.as_json())
 

@@ -39,7 +39,8 @@ class FinishedMember(NamedTuple):
     """Content of profile_export_aiperf.json, or of results.json."""
     folder: Path | None
     ahead_ns: int = 0
-    uncertainty_ns: int = 0
+    uncertainty_ns: int | None = None
+    """How well its clock is known; None if nobody has asked for it."""
 
 
 def write_joint(folder: Path, joint: Joint) -> None:
@@ -87,14 +88,15 @@ def join(
         notes.append(NO_RECORDS)
     elif not total.interval_s:
         notes.append("the loads have no time in common: the total has no rates")
-    uncertainties = [each.uncertainty_ns for each in counted]
+    uncertainties = [each.uncertainty_ns for each in counted if each.uncertainty_ns is not None]
+    are_clocks_known = len(uncertainties) == len(counted) > 1
     return Joint(
         kind=kind,
         name=name,
         exit_code=exit_code,
         verdict=worst([member.verdict for member in members]),
         start_spread_ms=spread_ns(parts) / 1e6 if len(parts) > 1 else None,
-        start_uncertainty_ms=max(uncertainties) / 1e6 if len(parts) > 1 else None,
+        start_uncertainty_ms=max(uncertainties) / 1e6 if are_clocks_known else None,
         interval_s=total.interval_s if total is not None else None,
         total_of=total_of,
         total=_total_metrics(total) if total is not None else {},

@@ -169,10 +169,8 @@ def _print(found: "Comparisons", args: argparse.Namespace) -> None:
 
         print(markdown.render_groups(found))
         return
-    from rich.console import Console
-
     from aiperf_svc.runner.comparison_tables import print_comparisons
-    from aiperf_svc.runner.printing import WIDTH
+    from aiperf_svc.runner.printing import WIDTH, console_on
 
-    width = None if sys.stdout.isatty() else WIDTH + 20
-    print_comparisons(found, Console(width=width, highlight=False, markup=False))
+    with console_on(sys.stdout, width=WIDTH + 20) as console:
+        print_comparisons(found, console)

@@ -57,11 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
         return 0
-    from rich.console import Console
-
     from aiperf_svc.runner.comparison_tables import print_history
-    from aiperf_svc.runner.printing import WIDTH
+    from aiperf_svc.runner.printing import console_on
 
-    width = None if sys.stdout.isatty() else WIDTH
-    print_history(found, Console(width=width, highlight=False, markup=False))
+    with console_on(sys.stdout) as console:
+        print_history(found, console)
     return 0

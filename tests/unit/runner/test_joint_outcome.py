@@ -79,11 +79,28 @@ def test_the_files_hold_every_run_and_an_exact_total(
     assert joint["start_spread_ms"] == pytest.approx(0.25, abs=0.01)
     assert joint["start_uncertainty_ms"] == 0.04
     assert "the total is without asia" in said.err
+    assert all(line == line.rstrip() for line in said.err.splitlines())
     page = (tmp_path / "report.html").read_text()
     assert '<a href="eu/report.html">eu</a>' in page
     assert "nothing responds" in page
     head = (tmp_path / "joint.csv").read_text().splitlines()[0]
     assert head == "metric,unit,eu,us,asia,total"
+
+
+def test_nothing_is_said_of_starts_by_clocks_that_nobody_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for name, offsets in (("eu", {1: Offset(0, 40_000)}), ("us", {})):
+        content = write_run(tmp_path / name, name, 300)
+        made = outcome(summary=content, artifacts=tmp_path / name)
+        runs.append(JointRun(name=name, where="", outcome=made, offsets=offsets))
+    finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
+    said = capsys.readouterr()
+    joint = json.loads(said.out)["results"]
+    assert joint["total_of"] == ["eu", "us"]
+    assert joint["start_uncertainty_ms"] is None
+    assert "first measured requests" not in said.err
 
 
 def test_a_run_that_broke_off_between_its_files_is_in_no_total(
@@ -137,10 +154,11 @@ def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
 ) -> None:
     at = {1: Offset(0, 40_000), 2: Offset(500_000, 60_000)}
     runs = [
-        JointRun(name="eu", where="e", outcome=experiment(tmp_path / "eu", 800, 200, 50)),
-        JointRun(
-            name="us", where="u", outcome=experiment(tmp_path / "us", 300, 100, 0), offsets=at
-        ),
+        JointRun(name=name, where="", outcome=experiment(tmp_path / name, *counts), offsets=offsets)
+        for name, counts, offsets in (
+            ("eu", (800, 200, 50), {1: Offset(0, 40_000)}),
+            ("us", (300, 100, 0), at),
+        )
     ]
     code = finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
     assert code is ExitCode.BENCHMARK_FAILED
@@ -155,7 +173,7 @@ def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
     assert joint["starts"][0]["start_spread_ms"] == pytest.approx(0.0, abs=0.01)
     assert joint["starts"][1]["start_spread_ms"] == pytest.approx(0.5, abs=0.01)
     assert joint["starts"][2]["total_of"] == ["eu"]
-    assert "within 0.5 ms of each other" in said.err
+    assert "within 0.5 ms of each other, by clocks that are known to ± 0.1 ms" in said.err
     rows = list(csv.DictReader((tmp_path / "joint.csv").read_text().splitlines()))
     assert [(row["cluster"], row["number"]) for row in rows] == [
         (name, number) for name in ("eu", "us", "total") for number in "123"
