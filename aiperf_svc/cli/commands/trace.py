@@ -1,6 +1,7 @@
 """`aiperf-svc trace`: what a trace of a real service holds."""
 
 import argparse
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -82,22 +83,25 @@ def run(args: argparse.Namespace) -> int:
     except DatasetError as error:
         raise DatasetError(str(error).removeprefix("dataset.file: ")) from error
     if not described["requests"]:
-        raise ConfigError(f"{args.file}: no requests; expected rows with tokens")
+        limit = args.synthesis_max_isl
+        within = f", at most {limit:,} (--synthesis-max-isl) of input" if limit is not None else ""
+        raise ConfigError(f"{args.file}: no requests; expected rows with tokens{within}")
     if args.json:
         import msgspec
 
         print(msgspec.json.format(msgspec.json.encode(described)).decode())
     else:
-        _print(described)
+        from aiperf_svc.runner.printing import console_on
+
+        with console_on(sys.stdout) as console:
+            _print(described, console)
     return int(ExitCode.OK)
 
 
-def _print(described: dict[str, Any]) -> None:
+def _print(described: dict[str, Any], console: "Console") -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
     lengths = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     lengths.add_column("")
     for name in ("avg", "min", "p50", "p90", "p99", "max"):

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -17,6 +17,9 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.base import Workload, default_image
 from aiperf_svc.workloads.registry import kinds, workload
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DESCRIPTION = """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
 and what its ranks need.
@@ -40,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
         content: Any = described[0] if args.kind else described
         print(msgspec.json.format(msgspec.json.encode(content)).decode())
     elif args.kind:
-        _print_kind(described[0])
+        from aiperf_svc.runner.printing import console_on
+
+        with console_on(sys.stdout) as console:
+            _print_kind(described[0], console)
     else:
         width = max(len(each["kind"]) for each in described)
         for each in described:
@@ -125,12 +131,10 @@ def _docs(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def _print_kind(described: dict[str, Any]) -> None:
+def _print_kind(described: dict[str, Any], console: "Console") -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
     console.print(f"{described['kind']}: {described['summary']}")
     keys = Table("key", "default", "", box=box.SIMPLE_HEAD, pad_edge=False)
     for key in described["keys"]:

@@ -83,7 +83,9 @@ def test_the_command_prints_a_table_or_json(
     found = json.loads(capsys.readouterr().out)
     assert (found["requests"], found["rate"], found["prefix_reuse"]) == (2, 2, 0.5)
     assert main(["trace", str(file)]) == 0
-    assert "Input tokens of earlier prefixes  50.0%" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "Input tokens of earlier prefixes  50.0%" in table
+    assert all(row == row.rstrip() for row in table.splitlines())
 
 
 def test_the_command_describes_what_a_run_within_the_same_limits_sends(
@@ -103,7 +105,12 @@ def test_the_command_describes_what_a_run_within_the_same_limits_sends(
     ("content", "flags", "wrong"),
     [
         ('{"input_length": 1', (), "t:1: Input data was truncated"),
-        ("", (), "t: no requests"),
+        ("", (), "t: no requests; expected rows with tokens\n"),
+        (
+            '{"timestamp": 0, "input_length": 9, "output_length": 1}',
+            ("--synthesis-max-isl", "8"),
+            "t: no requests; expected rows with tokens, at most 8 (--synthesis-max-isl) of input",
+        ),
         ("", ("--custom-dataset-type", "sharegpt"), "'sharegpt': expected mooncake_trace"),
         ("", ("--isl-block-size", "0"), "--isl-block-size 0"),
         ("", ("--synthesis-max-osl", "0"), "--synthesis-max-osl 0"),
