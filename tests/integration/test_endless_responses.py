@@ -73,7 +73,6 @@ async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_r
             await wait_while_growing(lambda: endless.sent_bytes, look_every_s=1)
             assert worker._outbox.waiting_bytes < FULL_BYTES + 2 * MIB
             assert endless.sent_bytes < FULL_BYTES + IN_SOCKETS
-            print("SENT", endless.sent_bytes / MIB, "RSS", (rss_bytes() - before) / MIB)
             assert rss_bytes() - before < 3 * (FULL_BYTES + IN_SOCKETS)
             may_read.set()
             await wait_until(lambda: not worker._is_holding_back)
