@@ -12,8 +12,10 @@ def main() -> int:
     import atexit
 
     codes: list[int] = []
-    # The first handler is called last, after those of all libraries.
-    atexit.register(_end_at_once, codes)
+    # The first handler is called last, after those of all libraries. If the interpreter was started
+    # with one, such as that of a tool that measures coverage, it would never be called.
+    if not atexit._ncallbacks():
+        atexit.register(_end_at_once, codes)
     try:
         import signal
 

@@ -221,14 +221,22 @@ def test_the_command_of_a_local_run_does_without_the_libraries_of_its_services()
     assert ended.stderr == ""
 
 
-def test_a_command_ends_at_once_after_all_is_printed_and_libraries_have_ended() -> None:
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [("", ""), ("atexit.register(print, 'coverage')", "coverage\nfreed\n")],
+    ids=["usual", "a tool was there first"],
+)
+def test_a_command_ends_at_once_after_all_is_printed_and_libraries_have_ended(
+    before: str, then: str
+) -> None:
     code = (
         "import atexit, sys\n"
+        f"{before}\n"
         "from aiperf_svc.__main__ import main\n"
         "from aiperf_svc.cli import main as cli\n"
         "class Kept:\n"
         "    def __del__(self): print('freed')\n"
-        "kept = Kept()\n"
+        "sys.modules['kept'] = Kept()\n"
         "def run():\n"
         "    atexit.register(print, 'library')\n"
         "    print('command')\n"
@@ -239,7 +247,8 @@ def test_a_command_ends_at_once_after_all_is_printed_and_libraries_have_ended() 
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "command\nlibrary\n", "")
+    printed = f"command\nlibrary\n{then}"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, printed, "")
 
 
 def command_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
