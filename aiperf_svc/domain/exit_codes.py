@@ -18,8 +18,8 @@ class ExitCode(IntEnum):
     BENCHMARK_FAILED = 3
     """The run started and could not be finished, or nothing succeeded."""
     SLO_MISSED = 4
-    """The run is believable and an SLO of the config does not hold, by its value or because too
-    many requests failed for a metric of the others to count."""
+    """The run is believable and an SLO of the config does not hold: by its value, because too
+    many requests failed for a metric of the others to count, or because it cannot be judged."""
     VERDICT_INVALID = 5
     """The numbers do not say what the server does under the load that was asked for, because of the
     client, a lost process, or because too many requests failed: do not use them."""

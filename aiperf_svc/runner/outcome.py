@@ -16,7 +16,7 @@ RUN_RESULT = SCHEMA.partition("/")[0] + "/"
 EXPERIMENT = "experiment/"
 """Beginning of the `schema_version` of experiment.json."""
 _OBJECTIVE = ("metric", "stat", "reason")
-"""What is said of an objective that is missed."""
+"""What is said of an objective that does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class RunOutcome:
             case ExitCode.VERDICT_INVALID:
                 return f"the verdict is invalid: {_not_believed(summary)}"
             case ExitCode.SLO_MISSED:
-                return f"SLO missed: {_missed(summary)}"
+                return _missed(summary)
         return first_failure(summary) or "no request completed"
 
     def as_json(self) -> dict[str, Any]:
@@ -187,10 +187,11 @@ def _not_believed(summary: dict[str, Any]) -> str:
 
 def _missed(summary: dict[str, Any]) -> str:
     if is_experiment(summary):
-        return "by all trials that can be believed"
-    missed = (each for each in own_part(summary).get("slo", ()) if not each.get("ok"))
+        return "SLO missed: by all trials that can be believed"
+    missed = [each for each in own_part(summary).get("slo", ()) if not each.get("ok")]
+    word = "missed" if any(each.get("judged", True) for each in missed) else "not judged"
     texts = (" ".join(str(each.get(key, "")) for key in _OBJECTIVE) for each in missed)
-    return "; ".join(texts)
+    return f"SLO {word}: {'; '.join(texts)}"
 
 
 def first_failure(summary: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.core.results.slo_results import outcome_word
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.runner.numbers import number
 
@@ -17,11 +18,20 @@ VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "
 
 
 def print_objectives(objectives: list[dict[str, Any]], console: Console) -> None:
-    """A table of all, then why those that were missed were missed."""
+    """A table of all, then why some do not hold."""
     console.print(_objectives(objectives))
     for o in objectives:
         if o.get("reason"):
-            console.print(indented(Text(f"✗ {o['metric']} {o['stat']}: {o['reason']}"), 2))
+            mark = _OUTCOMES[_outcome(o)][0]
+            console.print(indented(Text(f"{mark} {o['metric']} {o['stat']}: {o['reason']}"), 2))
+
+
+_OUTCOMES = {"held": ("✓", "green"), "missed": ("✗", "bold red"), "not judged": ("!", "yellow")}
+"""The mark and the style of each outcome."""
+
+
+def _outcome(objective: dict[str, Any]) -> str:
+    return outcome_word(ok=objective["ok"], judged=objective.get("judged", True))
 
 
 def _objectives(objectives: list[dict[str, Any]]) -> Table:
@@ -31,8 +41,10 @@ def _objectives(objectives: list[dict[str, Any]]) -> Table:
     for name in ("", "objective", "measured", "limit", "unit"):
         table.add_column(name, justify="right" if name in ("measured", "limit") else "left")
     for o in objectives:
+        word = _outcome(o)
+        mark, style = _OUTCOMES[word]
         table.add_row(
-            Text("✓ held", style="green") if o["ok"] else Text("✗ missed", style="bold red"),
+            Text(f"{mark} {word}", style=style),
             f"{o['metric']} {o['stat']}",
             number(o["measured"], missing="none"),
             f"{'≤' if o['bound'] == 'max' else '≥'} {number(o['limit'])}",

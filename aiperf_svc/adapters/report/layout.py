@@ -5,6 +5,7 @@ from html import escape
 from importlib.resources import files
 from urllib.parse import quote
 
+from aiperf_svc.core.results.slo_results import outcome_word
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
 
 
@@ -122,14 +123,23 @@ def row(name: str, unit: str, cells: str) -> str:
 
 
 def objective(
-    name: str, bound: str, limit: float, unit: str, measured: str, *, ok: bool, reason: str
+    name: str,
+    bound: str,
+    limit: float,
+    unit: str,
+    measured: str,
+    *,
+    ok: bool,
+    judged: bool,
+    reason: str,
 ) -> str:
     """Render the row of an objective; `measured` is its cell."""
+    tone = "valid" if ok else "invalid" if judged else "degraded"
     return (
-        f'<tr class="{"valid" if ok else "invalid"}"><th>{escape(name)}</th>'
+        f'<tr class="{tone}"><th>{escape(name)}</th>'
         f"<td>{'≤' if bound == 'max' else '≥'} {number(limit)} "
         f"{escape(unit)}</td>{measured}"
-        f'<td class="state">{"held" if ok else "missed"}</td>'
+        f'<td class="state">{outcome_word(ok=ok, judged=judged)}</td>'
         f'<td class="wide">{escape(reason)}</td></tr>'
     )
 

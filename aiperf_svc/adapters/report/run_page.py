@@ -93,6 +93,7 @@ def _objective(each: ObjectiveResult, result: RunResult) -> str:
         unit,
         cell(None if each.measured is None else each.measured / divisor),
         ok=each.ok,
+        judged=each.judged,
         reason=each.reason,
     )
 

@@ -104,6 +104,7 @@ def _objective(result: ObjectiveResult, summary: Summary) -> str:
         metric.unit,
         shown,
         ok=result.ok,
+        judged=result.judged,
         reason=result.reason,
     )
 

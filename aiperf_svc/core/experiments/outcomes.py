@@ -76,7 +76,7 @@ class Measured(NamedTuple):
     headline: tuple[RowKey, ...]
     """The values that people look at first."""
     missed: tuple[str, ...] = ()
-    """The objectives that are missed, each with its reason."""
+    """The objectives that do not hold, each with its reason."""
 
     @property
     def is_usable(self) -> bool:
@@ -154,7 +154,8 @@ def _missed(objectives: Iterable[dict[str, Any]]) -> tuple[str, ...]:
             unit, value = each["unit"], each["measured"]
             found = "" if value is None else f" {value:.4g} {unit}"
             limit = f"limit {each['limit']:.4g} {unit}".rstrip()
-            missed.append(f"{each['stat']} {each['metric']}{found} ({limit}): {each['reason']}")
+            reason = each["reason"] if each.get("judged", True) else f"not judged: {each['reason']}"
+            missed.append(f"{each['stat']} {each['metric']}{found} ({limit}): {reason}")
     return tuple(missed)
 
 

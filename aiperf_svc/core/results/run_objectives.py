@@ -40,8 +40,8 @@ def check_objectives(slo: Slo, metrics: Sequence[MetricInfo]) -> list[str]:
 def judge_objectives(
     slo: Slo, infos: Sequence[MetricInfo], measured: Sequence[MetricResult]
 ) -> tuple[ObjectiveResult, ...]:
-    """Compare every limit with what was measured. What was not measured is missed. The objectives
-    have passed `check_objectives` with these `infos`."""
+    """Compare every limit with what was measured. What was not measured is not judged. The
+    objectives have passed `check_objectives` with these `infos`."""
     by_tag = {metric.tag: metric for metric in infos}
     found = {metric.info.tag: metric for metric in measured}
     results = []
@@ -53,7 +53,17 @@ def judge_objectives(
             reason = _missed(value, bound, limit)
             unit = by_tag[tag].unit
             results.append(
-                ObjectiveResult(tag, stat, bound, limit, value, unit, not reason, reason)
+                ObjectiveResult(
+                    tag,
+                    stat,
+                    bound,
+                    limit,
+                    value,
+                    unit,
+                    ok=not reason,
+                    reason=reason,
+                    judged=value is not None,
+                )
             )
     return tuple(results)
 

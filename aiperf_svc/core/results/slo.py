@@ -99,52 +99,54 @@ def judge(
 ) -> tuple[ObjectiveResult, ...]:
     """Compare the measured values, `measured(tag, stat)`, with every limit.
 
-    An objective is missed if it has no value, if a percentile has too few values, or if the
-    statistic leaves out more requests than the error budget allows.
+    An objective is missed if its value is outside the limit, or if the statistic leaves out more
+    requests than the error budget allows. Otherwise it is not judged if it has no value, or if a
+    percentile has too few values.
     """
     results = []
     for objective in limits.objectives:
         metric, stat = CATALOG[objective.metric], objective.stat
         value, found = measured(metric.tag, stat), distributions.get(metric.tag)
-        problems = _coverage_problems(metric, stat, found, failures, limits.error_budget)
+        over = over_budget(metric, failures, limits.error_budget)
+        thin = "" if found is None else too_few_values(stat, found)
         for bound in ("max", "min"):
             raw = getattr(objective, bound)
             if raw is None:
                 continue
             limit = limit_of(metric, raw)
-            missed = _missed(value, bound, limit, stat, found)
-            reason = "; ".join([*missed, *problems])
+            beyond = None if value is not None or found is None else found.beyond.get(stat)
+            outside = _outside(value, bound, limit, beyond)
+            cut = (
+                ""
+                if beyond is None
+                else f"beyond {beyond:.4g}, among the requests that were cut off"
+            )
+            reason = "; ".join(filter(None, (outside, cut, over, thin)))
             if value is None and not reason:
                 reason = "not measured"
             results.append(
                 ObjectiveResult(
-                    metric.tag, stat, bound, limit, value, metric.unit, not reason, reason
+                    metric.tag,
+                    stat,
+                    bound,
+                    limit,
+                    value,
+                    metric.unit,
+                    ok=not reason,
+                    reason=reason,
+                    judged=not reason or bool(outside or over),
                 )
             )
     return tuple(results)
 
 
-def _missed(
-    value: float | None, bound: str, limit: float, stat: str, found: Distribution | None
-) -> list[str]:
-    """Return why the value is outside the limit: one text, or none if it is inside or not known."""
-    if value is not None:
-        if bound == "max":
-            return [] if value <= limit else ["above the limit"]
-        return [] if value >= limit else ["below the limit"]
-    if found is not None and stat in found.beyond:
-        return [f"beyond {found.beyond[stat]:.4g}, among the requests that were cut off"]
-    return []
-
-
-def _coverage_problems(
-    metric: Metric, stat: str, found: Distribution | None, failures: Failures, budget: float
-) -> list[str]:
-    """Return why the statistic may not represent all requests."""
-    texts = [over_budget(metric, failures, budget)]
-    if found is not None:
-        texts.append(too_few_values(stat, found))
-    return [text for text in texts if text]
+def _outside(value: float | None, bound: str, limit: float, beyond: float | None) -> str:
+    """Return that the value is outside the limit; empty if it is inside or not known. A value that
+    was not observed is at least `beyond`."""
+    if bound == "max":
+        least = beyond if value is None else value
+        return "above the limit" if least is not None and least > limit else ""
+    return "below the limit" if value is not None and value < limit else ""
 
 
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:

@@ -29,4 +29,13 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     unit: str
     ok: bool
     reason: str = ""
-    """Reason why the objective is missed; empty if it holds."""
+    """Reason why the objective does not hold; empty if it holds."""
+    judged: bool = True
+    """False if what was measured does not tell whether the limit holds. Then `ok` is false."""
+
+
+def outcome_word(*, ok: bool, judged: bool) -> str:
+    """Return the outcome of an objective in a word or two."""
+    if ok:
+        return "held"
+    return "missed" if judged else "not judged"

@@ -247,6 +247,17 @@ def test_the_terminal_and_the_file_have_the_answer_of_a_search(tmp_path: Path) -
     assert [each["value"] for each in found["points"]] == [1.0, 8.0, 32.0, 64.0]
 
 
+def test_trials_whose_slo_is_not_judged_say_so() -> None:
+    outcomes = sweep({1: (10.0, 20.0)})
+    few = outcomes[0].summary
+    assert few is not None
+    few["aiperf_svc"]["slo"] = [
+        {"metric": "time_to_first_token", "stat": "p99", "measured": 20.0, "limit": 50.0,
+         "unit": "ms", "ok": False, "judged": False, "reason": "p99 needs 100 values"}
+    ]  # fmt: skip
+    assert "(limit 50 ms): not judged: p99 needs 100" in " ".join(printed(outcomes).split())
+
+
 def test_trials_that_miss_the_slo_are_named_with_what_was_measured() -> None:
     outcomes = sweep({1: (10.0, 20.0), 2: (20.0, 90.0)})
     slow = outcomes[1].summary

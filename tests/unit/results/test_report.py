@@ -135,6 +135,16 @@ def test_it_shows_verdict_objectives_errors_and_the_plots_of_the_run() -> None:
     assert text.count("<title>drain</title>") == 5
 
 
+def test_an_objective_without_enough_values_is_not_judged() -> None:
+    slo = {"objectives": [{"metric": "time_to_first_token", "stat": "p99", "max": "1m"}]}
+    text = report(
+        fake_run.closed_loop(requests=20),
+        config=fake_run.config(concurrency=20, requests=20, slo=slo),
+    )
+    assert '<td class="state">not judged</td><td class="wide">p99 needs 100 values' in text
+    assert "missed" not in text
+
+
 def test_censored_and_thin_numbers_are_marked() -> None:
     rows = np.concatenate(
         [

@@ -123,6 +123,7 @@ def test_objectives_hold_up_to_their_limit() -> None:
         ("request_latency", "p99"): None,
     }
     results = judge(limits, lambda tag, stat: measured[tag, stat], {}, Failures(completed=100))
+    assert [r.judged for r in results] == [True, True, True, False]
     assert [(r.metric, r.bound, r.limit, r.ok, r.reason) for r in results] == [
         ("time_to_first_token", "max", 50.0, True, ""),
         ("request_throughput", "max", 20.0, False, "above the limit"),
@@ -185,8 +186,42 @@ def test_a_percentile_needs_values_behind_it(count: int, reason: str) -> None:
     (result,) = judge(
         limited, lambda tag, stat: found.stats[stat], values, Failures(completed=count)
     )
-    assert result.ok == (not reason)
+    assert result.ok == result.judged == (not reason)
     assert result.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "failures", "judged", "reason"),
+    [
+        (500, Failures(completed=20), False, "p99 needs 100 values, there are 20"),
+        (19, Failures(completed=20), True, "above the limit; p99 needs 100 values, there are 20"),
+        (500, Failures(completed=20, errored=9), True, "leaves out 9 of 29 requests"),
+    ],
+)
+def test_a_thin_percentile_is_not_judged_unless_something_exceeds_its_limit(
+    limit_ms: float, failures: Failures, judged: bool, reason: str
+) -> None:
+    limited = slo(objectives=[{"metric": "time_to_first_token", "stat": "p99", "max": limit_ms}])
+    found = describe(np.arange(1.0, 21.0))
+    values = {"time_to_first_token": found}
+    (result,) = judge(limited, lambda tag, stat: found.stats[stat], values, failures)
+    assert (result.ok, result.judged) == (False, judged)
+    assert result.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(("limit_ms", "judged"), [(400, True), (600, False)])
+def test_a_percentile_among_requests_that_were_cut_is_judged_if_they_exceed_the_limit(
+    limit_ms: float, judged: bool
+) -> None:
+    limited = slo(
+        objectives=[{"metric": "intended_request_latency", "stat": "p99", "max": limit_ms}]
+    )
+    found = describe(np.arange(1.0, 98.0), bounds=np.full(3, 500.0))
+    values = {"intended_request_latency": found}
+    (result,) = judge(limited, lambda tag, stat: None, values, Failures(completed=97, cancelled=3))
+    assert (result.ok, result.judged) == (False, judged)
+    text = "beyond 500, among the requests that were cut off"
+    assert result.reason == (f"above the limit; {text}" if judged else text)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,18 @@ def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
     assert outcome(summary=found).exit_code is code
 
 
+@pytest.mark.parametrize(("others_judged", "word"), [(True, "missed"), (False, "not judged")])
+def test_the_reason_says_whether_the_slo_is_missed_or_not_judged(
+    others_judged: bool, word: str
+) -> None:
+    thin = {"metric": "m", "stat": "p99", "ok": False, "judged": False, "reason": "thin"}
+    found = summary()
+    found["aiperf_svc"]["slo"] = [thin, {**thin, "stat": "p50", "judged": others_judged}]
+    end = outcome(summary=found)
+    assert end.exit_code is ExitCode.SLO_MISSED
+    assert end.as_json()["reason"] == f"SLO {word}: m p99 thin; m p50 thin"
+
+
 def test_json_has_the_results_and_how_it_ended() -> None:
     found = outcome(summary=summary(slo=(False,))).as_json()
     assert found["exit_code"] == 4

@@ -124,14 +124,20 @@ def test_objectives_say_what_was_measured_against_which_limit(summary: dict[str,
     common = {"metric": "time_to_first_token", "stat": "p99", "unit": "ms", "bound": "max"}
     slo = [
         {**common, "limit": 200.0, "measured": 23.45, "ok": True},
-        {**common, "limit": 20.0, "measured": None, "ok": False, "reason": "not measured"},
-    ]
-    held, missed, why = (
+        {**common, "limit": 20.0, "measured": 24.73, "ok": False, "reason": "above the limit"},
+        {**common, "limit": 500.0, "measured": 24.73, "ok": False, "judged": False,
+         "reason": "p99 needs 100 values, there are 20"},
+    ]  # fmt: skip
+    held, missed, unjudged, *why = (
         x for x in printed(changed(summary, slo=slo)).splitlines() if "time_to_first_token" in x
     )
     assert held.split() == ["✓", "held", "time_to_first_token", "p99", "23.45", "≤", "200", "ms"]
-    assert missed.split() == ["✗", "missed", "time_to_first_token", "p99", "none", "≤", "20", "ms"]
-    assert why == "  ✗ time_to_first_token p99: not measured"
+    assert missed.split() == ["✗", "missed", "time_to_first_token", "p99", "24.73", "≤", "20", "ms"]
+    assert unjudged.split()[:5] == ["!", "not", "judged", "time_to_first_token", "p99"]
+    assert why == [
+        "  ✗ time_to_first_token p99: above the limit",
+        "  ! time_to_first_token p99: p99 needs 100 values, there are 20",
+    ]
 
 
 def test_a_verdict_comes_with_its_reasons_and_remedies(summary: dict[str, Any]) -> None:

@@ -164,12 +164,14 @@ def test_an_objective_is_judged(objective: dict[str, str], ok: bool, reason: str
     config = fake.config(slo=slo(**objective))
     (found,) = fake.result(config=config).slo
     assert (found.ok, found.reason, found.measured) == (ok, reason, 9.4e9)
+    assert found.judged
 
 
-def test_what_was_not_measured_misses_its_objective() -> None:
+def test_what_was_not_measured_leaves_its_objective_unjudged() -> None:
     config = fake.config(slo=slo(min="9Gbit/s"))
     (found,) = fake.result(fake.record(problem="x"), config=config).slo
-    assert (found.ok, found.reason, found.measured, found.limit) == (
+    assert (found.ok, found.judged, found.reason, found.measured, found.limit) == (
+        False,
         False,
         "not measured",
         None,
