@@ -103,7 +103,7 @@ def left_out(found: History) -> list[str]:
     return [
         f"left out: {one_line(run.folder)}: "
         + (
-            f"its verdict is {run.verdict}"
+            f"its verdict is {one_line(run.verdict)}"
             if run.verdict.startswith(Severity.INVALID)
             else f"it has no value of {found.metric}"
         )

@@ -25,7 +25,8 @@ def run_count(side: Side) -> str:
 def left_out(side: Side) -> list[str]:
     """Say which runs were left out, a line each."""
     return [
-        f"left out: {one_line(run.folder)}, whose verdict is {run.verdict}" for run in side.left_out
+        f"left out: {one_line(run.folder)}, whose verdict is {one_line(run.verdict)}"
+        for run in side.left_out
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from runs_to_compare import LATENCY, P50, P99, compared, measured, only_row, side
 
+from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.estimates import holm
 from aiperf_svc.core.compare.measured_run import RowKey, RunValue, flatten
@@ -126,6 +127,13 @@ def test_what_differs_comes_by_key_with_all_its_values() -> None:
 def test_nested_config_is_compared_by_dotted_key() -> None:
     content = {"load": {"users": 8, "rate": None}, "names": ["a", "b"]}
     assert flatten(content) == {"load.users": "8", "load.rate": "none", "names": '["a","b"]'}
+
+
+def test_texts_of_a_run_that_is_left_out_are_one_line_of_printable_characters() -> None:
+    bad = measured("bad", {P50: RunValue(9e9)}, verdict=Severity.INVALID, cause="a\x1b[2J\nb")
+    found = compared([*side("a", FAST), bad], side("b", FAST))
+    (line,) = wording.left_out(found.base)
+    assert line == "left out: runs/bad, whose verdict is invalid: a\\x1b[2J b"
 
 
 def test_invalid_runs_are_left_out_and_named() -> None:

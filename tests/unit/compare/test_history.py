@@ -126,11 +126,11 @@ def test_runs_are_in_order_of_time_and_name_the_keys_that_changed() -> None:
 
 def test_what_is_left_out_has_its_reason() -> None:
     runs = series([100.0, 101.0])
-    runs += series([9e9], verdict=Severity.INVALID, cause="client-bound", folder="bad")
+    runs += series([9e9], verdict=Severity.INVALID, cause="client\x1b[2J", folder="bad")
     runs.append(measured("other", {RowKey("speed"): RunValue(1.0)}))
     assert left_out(history(runs, "latency:p50", tolerance=0.05)) == [
         "left out: runs/other: it has no value of latency:p50",
-        "left out: bad: its verdict is invalid: client-bound",
+        "left out: bad: its verdict is invalid: client\\x1b[2J",
     ]
 
 
