@@ -13,8 +13,8 @@ class ExitCode(IntEnum):
     the API server cannot say whether something is left, and when `check-cluster` finds a cluster
     unfit."""
     BAD_CONFIG = 2
-    """Refused before anything was sent: config, flags, usage, or a dataset, tokenizer or target
-    host that only a service could look at."""
+    """Refused before anything was sent: config, flags, usage, a folder for artifacts that cannot be
+    made, or a dataset, tokenizer or target host that only a service could look at."""
     BENCHMARK_FAILED = 3
     """The run started and could not be finished, or nothing succeeded."""
     SLO_MISSED = 4

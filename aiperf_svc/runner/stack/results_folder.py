@@ -19,7 +19,8 @@ def shapes_left(request: StackRequest) -> list[int]:
 
 def prepare(request: StackRequest, *, is_running: bool) -> Path:
     """Make the folder, or make that of a resumed experiment ready for the trials that are left.
-    `is_running`: its stack runs them already. Raises EnvironmentProblem."""
+    `is_running`: its stack runs them already. Raises ConfigError if none can be made, and
+    EnvironmentProblem."""
     if request.resumed is not None:
         folder = request.resumed.folder
         if request.resumed.finished:
