@@ -15,6 +15,10 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.runner.verdict_lines import print_text
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
+WIDE = 1000
+"""More columns than a table has."""
+SHIFT_WIDTH = 8
+"""Columns of the change of a percentile, with the space beside it."""
 
 
 def print_comparison(comparison: Comparison, console: Console, *, is_short: bool = False) -> None:
@@ -32,9 +36,9 @@ def print_comparison(comparison: Comparison, console: Console, *, is_short: bool
         console.print(table)
     else:
         console.print(wording.same_config(comparison))
-    console.print(_rows(comparison))
+    console.print(_rows(comparison, console))
     if comparison.shifts and not is_short:
-        console.print(_shifts(comparison))
+        console.print(_shifts(comparison, console.width))
     for note in comparison.notes:
         print_text(console, note, style="dim")
     console.print(wording.conclusion(comparison), style="bold")
@@ -77,17 +81,33 @@ def print_history(found: History, console: Console) -> None:
         console.print(f"no change beyond a tolerance of {limit} was found")
 
 
-def _rows(comparison: Comparison) -> Table:
+def _rows(comparison: Comparison, console: Console) -> Table:
+    """Return the table of all rows. Where it is too wide, cells have several lines."""
+    table = _rows_table(comparison, is_narrow=False)
+    needed = console.measure(table, options=console.options.update(max_width=WIDE)).maximum
+    return table if needed <= console.width else _rows_table(comparison, is_narrow=True)
+
+
+def _rows_table(comparison: Comparison, *, is_narrow: bool) -> Table:
     table = _table("", wording.HEADS)
+    if is_narrow:
+        for column in table.columns:
+            column.no_wrap = not column.no_wrap
     for row in comparison.rows:
         *cells, word = wording.cells(row)
+        name = wording.name(row)
+        if is_narrow:
+            name = "\n(".join(name.rsplit(" (", 1))
         style = STYLES.get(row.word, "") if row.gates else "dim"
-        table.add_row(wording.name(row), *cells, Text(word, style))
+        table.add_row(name, *cells, Text(word, style))
     return table
 
 
-def _shifts(comparison: Comparison) -> Table:
-    stats = list(comparison.shifts[0].shifts)
+def _shifts(comparison: Comparison, width: int) -> Table:
+    """Return the table of the percentiles, without the lowest ones where it is too wide."""
+    names = ["percentiles moved", *(each.info.name for each in comparison.shifts)]
+    most = max(1, (width - max(map(len, names)) - 2) // SHIFT_WIDTH)
+    stats = list(comparison.shifts[0].shifts)[-most:]
     table = _table("percentiles moved", [wording.stat_name(stat) for stat in stats])
     for each in comparison.shifts:
         shown = (wording.percent(each.shifts[s]) if s in each.shifts else "–" for s in stats)
