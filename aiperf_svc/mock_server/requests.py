@@ -42,6 +42,8 @@ _WITHOUT_REASONING = (COMPLETIONS, GENERATE, GENERATE_STREAM)
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 
 _REQUEST_ID = b"\r\nx-request-id:"
+_TLS_HANDSHAKE = b"\x16"
+"""The type of a TLS record, its first byte."""
 
 
 class BadRequest(Exception):
@@ -66,6 +68,12 @@ class Head:
     expects_continue: bool = False
     authorization: str = ""
     fault: str = ""
+
+
+def refuse_tls(data: bytes) -> None:
+    """Raise BadRequest if the data begins as a TLS handshake, which may hold no end of a head."""
+    if data.startswith(_TLS_HANDSHAKE):
+        raise BadRequest(400, "a TLS handshake; this server speaks plain HTTP")
 
 
 def parse_head(head: bytes) -> Head:

@@ -24,7 +24,13 @@ from aiperf_svc.mock_server.http2 import Http2Socket
 from aiperf_svc.mock_server.quick_serving import AGAIN, InterpretedQuickEvents, QuickEvents
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
-from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest, split_request_id
+from aiperf_svc.mock_server.requests import (
+    MAX_BODY,
+    MAX_HEAD,
+    BadRequest,
+    refuse_tls,
+    split_request_id,
+)
 from aiperf_svc.mock_server.sender import Sender
 from aiperf_svc.mock_server.shared_counters import SharedCounters
 from aiperf_svc.mock_server.timers import Timer
@@ -288,10 +294,11 @@ class Server:
         routes = self._replies.routes
         while True:
             end = data.find(b"\r\n\r\n")
-            if end < 0 and len(data) <= MAX_HEAD:
-                connection.inbuf, connection.need = bytearray(data), 0
-                return
             try:
+                if end < 0 and len(data) <= MAX_HEAD:
+                    refuse_tls(data)
+                    connection.inbuf, connection.need = bytearray(data), 0
+                    return
                 if not 0 <= end <= MAX_HEAD:
                     raise BadRequest(431, f"the head exceeds {MAX_HEAD} bytes")
                 head, request_id = split_request_id(data[:end])

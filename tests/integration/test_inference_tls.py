@@ -1,6 +1,7 @@
 """The inference client over TLS: the same responses, and what goes wrong before there is one."""
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 from time import monotonic_ns
@@ -9,10 +10,15 @@ import pytest
 from client_bench import CHUNKED, LENGTH, WAIT_S, bench, read_request, responses
 
 from aiperf_svc.adapters.inference.connection import CONNECTING, HANDSHAKING
+from aiperf_svc.adapters.inference.http2_stream import Http2Stream
+from aiperf_svc.adapters.inference.proxy import TunnelledStream
 from aiperf_svc.adapters.inference.resolved_target import tls_context
+from aiperf_svc.adapters.inference.tls_stream import TlsStream, handshake_problem
 from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
 from aiperf_svc.protocol.records import Flag
 
 Certificate = tuple[Path, Path]
@@ -98,6 +104,50 @@ async def test_a_server_without_tls_is_a_tls_error() -> None:
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
         assert (b.client.requests_sent, len(b.connections)) == (0, 0)
+
+
+async def test_a_server_that_never_answers_the_handshake_is_a_tls_error_with_a_hint() -> None:
+    has_begun = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        has_begun.set()
+        await reader.read()
+
+    async with bench(script, scheme="https") as b:
+        b.send()
+        (conn,) = b.connections
+        await asyncio.wait_for(has_begun.wait(), WAIT_S)
+        conn.opened_mono_ns -= b.target.connect_timeout_ns
+        b.client.expire()
+        b.client.flush()
+        (row,) = b.sent.rows
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
+        assert b.sent.bodies.endswith(b"timed out in the TLS handshake: is its URL http://?")
+
+
+def test_the_layer_that_is_not_ready_in_time_is_named() -> None:
+    context = ssl.create_default_context()
+    tls = TlsStream(context, "host")
+    assert tls.timeout[0] is ErrorKind.TLS
+    assert Http2Stream(tls).timeout == tls.timeout
+    kind, text = Http2Stream(None).timeout
+    assert (kind, "settings came" in text) == (ErrorKind.PROTOCOL, True)
+    tunnel = TunnelledStream(context, "host", b"CONNECT")
+    assert tunnel.timeout[0] is ErrorKind.CONNECT
+    tunnel.receive(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert tunnel.timeout == tls.timeout
+
+
+def test_a_mock_server_without_tls_is_a_tls_error_with_a_hint() -> None:
+    with running(MockServerConfig()) as server:
+        context = ssl.create_default_context()
+        with (
+            socket.create_connection(("127.0.0.1", server.port), WAIT_S) as sock,
+            pytest.raises(ssl.SSLError) as raised,
+        ):
+            context.wrap_socket(sock, server_hostname="localhost")
+    assert "is its URL http://?" in handshake_problem(raised.value)
 
 
 @pytest.mark.parametrize("parts", [(b"hello",), (b"hel", b"lo")])

@@ -328,11 +328,12 @@ class InferenceClient:
             if conn.is_being_made:
                 expires = conn.opened_mono_ns + target.connect_timeout_ns
                 if expires < now:
-                    text = "timed out while connecting"
-                    if conn.state == CONNECTING:
+                    kind, text = ErrorKind.CONNECT, "timed out while connecting"
+                    if conn.tls is not None:
+                        kind, text = conn.tls.timeout
+                    elif conn.state == CONNECTING:
                         self._pool.failed(conn, text)
-                    text = f"{conn.address.place}: {text}"
-                    self._in_flight.fail(conn, ErrorKind.CONNECT, text)
+                    self._in_flight.fail(conn, kind, f"{conn.address.place}: {text}")
                     continue
             elif request is not None:
                 expires = request.started_mono_ns + target.request_timeout_ns

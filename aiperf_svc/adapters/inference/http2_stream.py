@@ -63,6 +63,13 @@ class Http2Stream:
         return self._problem
 
     @property
+    def timeout(self) -> tuple[ErrorKind, str]:
+        """Return the error of a request whose connection is not ready in time, and its message."""
+        if self._tls is not None and not self._is_inner_ready:
+            return self._tls.timeout
+        return self.handshake_kind, f"timed out before the server's HTTP/2 settings came; {REMEDY}"
+
+    @property
     def is_closed(self) -> bool:
         """Return whether the server has said that no more comes."""
         return self._http2.is_closed or (self._tls is not None and self._tls.is_closed)

@@ -96,6 +96,13 @@ class TunnelledStream(TlsStream):
         """What has come of the proxy's response; None when there is a tunnel."""
         self._problem: TunnelRefused | None = None
 
+    @property
+    def timeout(self) -> tuple[ErrorKind, str]:
+        """Return the error of a request whose connection is not ready in time, and its message."""
+        if self._head is None:
+            return super().timeout
+        return ErrorKind.CONNECT, "timed out before the proxy gave a way to the server"
+
     def receive(self, data: bytes) -> None:
         """Take bytes of the proxy, or encrypted ones."""
         if self._head is None:

@@ -13,6 +13,8 @@ _DATES: Final = (9, 10)
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 """What OpenSSL calls bytes that are no TLS."""
+_IS_PLAIN: Final = "is its URL http://?"
+"""The hint for a server that may not speak TLS."""
 _UNCHECKED: Final = "endpoint.tls.verify: false (--no-tls-verify) accepts any certificate"
 
 
@@ -33,6 +35,10 @@ class Stream(Protocol):
     """The error of a request whose connection ends during the handshake."""
     closed_text: str
     """Its message."""
+
+    @property
+    def timeout(self) -> tuple[ErrorKind, str]:
+        """Return the error of a request whose connection is not ready in time, and its message."""
 
     @property
     def problem(self) -> StreamProblem | None:
@@ -73,6 +79,11 @@ class TlsStream:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self.is_closed = False
         """Whether the server has said that no more comes (`close_notify`)."""
+
+    @property
+    def timeout(self) -> tuple[ErrorKind, str]:
+        """Return the error of a request whose connection is not ready in time, and its message."""
+        return ErrorKind.TLS, f"timed out in the TLS handshake: {_IS_PLAIN}"
 
     @property
     def may_reuse(self) -> bool:
@@ -130,5 +141,5 @@ def handshake_problem(error: ssl.SSLError) -> str:
             remedy = "endpoint.tls.ca_file (--tls-ca-file) names the authorities to trust"
         return f"{text}; {remedy}; {_UNCHECKED}"
     if error.reason in _NOT_TLS:
-        return f"{error}; the server does not speak TLS here: is its URL http://?"
+        return f"{error}; the server does not speak TLS here: {_IS_PLAIN}"
     return str(error)

@@ -51,9 +51,12 @@ def test_a_request_that_makes_no_sense_is_told_so_and_the_connection_stays(
         assert client.send(request_bytes()).response()[0] == 200
 
 
-def test_bytes_that_are_not_http_close_the_connection(plain: RunningMockServer) -> None:
+@pytest.mark.parametrize("data", [b"\x16\x03\x01 hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_bytes_that_are_not_http_close_the_connection(
+    plain: RunningMockServer, data: bytes
+) -> None:
     with connected(plain) as client:
-        assert client.send(b"\x16\x03\x01 hello\r\n\r\n").response()[0] == 400
+        assert client.send(data).response()[0] == 400
         assert client.rest() == b""
 
 
