@@ -1,5 +1,6 @@
 """Shapes of an experiment as the indexes of a Job, on a real cluster."""
 
+import contextlib
 import json
 import signal
 import time
@@ -12,9 +13,11 @@ from real_cluster import Cluster
 from real_runner import Runner
 from real_stack import Config, Stack
 
+from aiperf_svc.adapters.jobs.cluster_jobs import DELETED
 from aiperf_svc.domain.exit_codes import ExitCode
 
-pytestmark = pytest.mark.cluster
+# Alone: the pods of several indexes need the whole node.
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 TTFT_MS = (20, 60, 100, 140, 180)
 KILLED, CRASHING = 1, 5
@@ -27,6 +30,8 @@ for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
         sys.exit()
 sys.exit(1)
 """
+TRIALS = "import glob; print([open(f).read() for f in glob.glob('/artifacts/*/experiment.json')])"
+MEMORY = "deployment.target.memory"
 FOUND_S = 120.0
 
 
@@ -42,11 +47,24 @@ def six_servers(benchmark: Config) -> None:
     benchmark["load"]["duration"] = "8s"
 
 
-def index_pods(cluster: Cluster, stack: str, index: int) -> list[dict[str, Any]]:
+def two_jobs(benchmark: Config) -> None:
+    """Two servers whose pods differ, and so two Jobs of one index, each with two trials."""
+    benchmark["experiment"] = {
+        "product": {"deployment.target.memory": ["128Mi", "144Mi"]},
+        "repetitions": 2,
+        "parallel": 2,
+        "fan_out": "jobs",
+    }
+    benchmark["load"]["duration"] = "8s"
+
+
+def index_pods(
+    cluster: Cluster, stack: str, index: int, *, job: str = "index-1"
+) -> list[dict[str, Any]]:
     """The pods of an index that run, with their namespaces."""
     return [
         pod["metadata"]
-        for pod in cluster.pods_of(stack, "index-1")
+        for pod in cluster.pods_of(stack, job)
         if pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == str(index)
         and pod["status"]["phase"] == "Running"
     ]
@@ -146,6 +164,18 @@ def test_what_a_killed_runner_leaves_is_followed_to_its_end_and_removed(
     assert cluster.left_of(runner.name) == []
 
 
+def wait_for_a_trial(cluster: Cluster, stack: str, job: str) -> str:
+    """Wait until the index of a Job has ended a trial; return its namespace."""
+    until = time.monotonic() + FOUND_S
+    while time.monotonic() < until:
+        for pod in index_pods(cluster, stack, 0, job=job):
+            listed = ("exec", "-n", pod["namespace"], pod["name"], "-c", job, "--", "python", "-c")
+            with contextlib.suppress(AssertionError):  # its pod has just begun or ended
+                if "done" in cluster.kubectl(*listed, TRIALS):
+                    return str(pod["namespace"])
+    raise AssertionError(f"no trial of {job} has ended")
+
+
 def test_shapes_whose_image_cannot_be_pulled_fail_alone(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner]
 ) -> None:
@@ -175,3 +205,60 @@ def test_shapes_whose_image_cannot_be_pulled_fail_alone(
     assert [trial["state"] for trial in trials] == ["done", "done", "failed", "failed"]
     for trial in trials[2:]:
         assert "image 'localhost/there-is-none:1' cannot be pulled" in trial["reason"]
+
+
+def test_neither_a_collector_that_ends_nor_a_deleted_job_costs_a_trial_that_has_ended(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.use("bench-variants")
+    runner.change(two_jobs)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for("2 pods at work")
+        (collector,) = (pod["metadata"] for pod in cluster.pods_of(runner.name, "collector"))
+        place = ("-n", collector["namespace"])
+        end = "import os; os.kill(1, 15)"
+        cluster.kubectl("exec", *place, collector["name"], "--", "python", "-c", end)
+        command.wait_for("it is started again")
+        wait_for_a_trial(cluster, runner.name, "index-2")
+        cluster.kubectl("delete", "job", f"index-2-{runner.name}", *place)
+        ended = command.end()
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    states = {(t["parameters"][MEMORY], t["repetition"]): t for t in found["results"]["trials"]}
+    assert {key: trial["state"] for key, trial in states.items()} == {
+        ("128Mi", 1): "done",
+        ("128Mi", 2): "done",
+        ("144Mi", 1): "done",
+        ("144Mi", 2): "failed",
+    }
+    assert states["144Mi", 2]["reason"] == DELETED
+
+
+def test_a_killed_runner_of_a_guest_is_resumed_and_loses_no_trial(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
+) -> None:
+    before = cluster.of_namespace(owners_namespace)
+    runner = make_runner()
+    runner.use("bench-variants")
+    runner.change(two_jobs)
+
+    def as_guest(benchmark: Config) -> None:
+        benchmark["deployment"]["namespace"] = {"mode": "existing", "name": owners_namespace}
+
+    runner.change(as_guest)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for("2 pods at work")
+        command.kill()
+    (folder,) = runner.artifacts.glob("*/")
+    ended = runner.run("--json", "--resume", str(folder))
+    assert ended.code == ExitCode.OK, ended.errors
+    assert "is up and runs these trials" in ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    assert cluster.of_namespace(owners_namespace) == before
+    assert [trial["state"] for trial in found["results"]["trials"]] == ["done"] * 4
+    assert len(list((folder / "trials").iterdir())) == 4

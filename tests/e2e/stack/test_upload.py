@@ -113,8 +113,9 @@ def test_a_stack_uploads_its_results_and_shows_no_key(
     assert found_in(files_in(runner.folder), keys) == []
 
 
+@pytest.mark.parametrize("fan_out", ["stacks", "jobs"])
 def test_the_trials_of_two_shapes_and_what_is_said_of_them_are_in_one_place(
-    cluster: Cluster, make_runner: Callable[[], Runner], store: Store
+    cluster: Cluster, make_runner: Callable[[], Runner], store: Store, fan_out: str
 ) -> None:
     runner = make_runner()
 
@@ -122,18 +123,19 @@ def test_the_trials_of_two_shapes_and_what_is_said_of_them_are_in_one_place(
         benchmark["artifacts"] = {"s3": {"url": f"s3://{BUCKET}/runs", "endpoint_url": store.url}}
         benchmark["load"]["duration"] = "2s"
         rows = [["--ttft", each] for each in ("5ms", "9ms")]
-        benchmark["experiment"] = {"product": {"deployment.target.args": rows}}
+        benchmark["experiment"] = {"product": {"deployment.target.args": rows}, "fan_out": fan_out}
         benchmark["deployment"]["ttl"] = "2h"
 
     runner.change(in_two_shapes)
     runner.environ |= store.keys
+    before = set(store.objects())
     ended = runner.run("--json")
     assert ended.code in FINE, ended.errors
     said = json.loads(ended.out)
     assert (said["artifact_error"], said["left"]) == (None, [])
     place = said["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
     objects = store.objects()
-    assert all(key.startswith(place) for key in objects)
+    assert all(key.startswith(place) for key in objects.keys() - before)
     listed = json.loads(objects[f"{place}manifest.json"])["files"]
     assert all(
         hashlib.sha256(objects[place + file["name"]]).hexdigest() == file["sha256"]
