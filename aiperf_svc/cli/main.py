@@ -64,7 +64,8 @@ def _code(arguments: list[str]) -> int:
     try:
         code = _run(arguments)
         # Here a reader that is gone can still be handled; at the interpreter's end it cannot.
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the shell
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         raise

@@ -310,3 +310,9 @@ def test_a_reader_that_leaves_early_is_no_mistake() -> None:
     process.stdout.close()
     _, errors = process.communicate()
     assert errors == b""
+
+
+def test_a_command_without_an_output_does_its_work() -> None:
+    command = f"{sys.executable} -m aiperf_svc workloads >&-"
+    done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
