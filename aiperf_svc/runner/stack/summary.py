@@ -93,10 +93,10 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
     lines = [subject.title(plan), *(line for name, text in rows for line in _row(name, text))]
     lines += [f"  note: {note}" for note in plan.notes]
     if compared.changed is not None:
-        lines.append(f"  {_about(compared)}")
+        lines += _wrapped(_about(compared))
         lines += [f"    {each}" for each in compared.changed[:FEW]]
     elif compared.not_compared:
-        lines.append(f"  {_about(compared)}")
+        lines += _wrapped(_about(compared))
     return "\n".join(lines)
 
 
@@ -170,6 +170,18 @@ def _about(compared: Comparison) -> str:
         what = "The benchmark is unchanged, its image, version or generation is not"
     lost = "; results that were not collected are discarded" if compared.is_deployed else ""
     return f"{what}: a new run{lost}."
+
+
+def _wrapped(text: str) -> list[str]:
+    """Format a sentence, which may take several lines."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _row(name: str, text: str) -> list[str]:

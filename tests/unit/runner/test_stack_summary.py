@@ -11,7 +11,7 @@ from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner.stack.changes import Change, Comparison, changes
 from aiperf_svc.runner.stack.review import facts, whole_cost
 from aiperf_svc.runner.stack.subject import load_line
-from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, totals_line
+from aiperf_svc.runner.stack.summary import FEW, WIDTH, as_markdown, as_text, totals_line
 
 STACKS = Path(__file__).parents[3] / "stacks"
 NEW = Comparison(base="what is deployed")
@@ -101,7 +101,7 @@ def test_an_unchanged_benchmark_is_said_to_be_so() -> None:
 def test_another_image_or_generation_of_an_unchanged_benchmark_is_said_to_discard_results(
     write: Callable[[StackPlan, Comparison], str],
 ) -> None:
-    text = write(plan_of("bench-smoke"), deployed())
+    text = " ".join(write(plan_of("bench-smoke"), deployed()).split())
     assert "its image, version or generation is not: a new run; results that were not" in text
     assert "no new run" not in text
 
@@ -122,6 +122,18 @@ def test_a_comparison_that_could_not_be_made_is_not_taken_for_a_new_stack(
     assert "Not compared with what is deployed: it needs a passphrase. " in text
     assert "--against FILE" in text
     assert "Nothing to compare" not in text
+
+
+def test_a_comparison_that_could_not_be_made_is_said_in_lines_of_words() -> None:
+    reason = "the state of the stack is encrypted, " * 5 + "with a passphrase"
+    failed = Comparison(base="what is deployed", not_compared=reason)
+    lines = as_text(plan_of("bench-smoke"), failed).splitlines()
+    at = next(n for n, line in enumerate(lines) if "Not compared" in line)
+    said = lines[at:]
+    assert len(said) > 2
+    assert max(map(len, said)) <= WIDTH
+    assert said[0].startswith("  Not compared with what is deployed: the state")
+    assert f"what is deployed: {reason}. Another" in " ".join(line.strip() for line in said)
 
 
 def test_a_key_that_is_gone_is_a_change() -> None:
