@@ -110,11 +110,19 @@ def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
     assert all(is_whole(found / entry.name, entry) for entry in manifest.files)
 
 
-def test_a_folder_that_may_not_be_written(tmp_path: Path, run_on: RunOn) -> None:
-    command = run_on(tmp_path, "artifacts", "ro")
-    assert command.code == ExitCode.ERROR
+def test_a_folder_that_may_not_be_written_is_refused_before_the_load(
+    mock: RunningMockServer, own_mounts: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("artifacts", "tmp"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    within = (*own_mounts, "sh", "-c", MOUNT, "ro", "artifacts")
+    command = Command(tmp_path / "run", mock.url, *LOAD, *DATASET, within=within)
+    command.finish()
+    assert command.code is ExitCode.BAD_CONFIG
     assert "Read-only file system; choose another folder (artifacts.dir" in command.errors
-    assert list((tmp_path / "artifacts").iterdir()) == []
+    assert "Traceback" not in command.errors
+    assert list((tmp_path / "kept").iterdir()) == []
+    assert mock.truth()["requests"] == 0
 
 
 def test_a_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run_on: RunOn) -> None:

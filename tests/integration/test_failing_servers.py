@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from in_one_loop import WAIT_S, config, stack
 from scripted_server import Respond, ScriptedServer
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.services import worker
 
 TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -151,7 +153,11 @@ async def test_a_server_that_dies_in_mid_run_is_named_and_its_rate_is_not_achiev
     assert ended(summary) is ExitCode.VERDICT_INVALID
 
 
-async def test_a_target_that_is_not_there_gives_no_advice_about_the_client(tmp_path: Path) -> None:
+async def test_a_target_that_is_gone_gives_no_advice_about_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was there when the worker looked.
+    monkeypatch.setattr(worker, "refuses", lambda _target: False)
     server = ScriptedServer(stream_at_once)
     await server.start()
     await server.stop()

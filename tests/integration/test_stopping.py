@@ -23,7 +23,7 @@ while True:
 """
 SERVES = """
 import asyncio, sys, time
-from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.services import Service
 from aiperf_svc.plan.pods import GRACE_S
 from aiperf_svc.runner.local import KILL_S
 from aiperf_svc.services import host
