@@ -79,7 +79,7 @@ def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_
         content = {
             "name": "rates",
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
-            "load": {"duration": "2s"},
+            "load": {"duration": "1s"},
             "dataset": {"input_tokens": {"mean": 32}, "entries": 10},
             "experiment": {"product": {"load.request_rate": [10, 40]}, "repetitions": 2},
             "targets": [
