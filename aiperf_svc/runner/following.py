@@ -168,12 +168,13 @@ class Following:
         if state.is_final:
             return
         is_first = status is None or status.experiment is None or not status.experiment.ended
-        if process in self._control or (state is RunState.PENDING and is_first):
+        is_starting = state is RunState.PENDING and is_first
+        # With 0 it has seen the end of the run before we have.
+        if code == 0 and not is_starting:
+            return
+        if process in self._control or is_starting:
             story = log_tails.last_lines(self._logs, process.name)
             raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
-        # With 0 it has seen the end of the run before we have.
-        if code == 0:
-            return
         another = self._replace(process)
         follows = (
             "another one takes part in the next trial" if another else "the run goes on without it"

@@ -1,0 +1,92 @@
+"""What the watch over a run makes of a process that ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.results_api.run_api import RunApi
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.domain.errors import BenchmarkFailed
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner.display import Silent
+from aiperf_svc.runner.following import Following
+from aiperf_svc.runner.processes import Process
+from aiperf_svc.runner.signals import Interrupts
+
+VALUES: dict[str, Any] = {
+    "reason": "", "phase": "profiling", "is_cancelling": False, "elapsed_s": 1.0,
+    "phase_elapsed_s": 1.0, "workers": 1, "workers_lost": 0, "record_processors": 1,
+    "message": "", "results_ready": False, "artifact_error": "", "verdict": None,
+}  # fmt: skip
+
+
+class EndedProcess:
+    """A process of which the kernel tells that it has ended once the runner heard `state`."""
+
+    def __init__(self, code: int) -> None:
+        self.name = "dataset-manager"
+        self.code = code
+        self.heard = asyncio.Event()
+
+    @property
+    def how_it_ended(self) -> str:
+        return f"ended with code {self.code}"
+
+    async def wait(self) -> int:
+        await self.heard.wait()
+        return self.code
+
+
+class Api:
+    """An API whose second status, if there is one, comes long after the process has ended: the run
+    is over."""
+
+    def __init__(self, process: EndedProcess, state: RunState) -> None:
+        self._process, self._state = process, state
+
+    async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
+        if after is None:
+            return Status(number=1, state=self._state, **VALUES)
+        self._process.heard.set()
+        if self._process.code or self._state is RunState.PENDING:
+            await asyncio.Event().wait()
+        for _ in range(100):  # turns of the loop, in which the runner sees that it has ended
+            await asyncio.sleep(0)
+        return Status(number=2, state=RunState.DONE, is_settled=True, **VALUES)
+
+    async def collected(self) -> None:
+        pass
+
+
+async def followed(folder: Path, code: int, state: RunState) -> Following:
+    process = EndedProcess(code)
+    processes = (cast(Process, process),)
+    with Interrupts() as interrupts:
+        following = Following(
+            cast(RunApi, Api(process, state)),
+            processes=processes,
+            control=processes,
+            logs=folder,
+            interrupts=interrupts,
+            display=Silent(),
+        )
+        await following.run()
+    return following
+
+
+async def test_a_process_that_ends_in_order_has_seen_the_end_before_the_runner(
+    tmp_path: Path,
+) -> None:
+    assert (await followed(tmp_path, 0, RunState.PROCESSING)).is_over
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(1, RunState.PROCESSING), (0, RunState.PENDING), (-9, RunState.PROFILING)]
+)
+async def test_a_process_that_the_run_needs_and_that_ends_fails_it(
+    tmp_path: Path, code: int, state: RunState
+) -> None:
+    with pytest.raises(BenchmarkFailed, match=f"dataset-manager ended with code {code}"):
+        await followed(tmp_path, code, state)
