@@ -31,6 +31,7 @@ from aiperf_svc.runner.joint_runs import (
     JointRun,
     finished_member,
     joint_exit_code,
+    raised_to_error,
     with_unreadable,
 )
 from aiperf_svc.runner.outcome import RunOutcome, own_part
@@ -68,8 +69,8 @@ def join_experiment(
         totals.append(row_of(total))
     notes = [f"the total is without {', '.join(missing)}"] if missing else []
     problems = [f"{each.run.name}: {each.problem}" for each in members if each.problem]
-    if problems and exit_code not in (ExitCode.LEAKED, ExitCode.INTERRUPTED):
-        exit_code = ExitCode.ERROR
+    if problems:
+        exit_code = raised_to_error(exit_code)
     return JointExperiment(
         kind=kind,
         name=name,

@@ -58,8 +58,12 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
 def with_unreadable(code: ExitCode, joints: Iterable[Joint]) -> ExitCode:
     """Return the exit code of all runs, raised if the records of one cannot be read."""
     has_problem = any(member.problem for joint in joints for member in joint.members)
-    is_worse = code in (ExitCode.LEAKED, ExitCode.INTERRUPTED)
-    return ExitCode.ERROR if has_problem and not is_worse else code
+    return raised_to_error(code) if has_problem else code
+
+
+def raised_to_error(code: ExitCode) -> ExitCode:
+    """Return the exit code of runs of which one cannot be read: an error, if nothing worse."""
+    return code if code in (ExitCode.LEAKED, ExitCode.INTERRUPTED) else ExitCode.ERROR
 
 
 def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMember:
