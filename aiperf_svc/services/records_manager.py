@@ -155,7 +155,6 @@ class RecordsManager(ResultsService[RunProgress]):
         for sample in message.errors:
             self._add_error(sample)
         self.progress.add(rows, wall_ns())
-        self._client_series.count(rows)
         if self._detector is not None:
             self._detector.add(rows)
         self._last_arrival_mono_ns = mono_ns()
@@ -223,15 +222,22 @@ class RecordsManager(ResultsService[RunProgress]):
         self.progress.set_server(self._telemetry.server_load())
         self.progress.set_client(self._client_series.load(wall_ns()))
         if self.state in (RunState.PROFILING, RunState.DRAINING):
-            self._client_series.sample(wall_ns(), in_flight=self._in_flight())
+            self._sample_client()
         self.progress.set_errors(self._errors.values())
         self.progress.tick(wall_ns())
         self._look_for_early_end()
         await self.repeat_requests()
 
-    def _in_flight(self) -> int:
+    def _sample_client(self, *, is_last: bool = False) -> None:
         counts = (c for each in self._counts.values() for c in each)
-        return sum(c.in_flight for c in counts if c.phase is Phase.PROFILING)
+        ended = self.progress.ended(Phase.PROFILING)
+        self._client_series.sample(
+            wall_ns(),
+            in_flight=sum(c.in_flight for c in counts if c.phase is Phase.PROFILING),
+            completed=int(ended[Outcome.COMPLETED]),
+            errored=int(ended[Outcome.ERRORED]),
+            is_last=is_last,
+        )
 
     def _look_for_early_end(self) -> None:
         if self._detector is None or self._early_end or self.state is not RunState.PROFILING:
@@ -285,7 +291,7 @@ class RecordsManager(ResultsService[RunProgress]):
         # Where a run fails, batches are still on their way: lines end where the columns do.
         self._takes_lines = False
         await self._telemetry.stop()
-        self._client_series.sample(wall_ns(), in_flight=self._in_flight(), is_last=True)
+        self._sample_client(is_last=True)
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)

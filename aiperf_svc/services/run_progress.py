@@ -168,6 +168,11 @@ class RunProgress(BaseProgress):
 
     # --- what is shown ---------------------------------------------------------------------------
 
+    def ended(self, phase: Phase) -> NDArray[np.int64]:
+        """Return the number of requests of a phase by `Outcome`, from their records: a worker
+        counts whole responses, and only their records say whether they are good ones."""
+        return self._outcomes[phase]
+
     def status(self) -> Status:
         """Return the current status."""
         phase = self._phase
@@ -179,8 +184,7 @@ class RunProgress(BaseProgress):
             [r.latency_ns for r in self._recent], 50, 99
         )
         lag_p50_ms, lag_p99_ms = _percentiles_ms([r.lag_ns for r in self._recent], 50, 99)
-        # A worker counts whole responses; only their records say whether they are good ones.
-        outcomes = self._outcomes[phase]
+        outcomes = self.ended(phase)
         common = super().status()
         message = common.message
         if self._state is RunState.CONFIGURING and self._configuring:
@@ -222,7 +226,7 @@ class RunProgress(BaseProgress):
         """Return the rate of requests, with as many output tokens each as those so far have had."""
         if self._phase is not Phase.PROFILING or not self._output_tokens:
             return None
-        completed = int(self._outcomes[Phase.PROFILING][Outcome.COMPLETED])
+        completed = int(self.ended(Phase.PROFILING)[Outcome.COMPLETED])
         return self._rate * self._output_tokens / completed
 
     def _live_objectives(self) -> Iterator[LiveObjective]:

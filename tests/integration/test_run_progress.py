@@ -115,7 +115,8 @@ def test_whole_responses_that_are_bad_are_shown_as_errors_while_the_load_is_on(
     progress.set_counts("worker-0", (WorkerCounts(Phase.PROFILING, completed=5),))
     for phase, outcomes in (
         (Phase.WARMUP, [Outcome.COMPLETED, Outcome.ERRORED]),
-        (Phase.PROFILING, [Outcome.COMPLETED] * 3 + [Outcome.ERRORED] * 2),
+        (Phase.PROFILING, [Outcome.COMPLETED] * 2 + [Outcome.ERRORED] * 2),
+        (Phase.PROFILING, [Outcome.COMPLETED, Outcome.CANCELLED]),
     ):
         rows = np.zeros(len(outcomes), dtype=METRIC_DTYPE)
         rows["phase"], rows["outcome"] = phase, outcomes

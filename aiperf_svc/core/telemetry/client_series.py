@@ -12,9 +12,7 @@ from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import Page, Series
 from aiperf_svc.core.telemetry.series import Plotted
-from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.reports import Vitals
-from aiperf_svc.protocol.records import Rows
 from aiperf_svc.protocol.services import Service
 
 NAME = "aiperf-svc"
@@ -65,8 +63,6 @@ class ClientSeries:
         self.log = SourceLog(NAME)
         self._heard: dict[str, _Heard] = {}
         self._sampled_ns = 0
-        self._completed = 0
-        self._errored = 0
 
     def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
         """Take a heartbeat."""
@@ -76,13 +72,6 @@ class ClientSeries:
         elif at_wall_ns - known.wall_ns >= LEAST_NS:
             shares = _shares(known.vitals, vitals, at_wall_ns - known.wall_ns)
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, shares)
-
-    def count(self, rows: Rows) -> None:
-        """Count finished requests. Records tell what a response held, and each counts once: a total
-        of what workers report would fall where a whole response turns out to be an error."""
-        outcomes = rows["outcome"][rows["phase"] == int(Phase.PROFILING)]
-        self._completed += int((outcomes == int(Outcome.COMPLETED)).sum())
-        self._errored += int((outcomes == int(Outcome.ERRORED)).sum())
 
     def load(self, wall_ns: int) -> ClientLoad | None:
         """Return what is known now; None if no service has said anything lately."""
@@ -97,8 +86,14 @@ class ClientSeries:
                 _raise(load.cpu_lost, cause, share)
         return load
 
-    def sample(self, wall_ns: int, *, in_flight: int, is_last: bool = False) -> None:
-        """Note what is known now: once a second, and at the end, with the run's totals."""
+    def sample(
+        self, wall_ns: int, *, in_flight: int, completed: int, errored: int, is_last: bool = False
+    ) -> None:
+        """Note what is known now: once a second, and at the end, with the run's totals.
+
+        Both counts are of records, which tell what a response held: a total of what workers report
+        would fall where a whole response turns out to be an error.
+        """
         if wall_ns - self._sampled_ns < INTERVAL_NS and not is_last:
             return
         load = self.load(wall_ns)
@@ -107,8 +102,8 @@ class ClientSeries:
         self._sampled_ns = wall_ns
         values = {
             Series(IN_FLIGHT): float(in_flight),
-            Series(COMPLETED): float(self._completed),
-            Series(ERRORED): float(self._errored),
+            Series(COMPLETED): float(completed),
+            Series(ERRORED): float(errored),
         }
         known = load or ClientLoad(cpu_cores={}, loop_lag_s={}, cpu_lost={})
         for name, label, found in (

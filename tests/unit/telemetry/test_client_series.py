@@ -1,13 +1,10 @@
 """The series of the own services tell what the busiest one did, and who else had the CPU."""
 
-import numpy as np
 from fake_sources import at
 
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.client_series import ClientSeries
-from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.reports import Vitals
-from aiperf_svc.protocol.records import METRIC_DTYPE
 from aiperf_svc.protocol.services import Service
 
 
@@ -26,7 +23,7 @@ def beat(series: ClientSeries, sender: str, second: float, **vitals: float) -> N
 
 
 def sample(series: ClientSeries, second: float, in_flight: int = 0) -> None:
-    series.sample(at(second), in_flight=in_flight)
+    series.sample(at(second), in_flight=in_flight, completed=0, errored=0)
 
 
 def test_the_busiest_of_a_kind_counts() -> None:
@@ -83,20 +80,9 @@ def test_the_last_page_has_the_totals_of_the_load_whenever_it_is_made() -> None:
     series = ClientSeries()
     beat(series, "worker-0", 0, cpu_fraction=0.9)
     sample(series, 0)
-    ends = [
-        *[(Phase.PROFILING, Outcome.COMPLETED)] * 5,
-        *[(Phase.PROFILING, Outcome.ERRORED)] * 2,
-        (Phase.PROFILING, Outcome.CANCELLED),
-        (Phase.WARMUP, Outcome.COMPLETED),
-        (Phase.WARMUP, Outcome.ERRORED),
-    ]
-    rows = np.zeros(len(ends), METRIC_DTYPE)
-    rows["phase"], rows["outcome"] = zip(*ends, strict=True)
-    series.count(rows[:4])
-    series.count(rows[4:])
     # Too soon after the page before, and after a second in which no service was heard.
     for pages, second in ((2, 0.1), (3, 60.0)):
-        series.sample(at(second), in_flight=0, is_last=True)
+        series.sample(at(second), in_flight=0, completed=5, errored=2, is_last=True)
         assert len(series.log.wall_ns) == pages
         assert last(series, client_series.COMPLETED) == 5
         assert last(series, client_series.ERRORED) == 2
