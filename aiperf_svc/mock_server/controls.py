@@ -66,7 +66,9 @@ class Controls:
         waiting, *values = counters["values"]
         # The quickest path counts responses and nothing of what they are.
         known = values if self._has_details else None
-        return self._replies.page(route, render(counters, waiting, known, self._model))
+        started_s = self._shared.started_s
+        page = render(counters, waiting, known, model=self._model, started_s=started_s)
+        return self._replies.page(route, page)
 
     def _ask_next(self) -> None:
         if self._asks:

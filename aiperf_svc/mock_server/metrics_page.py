@@ -43,9 +43,16 @@ class ServedMetrics:
         return [self.prompt_tokens, self.generation_tokens, self.ttft_ns, *self.ttft_counts]
 
 
-def render(counters: Mapping[str, int], waiting: int, values: list[int] | None, model: str) -> str:
-    """The page: `counters` of all processes together; without `values` (a server that responds at
-    once counts nothing of the kind) it has neither tokens nor times."""
+def render(
+    counters: Mapping[str, int],
+    waiting: int,
+    values: list[int] | None,
+    *,
+    model: str,
+    started_s: float,
+) -> str:
+    """The page: `counters` of all processes together since `started_s`; without `values` (a server
+    that responds at once counts nothing of the kind) it has neither tokens nor times."""
     quoted = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     labels = f'engine="0",model_name="{quoted}"'
     lines: list[str] = []
@@ -59,6 +66,7 @@ def render(counters: Mapping[str, int], waiting: int, values: list[int] | None, 
     add("vllm:num_requests_waiting", "gauge", "Requests that wait for a slot.", waiting)
     done = counters["completed"]
     add("vllm:request_success_total", "counter", "Requests responded to in whole.", done)
+    add("vllm:request_success_created", "gauge", "When it began to count.", started_s)
     if values is None:
         return "\n".join(lines) + "\n"
     prompt, generated, ttft_ns, *counts = values

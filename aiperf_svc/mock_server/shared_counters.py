@@ -11,6 +11,7 @@ import fcntl
 import json
 import mmap
 import os
+import time
 from array import array
 from enum import IntEnum
 from typing import Any
@@ -34,6 +35,7 @@ class SharedCounters:
     """Shared memory of `processes` processes; make it before forking, then `join` in each child."""
 
     def __init__(self, processes: int) -> None:
+        self.started_s = time.time()
         self._processes = processes
         self._words = memoryview(mmap.mmap(-1, 8 * (_ACKS + processes))).cast("q")
         self._files = [os.memfd_create(f"truth-{index}") for index in range(processes)]

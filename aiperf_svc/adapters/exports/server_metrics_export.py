@@ -166,28 +166,27 @@ def unit_of(name: str) -> str | None:
 
 def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
     """Yield a line for each GPU on each page on which one of its values is new."""
-    for log in logs:
-        for fields in gpus(log).values():
-            number = next(iter(fields.values()))[1]
-            labels = dict(log.series[number].series.labels)
-            curves = {name: log.curve(at).values * f.scale for name, (f, at) in fields.items()}
-            changed = {int(t) for _, at in fields.values() for t in log.changes(at).wall_ns}
-            for place, wall_ns in enumerate(log.wall_ns.tolist()):
-                if wall_ns not in changed:
-                    continue
-                data = {name: float(values[place]) for name, values in curves.items()}
-                line = {
-                    "timestamp_ns": wall_ns,
-                    "dcgm_url": log.url,
-                    "gpu_index": int(labels.get("gpu", "0") or 0),
-                    "gpu_model_name": labels.get("modelName", ""),
-                    "gpu_uuid": labels.get("UUID", ""),
-                    "pci_bus_id": labels.get("pci_bus_id"),
-                    "device": labels.get("device"),
-                    "hostname": labels.get("Hostname"),
-                    "telemetry_data": {k: v for k, v in data.items() if not math.isnan(v)},
-                }
-                yield msgspec.json.encode(line) + b"\n"
+    for log, _, fields in gpus(logs):
+        number = next(iter(fields.values()))[1]
+        labels = dict(log.series[number].series.labels)
+        curves = {name: log.curve(at).values * f.scale for name, (f, at) in fields.items()}
+        changed = {int(t) for _, at in fields.values() for t in log.changes(at).wall_ns}
+        for place, wall_ns in enumerate(log.wall_ns.tolist()):
+            if wall_ns not in changed:
+                continue
+            data = {name: float(values[place]) for name, values in curves.items()}
+            line = {
+                "timestamp_ns": wall_ns,
+                "dcgm_url": log.url,
+                "gpu_index": int(labels.get("gpu", "0") or 0),
+                "gpu_model_name": labels.get("modelName", ""),
+                "gpu_uuid": labels.get("UUID", ""),
+                "pci_bus_id": labels.get("pci_bus_id"),
+                "device": labels.get("device"),
+                "hostname": labels.get("Hostname"),
+                "telemetry_data": {k: v for k, v in data.items() if not math.isnan(v)},
+            }
+            yield msgspec.json.encode(line) + b"\n"
 
 
 def window(summary: Summary) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
-from aiperf_svc.core.telemetry.sources import judge_source
+from aiperf_svc.core.telemetry.sources import judge_sources
 from aiperf_svc.core.verdict.check_result import Severity
 
 
@@ -21,9 +21,8 @@ def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLo
         return summary
     facts = _load_facts(summary)
     interval_s = summary.context.config.telemetry.interval / 1e9
-    sources = tuple(
-        judge_source(log, begin_ns=facts.begin_ns, end_ns=facts.end_ns, interval_s=interval_s)
-        for log in known
+    sources = judge_sources(
+        known, begin_ns=facts.begin_ns, end_ns=facts.end_ns, interval_s=interval_s
     )
     return replace(summary, telemetry=known, system=judge_system(known, sources, facts))
 

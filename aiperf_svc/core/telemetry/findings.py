@@ -197,25 +197,23 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     throttled: list[tuple[float, str, str]] = []
     xids: list[str] = []
     length_us = (facts.end_ns - facts.begin_ns) / 1e3
-    for log in logs:
-        for (host, uuid), fields in series.gpus(log).items():
-            name = " ".join(part for part in (uuid, f"on {host}" if host else "") if part)
-            if "gpu_power_usage" in fields:
-                values = _under_load(log, fields, "gpu_power_usage", facts)
-                watts += [float(values.mean())] if len(values) else []
-            if "energy_consumption" in fields:
-                curve = log.curve(fields["energy_consumption"][1])
-                growth = grown(curve, facts.begin_ns, facts.end_ns)
-                joules += (growth or 0.0) / 1e3
-                known = known or growth is not None
-            for kind in ("power", "thermal"):
-                if f"{kind}_violation" in fields and length_us > 0:
-                    field, number = fields[f"{kind}_violation"]
-                    growth = grown(log.curve(number), facts.begin_ns, facts.end_ns) or 0.0
-                    throttled.append((growth * field.scale / length_us, kind, name))
-            if "xid_errors" in fields:
-                codes = _new_codes(log, fields["xid_errors"][1], facts)
-                xids += [f"{', '.join(map(str, codes))} on {name}"] if codes else []
+    for log, name, fields in series.gpus(logs):
+        if "gpu_power_usage" in fields:
+            values = _under_load(log, fields, "gpu_power_usage", facts)
+            watts += [float(values.mean())] if len(values) else []
+        if "energy_consumption" in fields:
+            curve = log.curve(fields["energy_consumption"][1])
+            growth = grown(curve, facts.begin_ns, facts.end_ns)
+            joules += (growth or 0.0) / 1e3
+            known = known or growth is not None
+        for kind in ("power", "thermal"):
+            if f"{kind}_violation" in fields and length_us > 0:
+                field, number = fields[f"{kind}_violation"]
+                growth = grown(log.curve(number), facts.begin_ns, facts.end_ns) or 0.0
+                throttled.append((growth * field.scale / length_us, kind, name))
+        if "xid_errors" in fields:
+            codes = _new_codes(log, fields["xid_errors"][1], facts)
+            xids += [f"{', '.join(map(str, codes))} on {name}"] if codes else []
     checks = []
     if watts:
         metrics["gpu_power"] = sum(watts)

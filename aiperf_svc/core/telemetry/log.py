@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.changes import ChangeFinder, NewSeries
 from aiperf_svc.core.telemetry.families import RANK_LABELS, gpu_field_of, portables_of
+from aiperf_svc.core.telemetry.identity import Mark, mark_of, names_a_server
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_POINTS = 2_000_000
@@ -47,6 +48,10 @@ class SourceLog:
         """Largest distance between the source's clock and ours, as far as it is known."""
         self.portable: dict[str, list[int]] = {}
         """Numbers of the series of each portable quantity."""
+        self.has_several_servers = False
+        """True if its portable series are told apart by server."""
+        self._marks: dict[Mark, list[int]] = {mark: [] for mark in Mark}
+        """Numbers of the series that tell which server the page is of."""
         self._served: set[Series] = set()
         """Portable series without the labels of ranks: those of further ranks are copies."""
         self._finder = ChangeFinder()
@@ -69,6 +74,9 @@ class SourceLog:
             if not self._is_copy(new.series):
                 for portable in portables_of(new.series):
                     self.portable.setdefault(portable.name, []).append(len(self.series))
+                    self.has_several_servers |= names_a_server(new.series)
+            if (mark := mark_of(new.series)) is not None:
+                self._marks[mark].append(len(self.series))
             self.series.append(new)
             self._changed.append(array("i"))
             self._values.append(array("d"))
@@ -139,6 +147,10 @@ class SourceLog:
         """Return a series at the pages on which it changed only."""
         places = np.array(self._changed[number], dtype=np.int64)
         return Curve(self.wall_ns[places], np.array(self._values[number]))
+
+    def marks(self, mark: Mark) -> dict[Series, float]:
+        """Return the newest values of the series that tell which server the page is of."""
+        return {self.series[number].series: self.last(number) for number in self._marks[mark]}
 
     def last(self, number: int) -> float:
         """Return the newest value of a series."""

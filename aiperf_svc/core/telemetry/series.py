@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
+from aiperf_svc.core.telemetry.copies import each_server_once
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,
@@ -105,7 +106,7 @@ def histogram(
 
 def server_load(logs: Iterable[SourceLog]) -> ServerLoad:
     """Return what the newest pages say."""
-    known = list(logs)
+    known = each_server_once(logs)
     return ServerLoad(
         running=_last_gauge(known, "running"),
         waiting=_last_gauge(known, "waiting"),
@@ -123,8 +124,23 @@ def _last_gauge(logs: Iterable[SourceLog], name: str) -> float | None:
     return portable.scale * (max(known) if portable.is_worst else sum(known))
 
 
-def gpus(log: SourceLog) -> dict[tuple[str, str], dict[str, tuple[GpuField, int]]]:
-    """Return the fields of each GPU of a source, by host and UUID: field and number of series."""
+def gpus(
+    logs: Iterable[SourceLog],
+) -> Iterator[tuple[SourceLog, str, dict[str, tuple[GpuField, int]]]]:
+    """Yield each GPU once: source, name, and by the name of a field itself and the number of its
+    series. Several pages may have a GPU, such as those of one exporter under two URLs."""
+    seen: set[str] = set()
+    for log in logs:
+        known = _of_exporter(log)
+        for (host, uuid), fields in known.items():
+            if uuid not in seen:
+                name = " ".join(part for part in (uuid, f"on {host}" if host else "") if part)
+                yield log, name, fields
+        seen |= {uuid for _, uuid in known if uuid}
+
+
+def _of_exporter(log: SourceLog) -> dict[tuple[str, str], dict[str, tuple[GpuField, int]]]:
+    """Return the fields of each GPU of a source, by host and UUID."""
     found: dict[tuple[str, str], dict[str, tuple[GpuField, int]]] = {}
     for number, each in enumerate(log.series):
         field = gpu_field_of(each.series)
@@ -157,13 +173,12 @@ def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
 def _gpu_lines(logs: list[SourceLog], field: GpuField) -> Iterator[tuple[str, Times, Values]]:
     """A line for each GPU, with a point for each value that is new: a repeated one is no
     measurement."""
-    for log in logs:
-        for fields in gpus(log).values():
-            if field.name in fields:
-                number = fields[field.name][1]
-                curve = log.changes(number)
-                label = f"GPU {log.series[number].series.label('gpu')}"
-                yield label, curve.wall_ns, curve.values * field.scale
+    for log, _, fields in gpus(logs):
+        if field.name in fields:
+            number = fields[field.name][1]
+            curve = log.changes(number)
+            label = f"GPU {log.series[number].series.label('gpu')}"
+            yield label, curve.wall_ns, curve.values * field.scale
 
 
 def _named(name: str) -> Portable:

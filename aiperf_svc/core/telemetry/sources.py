@@ -1,8 +1,12 @@
 """Decides which sources can be believed. Wrong and stale ones are named and not used."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from aiperf_svc.core.telemetry.copies import repeated
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, restarts
 from aiperf_svc.core.telemetry.page import Series
@@ -42,6 +46,20 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     def is_used(self) -> bool:
         """True if its series are shown and judged."""
         return not self.problem
+
+
+def judge_sources(
+    logs: Sequence[SourceLog], *, begin_ns: int, end_ns: int, interval_s: float
+) -> tuple[SourceReport, ...]:
+    """Judge the sources of a run, of which one that repeats another one is not used."""
+    reports = {
+        log: judge_source(log, begin_ns=begin_ns, end_ns=end_ns, interval_s=interval_s)
+        for log in logs
+    }
+    for log, other in repeated([log for log in logs if reports[log].is_used]).items():
+        problem = f"its servers are on {other.url} too and are counted once"
+        reports[log] = replace(reports[log], problem=problem)
+    return tuple(reports.values())
 
 
 def judge_source(log: SourceLog, *, begin_ns: int, end_ns: int, interval_s: float) -> SourceReport:

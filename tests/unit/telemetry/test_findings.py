@@ -138,6 +138,14 @@ def test_energy_is_counted_for_each_request_and_token() -> None:
     assert report.metrics["energy_per_output_token"] == pytest.approx(4)
 
 
+def test_a_gpu_on_two_pages_counts_once() -> None:
+    pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * n} for n in range(25)]
+    report = judged(gpu(pages), gpu(pages))
+    assert (report.metrics["gpu_power"], report.metrics["gpu_energy"]) == (400, 8000)
+    (power,) = (each for each in series.plotted([gpu(pages)] * 2) if each.name == "gpu_power_usage")
+    assert len(power.lines) == 1
+
+
 def test_a_throttled_gpu_degrades_the_system_and_is_named() -> None:
     # DCGM counts nanoseconds: here, 0.2 s in each second.
     report = judged(gpu({"POWER_VIOLATION": 2e8 * n} for n in range(25)))

@@ -1,0 +1,100 @@
+"""Which pages repeat what others say, so that no server is counted twice."""
+
+from collections.abc import Mapping
+
+import pytest
+from fake_sources import at, source
+
+from aiperf_svc.core.telemetry.copies import each_server_once
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageReader
+from aiperf_svc.core.telemetry.series import server_load
+from aiperf_svc.core.telemetry.sources import judge_sources
+
+RUNNING = {"vllm:num_requests_running": 3.0}
+SUM = "vllm:time_to_first_token_seconds_sum"
+START = "process_start_time_seconds"
+CREATED = "vllm:prompt_tokens_created"
+
+
+def page(
+    name: str, values: Mapping[str, float], *, is_guess: bool = False, is_gpu: bool = False
+) -> SourceLog:
+    log = SourceLog(f"http://{name}/metrics", is_gpu=is_gpu, is_guess=is_guess)
+    text = "".join(f"{name} {value}\n" for name, value in values.items())
+    log.add(PageReader().read(text), wall_ns=at(1), latency_ns=1)
+    return log
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {CREATED: 1795404091.858461},
+        {CREATED: 1795404091.858461, START: 1795404090.29, SUM: 2.5},
+        {SUM: 30.04026},
+        {START: 1795404090.29, SUM: 30.04026},
+        {"llamacpp:prompt_seconds_total": 1.31925},
+        {"nv_inference_request_duration_us": 8812345},
+    ],
+)
+def test_a_server_that_says_what_only_one_can_say_is_counted_once(
+    marks: dict[str, float],
+) -> None:
+    pages = [page(name, RUNNING | marks) for name in ("10.0.0.1", "10.0.0.2")]
+    assert server_load(pages).running == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {}),
+        ({"vllm:generation_tokens_total": 500}, {"vllm:generation_tokens_total": 500}),
+        ({SUM: 0.0}, {SUM: 0.0}),
+        ({SUM: 30.04026}, {SUM: 30.04027}),
+        ({SUM: 30.0, CREATED: 1795404091.858461}, {SUM: 30.0, CREATED: 1795404091.858462}),
+        ({SUM: 30.0, START: 1795404090.29}, {SUM: 30.0, START: 1795404090.3}),
+        ({START: 1795404090.29}, {START: 1795404090.29}),
+        ({"http_request_duration_seconds_sum": 1.5}, {"http_request_duration_seconds_sum": 1.5}),
+    ],
+)
+def test_replicas_with_the_same_counts_are_counted_each(
+    one: dict[str, float], other: dict[str, float]
+) -> None:
+    pages = [page(name, RUNNING | marks) for name, marks in (("a", one), ("b", other))]
+    assert server_load(pages).running == 6
+
+
+def test_the_newest_pages_decide() -> None:
+    begin = {SUM: 0.0}
+    one, other = (
+        source([RUNNING | begin, RUNNING | {SUM: last}], url=f"http://{last}/metrics")
+        for last in (1.5, 1.75)
+    )
+    assert each_server_once([one, other]) == [one, other]
+
+
+@pytest.mark.parametrize("label", ["instance", "server"])
+def test_the_targets_own_page_is_not_counted_beside_one_of_several_servers(label: str) -> None:
+    several = {f'vllm:num_requests_running{{{label}="{name}"}}': 3.0 for name in "ab"}
+    federation = page("prometheus", several)
+    own = page("target", RUNNING, is_guess=True)
+    assert each_server_once([own, federation]) == [federation]
+    # A router says by server what its servers, which are named, say of themselves.
+    router = page("router", several, is_guess=True)
+    replicas = [page(name, RUNNING) for name in "ab"]
+    assert each_server_once([router, *replicas]) == replicas
+
+
+def test_who_names_both_pages_has_both_counted() -> None:
+    several = page("prometheus", {'vllm:num_requests_running{instance="a"}': 3.0})
+    assert server_load([several, page("target", RUNNING)]).running == 6
+
+
+def test_a_page_that_is_counted_under_another_url_is_named() -> None:
+    pages = [{**RUNNING, SUM: float(second)} for second in range(21)]
+    guess = source(pages, url="http://127.0.0.1/metrics")
+    guess.is_guess = True
+    named = source(pages, url="http://10.0.0.1/metrics")
+    first, second = judge_sources([guess, named], begin_ns=at(0), end_ns=at(20), interval_s=1.0)
+    assert first.problem == "its servers are on http://10.0.0.1/metrics too and are counted once"
+    assert second.is_used
