@@ -198,11 +198,21 @@ def connecting(columns: Columns) -> Floats:
 
 
 _http_duration = between("start_wall_ns", "end_wall_ns")
+_http_waiting = between("sent_wall_ns", "ack_wall_ns")
 
 
 def http_total(columns: Columns) -> Floats:
     """Connecting, sending, waiting and receiving."""
     return connecting(columns) + _http_duration(columns)
+
+
+def http_waiting(columns: Columns) -> Floats:
+    """From the last byte written to the end of the response's headers; 0 if these came first, from
+    a server that responds before it has read the request, or while the write had not returned."""
+    import numpy as np
+
+    waited: Floats = np.maximum(_http_waiting(columns), 0.0)
+    return waited
 
 
 def connection_reused(columns: Columns) -> Floats:

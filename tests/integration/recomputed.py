@@ -70,6 +70,7 @@ def values_of(row: Row) -> Values:
     itl = decode / (made - 1) if decode is not None and made is not None and made >= 2 else None
     connecting = (row["connect_ns"] + row["tls_ns"]) / 1e6
     duration = ms("start_wall_ns", "end_wall_ns")
+    waited = ms("sent_wall_ns", "ack_wall_ns")
     uncertain = "ttft_uncertainty_ns" if is_streamed else "last_uncertainty_ns"
 
     def off(counted: float | None, stated: float | None) -> float | None:
@@ -119,7 +120,7 @@ def values_of(row: Row) -> Values:
         "http_req_connection_overhead": connecting,
         "http_req_connection_reused": float(bool(row["flags"] & REUSED)),
         "http_req_sending": ms("start_wall_ns", "sent_wall_ns"),
-        "http_req_waiting": ms("sent_wall_ns", "ack_wall_ns"),
+        "http_req_waiting": None if waited is None else max(0.0, waited),
         "http_req_receiving": ms("ack_wall_ns", "end_wall_ns"),
         "http_req_duration": duration,
         "http_req_total": None if duration is None else connecting + duration,
