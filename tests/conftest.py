@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import server_processes
 
 HERE = Path(__file__).parent
 WHOLE_RUNS = HERE / "e2e"
@@ -117,7 +118,7 @@ def _leaves_nothing_running() -> Iterator[None]:
     """Fails a test that leaves a child process, a thread or a task behind."""
     children, threads = _children(), set(threading.enumerate())
     yield
-    left = [f"process {pid}" for pid in _children() - children]
+    left = [f"process {pid}" for pid in _children() - children - server_processes()]
     left += [
         f"thread {thread.name}"
         for thread in set(threading.enumerate()) - threads

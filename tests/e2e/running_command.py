@@ -5,13 +5,14 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from preloaded import PROGRAM, Preloaded, needs_a_start
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.running import RunningMockServer
@@ -39,10 +40,12 @@ class Command:
         *flags: str,
         within: Sequence[str] = (),
         words: Sequence[str] = ("profile",),
+        is_executed: bool = False,
         **environ: str,
     ) -> None:
         """Start `profile` against the server at `url`, or without one as the flags say. `within` is
-        a program, with its arguments, that starts the command; `words` are other than `profile`.
+        a program, with its arguments, that starts the command; `words` are other than `profile`;
+        with `is_executed` it has the interpreter's start and imports of its own.
         """
         self.folder = folder
         self._ports: dict[str, str] = {}
@@ -52,15 +55,19 @@ class Command:
         self.environ = os.environ | {"TMPDIR": str(temporary), "HOME": str(folder)} | environ
         self.environ.pop("XDG_RUNTIME_DIR", None)
         target = () if url is None else ("-u", url, "-m", "mock", "--streaming")
-        program = (*within, sys.executable, "-m", "aiperf_svc")
-        self.process = subprocess.Popen(
-            [*program, *words, *target, *flags, *QUIET],
-            cwd=folder,
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        arguments = (*words, *target, *flags, *QUIET)
+        self.process: subprocess.Popen[str] | Preloaded
+        if within or is_executed or needs_a_start(environ):
+            self.process = subprocess.Popen(
+                [*within, *PROGRAM, *arguments],
+                cwd=folder,
+                env=self.environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            self.process = Preloaded(arguments, cwd=folder, env=self.environ)
 
     def finish(self) -> dict[str, Any]:
         """Wait for its end; what it printed."""

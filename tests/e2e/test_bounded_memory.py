@@ -31,7 +31,7 @@ def test_endless_streams_leave_every_process_small_and_the_verdict_says_what_was
     most: dict[int, int] = {}
     deadline = time.monotonic() + WAIT_S
     with endless_server(kind) as endless:
-        command = Command(tmp_path, endless.url, *LOAD, *DATASET)
+        command = Command(tmp_path, endless.url, *LOAD, *DATASET, is_executed=True)
         while command.process.poll() is None:
             assert time.monotonic() < deadline
             for pid in command.processes():

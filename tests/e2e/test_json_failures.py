@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from preloaded import finished
 from running_command import Command
 
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -86,11 +85,7 @@ def test_a_cluster_that_is_away(tmp_path: Path, nobody: str, words: tuple[str, .
     }
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     environ = os.environ | {"KUBECONFIG": "kubeconfig", "PULUMI_CONFIG_PASSPHRASE": "p"}
-    done = subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", *words, "--json"],
-        cwd=tmp_path, env=environ | {"HOME": str(tmp_path)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = finished((*words, "--json"), cwd=tmp_path, env=environ | {"HOME": str(tmp_path)})
     said = json.loads(done.stdout)
     assert said["exit_code"] == done.returncode == ExitCode.ERROR
     assert nobody in said["reason"]

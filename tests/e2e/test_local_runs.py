@@ -5,15 +5,14 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from running_command import FINISHED, WAIT_S, Command, artifacts, wait_gone
+from preloaded import finished
+from running_command import FINISHED, Command, artifacts, wait_gone
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -34,7 +33,8 @@ def server(**settings: Any) -> Any:
 def test_a_run_leaves_its_artifacts_and_nothing_else(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "100")
+    flags = ("--concurrency", "5", "--request-count", "100")
+    command = Command(tmp_path, mock.url, *flags, is_executed=True)
     command.wait_for_requests(mock, 10)
     assert command.note_ports() == {}, "all sockets of a local run are files"
     summary = command.finish()
@@ -60,10 +60,7 @@ def test_the_resolved_config_runs_again_to_the_same_requests(
     inputs = (artifacts(tmp_path) / "inputs.json").read_bytes()
     again = tmp_path / "again"
     again.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", "run", str(resolved), "--local", "--ui", "none"],
-        cwd=again, capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
+    done = finished(("run", str(resolved), "--local", "--ui", "none"), cwd=again)
     assert done.returncode in FINISHED, done.stderr
     assert (artifacts(again) / "inputs.json").read_bytes() == inputs
     assert mock.truth()["requests"] == 60
@@ -114,10 +111,7 @@ def test_tcp_with_curve_gives_the_same_results(mock: RunningMockServer, tmp_path
             }
         )
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", "run", str(config), "--local", "--json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
+    done = finished(("run", str(config), "--local", "--json"), cwd=tmp_path)
     assert done.returncode in FINISHED, done.stderr
     assert json.loads(done.stdout)["results"]["request_count"]["avg"] == 100
 

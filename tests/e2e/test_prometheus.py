@@ -3,6 +3,7 @@ page has of other runs."""
 
 import json
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from running_command import FINISHED, LOOK_S, WAIT_S, Command
 
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner.environment import free_ports
@@ -101,24 +103,37 @@ def queries() -> list[str]:
     return found
 
 
+def is_here(expression: str) -> bool:
+    return not any(name in expression for name in NOT_HERE)
+
+
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 def test_a_prometheus_reads_a_local_run_and_can_draw_the_dashboard(tmp_path: Path) -> None:
     port, page_port, *_ = free_ports().values()
     began_s = time.time()
     settings = MockServerConfig(truth=True, ttft="100ms", itl="2ms", tokens=10)
-    flags = ("--concurrency", str(USERS), "--benchmark-duration", "4")
+    flags = ("--concurrency", str(USERS), "--benchmark-duration", "90")
+    label = '{job="benchmarks"}'
     with prometheus(tmp_path, port, page_port) as found, running(settings) as mock:
         command = Command(
             tmp_path, mock.url, *flags, "--metrics-interval", "250ms",
             "--serve-metrics", str(page_port),
         )  # fmt: skip
+
+        def is_drawn() -> bool:
+            """How often Prometheus gets to read the page is up to the machine."""
+            assert command.process.poll() is None, command.process.communicate()
+            gauges = ("aiperf_requests_in_flight", "aiperf_server_requests_running")
+            return all(USERS in found.values(gauge + label, began_s) for gauge in gauges) and all(
+                found.values(expression, began_s) for expression in queries() if is_here(expression)
+            )
+
+        wait_until(is_drawn)
+        command.process.send_signal(signal.SIGINT)
         command.finish()
-        assert command.code in FINISHED, command.errors
+        assert command.code is ExitCode.INTERRUPTED, command.errors
         for expression in queries():
-            values = found.values(expression, began_s)
-            is_expected = not any(name in expression for name in NOT_HERE)
-            assert bool(values) is is_expected, expression
-        label = '{job="benchmarks"}'
+            assert bool(found.values(expression, began_s)) is is_here(expression), expression
         completed = found.values(f"aiperf_requests_completed_total{label}", began_s)
         assert 0 < max(completed) <= mock.truth()["completed"]
         assert max(found.values(f"aiperf_requests_in_flight{label}", began_s)) == USERS
