@@ -299,7 +299,8 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
         return "up 1\n" if number < 3 else "<html>Bad gateway</html>"
 
     def restarting(number: int) -> str:
-        return f"vllm:generation_tokens_total {number % 6}\n"
+        odd = '# TYPE odd histogram\nodd_bucket 1\nodd_bucket{le="many"} 2\nodd_count 3\n'
+        return f"vllm:generation_tokens_total {number % 6}\n{odd}"
 
     wrong = {"broken": broken, "restarting": restarting}
     async with pages(metrics=gpu_page, **wrong) as gpu_url:

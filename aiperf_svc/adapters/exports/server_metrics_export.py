@@ -169,6 +169,7 @@ def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
     for log, _, fields in gpus(logs):
         number = next(iter(fields.values()))[1]
         labels = dict(log.series[number].series.labels)
+        index = labels.get("gpu", "")
         curves = {name: log.curve(at).values * f.scale for name, (f, at) in fields.items()}
         changed = {int(t) for _, at in fields.values() for t in log.changes(at).wall_ns}
         for place, wall_ns in enumerate(log.wall_ns.tolist()):
@@ -178,7 +179,7 @@ def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
             line = {
                 "timestamp_ns": wall_ns,
                 "dcgm_url": log.url,
-                "gpu_index": int(labels.get("gpu", "0") or 0),
+                "gpu_index": int(index) if index.isdecimal() else 0,
                 "gpu_model_name": labels.get("modelName", ""),
                 "gpu_uuid": labels.get("UUID", ""),
                 "pci_bus_id": labels.get("pci_bus_id"),

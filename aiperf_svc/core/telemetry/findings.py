@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 
 from aiperf_svc.core.telemetry import series
-from aiperf_svc.core.telemetry.families import GpuField
-from aiperf_svc.core.telemetry.log import SourceLog, Values, grown, within
+from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
 from aiperf_svc.core.telemetry.sources import SourceReport
 from aiperf_svc.core.verdict.check_result import Reason, Severity, graded, told, worst_of
 
@@ -22,6 +21,9 @@ COLD_HIT_SHARE = 0.05
 than prompts of this length need."""
 THROTTLED_SHARE = 0.01
 """Limit of the time in which power or heat held a GPU's clock down."""
+SAMPLED_SHARE = 0.2
+"""Longest time between two samples of a GPU's energy, as a share of the load: energy is linear
+between samples here, which makes that of a load at most half of this share too low."""
 LONG_REQUEST_MS = 100.0
 """Median latency from which on requests are nearly always on the server: of shorter ones a large
 part is on its way at any moment."""
@@ -193,24 +195,27 @@ def _prefix_hits(
 
 
 def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> list[Reason]:
-    watts, joules, known = [], 0.0, False
+    watts: list[float] = []
+    joules: list[float] = []
+    has_energy = False
     throttled: list[tuple[float, str, str]] = []
     xids: list[str] = []
-    length_us = (facts.end_ns - facts.begin_ns) / 1e3
     for log, name, fields in series.gpus(logs):
         if "gpu_power_usage" in fields:
-            values = _under_load(log, fields, "gpu_power_usage", facts)
+            values = within(log.sampled(fields["gpu_power_usage"][1]), facts.begin_ns, facts.end_ns)
             watts += [float(values.mean())] if len(values) else []
         if "energy_consumption" in fields:
-            curve = log.curve(fields["energy_consumption"][1])
-            growth = grown(curve, facts.begin_ns, facts.end_ns)
-            joules += (growth or 0.0) / 1e3
-            known = known or growth is not None
+            curve = log.sampled(fields["energy_consumption"][1])
+            growth = _growth(curve, facts, longest_share=SAMPLED_SHARE)
+            joules += [growth / 1e3] if growth is not None else []
+            has_energy = True
         for kind in ("power", "thermal"):
-            if f"{kind}_violation" in fields and length_us > 0:
+            if f"{kind}_violation" in fields:
                 field, number = fields[f"{kind}_violation"]
-                growth = grown(log.curve(number), facts.begin_ns, facts.end_ns) or 0.0
-                throttled.append((growth * field.scale / length_us, kind, name))
+                growth = _growth(log.sampled(number), facts, longest_share=1.0)
+                if growth is not None:
+                    length_us = (facts.end_ns - facts.begin_ns) / 1e3
+                    throttled.append((growth * field.scale / length_us, kind, name))
         if "xid_errors" in fields:
             codes = _new_codes(log, fields["xid_errors"][1], facts)
             xids += [f"{', '.join(map(str, codes))} on {name}"] if codes else []
@@ -218,8 +223,14 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     if watts:
         metrics["gpu_power"] = sum(watts)
         text = f"{len(watts)} GPUs drew {sum(watts):,.0f} W on average"
-        if known and joules > 0:
-            text += _energy(joules, facts, metrics)
+        if len(joules) >= len(watts):
+            text += _energy(sum(joules), facts, metrics)
+        elif has_energy:
+            missing = len(watts) - len(joules)
+            text += (
+                f"; the energy of {missing} of them is not known: their exporters have none, or "
+                "read it too seldom for this load"
+            )
         checks.append(told("gpu_energy", text))
     if throttled:
         share, kind, name = max(throttled)
@@ -254,14 +265,25 @@ def _new_codes(log: SourceLog, number: int, facts: LoadFacts) -> list[int]:
     return sorted({int(code) for code in values if code > 0 and code != old})
 
 
-def _under_load(
-    log: SourceLog,
-    fields: dict[str, tuple[GpuField, int]],
-    name: str,
-    facts: LoadFacts,
-) -> Values:
-    values = within(log.curve(fields[name][1]), facts.begin_ns, facts.end_ns)
-    return values[~np.isnan(values)]
+def _growth(curve: Curve, facts: LoadFacts, *, longest_share: float) -> float | None:
+    """Return by how much a GPU's counter grew under load, linear between its samples. Unlike those
+    of servers these counters count since the driver was loaded, and exporters read them seldom.
+
+    None if there is no sample for more than `longest_share` of the load's time.
+    """
+    times, values = curve
+    length_ns = facts.end_ns - facts.begin_ns
+    if len(times) < 2 or length_ns <= 0:
+        return None
+    first = max(0, int(np.searchsorted(times, facts.begin_ns, side="right")) - 1)
+    last = int(np.searchsorted(times, facts.end_ns, side="left"))
+    begin_ns, end_ns = max(facts.begin_ns, int(times[0])), min(facts.end_ns, int(times[-1]))
+    gaps_ns = np.diff(times[first : last + 1]).tolist()
+    longest_ns = max(begin_ns - facts.begin_ns, facts.end_ns - end_ns, *gaps_ns, 0)
+    if longest_ns > longest_share * length_ns or end_ns <= begin_ns:
+        return None
+    at_begin, at_end = np.interp((begin_ns, end_ns), times, values).tolist()
+    return float(at_end - at_begin) * length_ns / (end_ns - begin_ns)
 
 
 def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:

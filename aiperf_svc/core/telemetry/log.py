@@ -143,6 +143,13 @@ class SourceLog:
             values[places[0] :] = np.repeat(np.array(self._values[number]), lengths)
         return Curve(self.wall_ns, values)
 
+    def sampled(self, number: int) -> Curve:
+        """Return a series at the pages on which anything of the source changed, where it has a
+        value: an exporter that reads its GPUs seldom repeats old values in between."""
+        curve = self.curve(number)
+        is_new = np.array(self._has_changes, dtype=bool) & ~np.isnan(curve.values)
+        return Curve(curve.wall_ns[is_new], curve.values[is_new])
+
     def changes(self, number: int) -> Curve:
         """Return a series at the pages on which it changed only."""
         places = np.array(self._changed[number], dtype=np.int64)
@@ -164,16 +171,17 @@ def within(curve: Curve, begin_ns: int, end_ns: int) -> Values:
 
 def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
     """Return by how much a counter grew from the last page before `begin_ns` to the first one after
-    `end_ns`, so that all that happened between is counted. None if no two pages have it."""
+    `end_ns`, so that all that happened between is counted. None if no page after the first has
+    it."""
     first = max(0, int(np.searchsorted(curve.wall_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(curve.wall_ns, end_ns, side="left"))
     values = curve.values[first : last + 1]
-    there = values[~np.isnan(values)]
-    if len(there) < 2:
+    later = values[1:][~np.isnan(values[1:])]
+    if not len(later):
         return None
     # A labelled counter that appears during the run counts from zero.
     start = 0.0 if np.isnan(values[0]) else float(values[0])
-    return float(there[-1]) - start
+    return float(later[-1]) - start
 
 
 def restarts(curves: Iterable[Curve]) -> int:

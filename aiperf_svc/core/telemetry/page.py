@@ -65,7 +65,7 @@ class PageReader:
         and for a page without samples."""
         values: dict[Series, float] = {}
         types: dict[str, str] = {}
-        oldest_ms: int | None = None
+        stamps: list[float] = []
         known = self._series
         for number, raw in enumerate(text.split("\n"), 1):
             line = raw.strip()
@@ -82,12 +82,15 @@ class PageReader:
             series, value, stamp = self._take_apart(line, number)
             values[series] = value
             if stamp is not None:
-                oldest_ms = stamp if oldest_ms is None else min(oldest_ms, stamp)
+                stamps.append(stamp)
         if not values:
             raise PageError("the page has no samples")
-        return Page(values, types, oldest_ms)
+        oldest = min(filter(math.isfinite, stamps), default=None)
+        # OpenMetrics, which ends with this line, has timestamps in seconds.
+        to_ms = 1000 if text.rstrip().endswith("\n# EOF") else 1
+        return Page(values, types, None if oldest is None else round(oldest * to_ms))
 
-    def _take_apart(self, line: str, number: int) -> tuple[Series, float, int | None]:
+    def _take_apart(self, line: str, number: int) -> tuple[Series, float, float | None]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise _refused(line, number)
@@ -95,8 +98,7 @@ class PageReader:
         series = Series(name, _labels(labels, line, number) if labels else ())
         value = _number(written, line, number)
         if stamp is not None:
-            stamp_ms = _number(stamp, line, number)
-            return series, value, int(stamp_ms) if math.isfinite(stamp_ms) else None
+            return series, value, _number(stamp, line, number)
         if match.end(3) == len(line) and len(self._series) < MAX_SERIES_KNOWN:
             self._series[line[: match.start(3)].removesuffix(" ")] = series
         return series, value, None

@@ -1,6 +1,7 @@
 """Statistics of one series under load, as AIPerf's `server_metrics_export.json` has them."""
 
 from collections.abc import Iterator
+from math import isnan
 
 import msgspec
 import numpy as np
@@ -9,7 +10,6 @@ from aiperf_svc.core.telemetry.log import Curve, SourceLog, grown, within
 from aiperf_svc.core.telemetry.page import Series
 
 QUANTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
-_PARTS = ("_bucket", "_sum", "_count")
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -27,26 +27,34 @@ class Family(msgspec.Struct, frozen=True):
 
 def families(log: SourceLog) -> Iterator[Family]:
     """Yield what a source has, by name and labels."""
-    found: dict[tuple[str, Labels], Family] = {}
+    found: dict[tuple[str, Labels, str], Family] = {}
     for number, each in enumerate(log.series):
-        name, part, labels = _taken_apart(each.series, each.family, each.type)
-        family = found.get((name, labels))
+        name, part, labels, kind = _taken_apart(each.series, each.family, each.type)
+        family = found.get((name, labels, kind))
         if family is None:
-            kind = each.type if each.type in ("gauge", "counter", "histogram") else "unknown"
-            family = found[name, labels] = Family(name, kind, labels, {})
+            family = found[name, labels, kind] = Family(name, kind, labels, {})
         family.numbers[part] = number
     yield from found.values()
 
 
-def _taken_apart(series: Series, family: str, kind: str) -> tuple[str, str, Labels]:
+def _taken_apart(series: Series, family: str, kind: str) -> tuple[str, str, Labels, str]:
     if kind == "histogram":
         part = series.name.removeprefix(family)
-        if part == "_bucket":
+        if part == "_bucket" and _is_bound(series.label("le")):
             labels = tuple(pair for pair in series.labels if pair[0] != "le")
-            return family, series.label("le"), labels
-        if part in _PARTS:
-            return family, part.removeprefix("_"), series.labels
-    return series.name.removesuffix("_total"), "value", series.labels
+            return family, series.label("le"), labels, kind
+        if part in ("_sum", "_count"):
+            return family, part.removeprefix("_"), series.labels, kind
+    kind = kind if kind in ("gauge", "counter") else "unknown"
+    return series.name.removesuffix("_total"), "value", series.labels, kind
+
+
+def _is_bound(text: str) -> bool:
+    """Whether the text is a bound of a bucket: servers may write anything."""
+    try:
+        return not isnan(float(text))
+    except ValueError:
+        return False
 
 
 def statistics(family: Family, log: SourceLog, begin_ns: int, end_ns: int) -> dict[str, object]:
@@ -96,7 +104,6 @@ def _of_histogram(
         for part, number in family.numbers.items()
     }
     count, total = growth.pop("count", 0.0), growth.pop("sum", 0.0)
-    growth.pop("value", None)
     buckets = dict(sorted(growth.items(), key=lambda item: float(item[0])))
     if not count:
         return {"stats": {"count": 0}, "buckets": buckets}

@@ -119,10 +119,12 @@ def test_prefix_hits_are_a_share_of_the_queries_under_load() -> None:
     assert "not that of prompts which are new" in check(report, "prefix_hits").text
 
 
-def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
+def gpu(values: Iterable[Mapping[str, float]], *, is_read_always: bool = True) -> SourceLog:
+    """A GPU; with `is_read_always` each page is of another reading."""
     label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
     pages = [
-        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()} | {"tick": place}
+        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()}
+        | {"tick": place if is_read_always else 0}
         for place, page in enumerate(values)
     ]
     return source(pages, url="http://gpu/metrics", is_gpu=True)
@@ -144,6 +146,41 @@ def test_a_gpu_on_two_pages_counts_once() -> None:
     assert (report.metrics["gpu_power"], report.metrics["gpu_energy"]) == (400, 8000)
     (power,) = (each for each in series.plotted([gpu(pages)] * 2) if each.name == "gpu_power_usage")
     assert len(power.lines) == 1
+
+
+def test_the_energy_of_an_exporter_that_reads_seldom_is_that_of_the_load() -> None:
+    # 400 W, read each 3 s: the pages around the load are 24 s apart.
+    pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 3)} for n in range(25)]
+    assert judged(gpu(pages, is_read_always=False)).metrics["gpu_energy"] == pytest.approx(8000)
+
+
+def test_energy_and_power_are_not_known_from_samples_of_another_time() -> None:
+    # Idle until the load, and read each 15 s.
+    pages = [
+        {"POWER_USAGE": 60 if n < 15 else 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 15)}
+        for n in range(25)
+    ]
+    report = judged(gpu(pages, is_read_always=False))
+    assert report.metrics["gpu_power"] == 400
+    assert "gpu_energy" not in report.metrics
+    assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
+
+
+def test_energy_is_not_that_of_some_gpus_only() -> None:
+    one, two = ('{gpu="0",UUID="GPU-1"}', '{gpu="1",UUID="GPU-2"}')
+    power, energy = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+    pages = [{power + one: 400, power + two: 400, energy + one: 4e5 * n} for n in range(25)]
+    report = judged(source(pages, is_gpu=True))
+    assert report.metrics == {"gpu_power": 800}
+    assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
+
+
+def test_a_gpu_that_comes_under_load_has_not_used_the_energy_of_its_life_before() -> None:
+    old = {"POWER_USAGE": 400, "POWER_VIOLATION": 9e12}
+    pages = [old | {"TOTAL_ENERGY_CONSUMPTION": 5e12 + 4e5 * n} if n > 3 else {} for n in range(25)]
+    report = judged(gpu(pages))
+    assert report.metrics["gpu_energy"] == pytest.approx(8000)
+    assert check(report, "gpu_throttling").measured == 0
 
 
 def test_a_throttled_gpu_degrades_the_system_and_is_named() -> None:
@@ -198,6 +235,8 @@ def test_a_counter_grows_from_the_page_before_the_load_to_the_page_after_it() ->
     # A labelled counter that appears under load begins at zero.
     late = np.array([np.nan, np.nan, 5, 7, 9, 9])
     assert grown(Curve(times, late), at(1), at(4)) == 9
+    last = np.array([np.nan, np.nan, np.nan, np.nan, np.nan, 4])
+    assert grown(Curve(times, last), at(1), at(4.5)) == 4
 
 
 def test_the_curves_of_sources_read_at_other_times_are_added_on_a_grid() -> None:

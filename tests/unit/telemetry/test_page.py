@@ -174,3 +174,8 @@ def test_types_and_the_oldest_timestamp_are_read() -> None:
     assert page.types == {"up": "gauge"}
     assert page.oldest_ms == 1000
     assert page.values[Series("up")] == 1.0
+
+
+def test_timestamps_of_openmetrics_are_seconds() -> None:
+    page = PageReader().read("up 1 1795227878.25\nslow 1 1795227878.5\n# EOF\n")
+    assert page.oldest_ms == 1795227878250

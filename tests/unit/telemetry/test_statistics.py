@@ -1,0 +1,43 @@
+"""Statistics of a source's series, whatever its page declares them to be."""
+
+from fake_sources import START_NS, at
+
+from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageReader
+from aiperf_svc.core.telemetry.statistics import families, statistics
+
+
+def read(text: str) -> SourceLog:
+    log, reader = SourceLog("http://server/metrics"), PageReader()
+    for second in (0, 1):
+        log.add(reader.read(text.replace("NOW", str(second))), wall_ns=at(second), latency_ns=1)
+    return log
+
+
+def test_buckets_without_a_bound_are_no_buckets() -> None:
+    log = read("""# TYPE odd histogram
+odd_bucket NOW
+odd_bucket{le="many"} NOW
+odd_bucket{le="nan"} NOW
+odd_bucket{le="0.5"} NOW
+odd_bucket{le="+Inf"} NOW
+odd_count NOW
+odd_sum 0
+""")
+    (histogram,) = [each for each in families(log) if each.type == "histogram"]
+    assert set(histogram.numbers) == {"0.5", "+Inf", "count", "sum"}
+    found = statistics(histogram, log, START_NS, at(1))
+    assert found["buckets"] == {"0.5": 1.0, "+Inf": 1.0}
+
+
+def test_a_counter_and_a_gauge_of_one_name_are_two_families() -> None:
+    log = read("# TYPE jobs gauge\njobs 7\n# TYPE jobs_total counter\njobs_total NOW\n")
+    found = {each.type: statistics(each, log, START_NS, at(1))["stats"] for each in families(log)}
+    assert found["gauge"]["avg"] == 7  # type: ignore[index]
+    assert found["counter"]["total"] == 1  # type: ignore[index]
+
+
+def test_a_gpu_that_is_no_number_has_a_line() -> None:
+    log = read('DCGM_FI_DEV_GPU_UTIL{gpu="first",UUID="GPU-a"} NOW\n')
+    assert len(list(render_gpu_lines([log]))) == 2
