@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -61,6 +61,21 @@ class Interrupts:
         while self.count < count:
             self._changed.clear()
             await self._changed.wait()
+
+    async def let_end(self, task: "asyncio.Future[Any]", *, before: int) -> bool:
+        """Return whether a task ends before there have been so many; otherwise it is cancelled."""
+        stop = asyncio.create_task(self.reached(before), name="interrupts")
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        is_done = task.done()
+        for each in (task, stop):
+            each.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+        return is_done
+
+    async def result_of(self, work: Awaitable[_T]) -> _T | None:
+        """Return the result of some work, or None when the first one stops it."""
+        task = asyncio.ensure_future(work)
+        return task.result() if await self.let_end(task, before=1) else None
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:

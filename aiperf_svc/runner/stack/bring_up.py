@@ -1,7 +1,6 @@
 """Brings a stack up: preflight checks, summary, and `pulumi up` until it succeeds or cannot."""
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,8 +9,6 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
-from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
@@ -25,7 +22,6 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.run_id import non_defaults
-from aiperf_svc.plan.service_pods import upload_keys as upload_sources
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, shape_lines, summary
@@ -278,14 +274,6 @@ async def up(
     return True
 
 
-async def upload_keys(request: StackRequest, cli: PulumiCli) -> dict[str, str]:
-    """Return the keys of the upload by environment variable, as the stack's pods have them."""
-    found = {}
-    for variable, key in upload_sources(request.config).items():
-        found[variable] = request.secrets.get(key) or await cli.value(key)
-    return found
-
-
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:
     """Return the record with the UIDs of the stack's roots and of its own namespace.
 
@@ -318,34 +306,6 @@ async def _state(cli: PulumiCli | None) -> deployed.Json | None:
     except PulumiFailed:
         pass
     return None
-
-
-# --- what went wrong -----------------------------------------------------------------------------
-
-
-async def save_logs(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
-    """Save the end of each pod's log in the artifact folder `logs`. Returns what is missing."""
-    if record.namespace is None:
-        return ()
-    return await save_cluster_logs(
-        cluster, namespace=record.namespace, stack=record.stack, folder=artifacts
-    )
-
-
-async def save_evidence(
-    cluster: Cluster, cli: PulumiCli, record: RunRecord, artifacts: Path
-) -> tuple[Path, ...]:
-    """Save evidence of the failure in the artifact folder `evidence`."""
-    folder = artifacts / "evidence"
-    folder.mkdir(exist_ok=True)
-    saved: tuple[Path, ...] = ()
-    if record.namespace is not None:
-        saved = await save_cluster_evidence(
-            cluster, namespace=record.namespace, stack=record.stack, folder=folder
-        )
-    logs = [path for path in sorted(cli.logs.glob("*.log")) if path.stat().st_size]
-    copied = [Path(shutil.copy(path, folder / path.name)) for path in logs]
-    return (*saved, *copied)
 
 
 def _arrow(remedy: str) -> str:

@@ -14,10 +14,10 @@ from aiperf_svc.runner.joint_runs import JointRun
 from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.stack import summary, terminal
 from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.shape_lines import changed_keys
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+from aiperf_svc.runner.stack.stack_outcome import NOTHING_MADE
 from aiperf_svc.runner.stack.turns import Turns
 
 

@@ -1,43 +1,36 @@
 """Carries out the stages of a stack's run, in the order that `stages.StackLifecycle` decides."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
-from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
-from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, measure, results_folder, summary, terminal
+from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.removal import StackRemoval
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import Screen
+from aiperf_svc.runner.stack.shape_preflight import CheckedShapes, check_shapes
+from aiperf_svc.runner.stack.stack_outcome import StackEnd
 from aiperf_svc.runner.stack.stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.runner.stack.teardown import Teardown
 
-T = TypeVar("T")
 ASKS_THE_CLUSTER = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
 """Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
 exists the silence ends the command."""
 OF_A_SHAPE = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
 """Stages that are repeated for each shape."""
-STOPPED = "stopped by the user before there was anything to report"
-NOTHING_MADE = "nothing was created"
 
 
 class Launch:
@@ -70,36 +63,16 @@ class Launch:
         """The first error."""
         self._shape_failure: AiperfError | None = None
         """The first error in the current shape."""
-        self._unmade: dict[int, AiperfError] = {}
-        """Shapes that cannot come up, as was found before anything was made."""
-        self._trials: ShapeTrials | None = None
-        """Of an experiment whose results do not come all at once: it has several shapes, or some of
-        its trials have ended before."""
+        self._checked = CheckedShapes()
+        self._collection = Collection(request, cluster, cli, interrupts, screen.say)
+        self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._running_shape: int | None = None
         """The shape whose trials a killed runner has left running."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
-        self._artifacts: Path | None = None
         self._measuring: measure.Measuring | None = None
-        self._unschedulable_s: dict[int, float] = {}
-        """Time that a pod may stay unschedulable, for each shape."""
         self._deadline_mono_s: float | None = None
-        self._artifact_error = ""
-        self._is_destroyed = False
-        """Whether `pulumi destroy` succeeded."""
-        self._is_state_behind = False
-        """Whether Pulumi's state may lag behind the cluster; then the record of the run stays for
-        `gc`."""
-        self._has_leak_report = False
-        """Whether the leak check produced a report."""
-        self._left: tuple[str, ...] = ()
-        self._not_checked: tuple[str, ...] = ()
-        self._evidence: tuple[Path, ...] = ()
-        self._summary: dict[str, Any] | None = None
-        """Of an experiment whose results do not come all at once."""
-        self._uploaded_to = ""
-        """Where the runner has uploaded them to."""
         self._took_s: dict[str, float] = {}
 
     async def run(self) -> RunOutcome:
@@ -129,18 +102,20 @@ class Launch:
                     self._end_shape(shape)
         finally:
             await self._end_measuring()
-            await self._write_trials()
-            self._remove_if_empty()
+            if self._record is not None or self._collection.has_all_trials:
+                await self._collection.write_trials()
+            if self._measuring is None:
+                self._collection.remove_if_empty()
         if self._record is None:
             if self._failure is not None:
                 raise self._failure
-            return self._outcome(None)
+            return self._outcome()
         self._say(summary.took(self._took_s))
         if lifecycle.is_kept and lifecycle.has_only_copy:
             self._say("the results could not be fetched: they are in the stack and nowhere else")
         if lifecycle.is_kept:
             self._say(summary.kept(self._request.plan, namespace=self._record.namespace))
-        return self._outcome(self._measuring.status if self._measuring else None)
+        return self._outcome()
 
     async def _end_of(
         self, stage: Stage, work: Callable[[], Awaitable[StageResult]]
@@ -177,17 +152,21 @@ class Launch:
             finding = bring_up.running_shape(
                 self._request, lifecycle.shapes, self._cluster, self._cli
             )
-            found = await self._unless_interrupted(finding)
+            found = await self._interrupts.result_of(finding)
             running = [] if found is None else [found]
             self._running_shape = found
-        fitting = await self._fitting([each for each in lifecycle.shapes if each not in running])
+        rest = [each for each in lifecycle.shapes if each not in running]
+        checked = self._checked = await check_shapes(
+            self._request, rest, self._cluster, self._interrupts, say=self._say
+        )
         if self._interrupts.count:
             return StageResult.INTERRUPTED
-        if self._unmade and self._lifecycle.stops_on_failure:
+        fitting, refused = checked.fitting, checked.refused
+        if refused and lifecycle.stops_on_failure:
             fitting = []
-        if not fitting and not running and self._unmade:
-            raise next(iter(self._unmade.values()))
-        for number, cause in self._unmade.items():
+        if not fitting and not running and refused:
+            raise next(iter(refused.values()))
+        for number, cause in refused.items():
             named = trial_lists.shape_name(self._request.shapes, number)
             self._say(f"{named}: its trials count as failed: {cause}")
         lifecycle.shapes = [*running, *fitting]
@@ -196,30 +175,9 @@ class Launch:
     def _find_rest(self, resumed: Resumed) -> StageResult:
         """Look for what is left of a stack whose trials have all ended."""
         self._say(f"all trials have ended before; their results are in {resumed.folder}")
-        self._artifacts = resumed.folder
-        self._trials = results_folder.collected_trials(self._request, resumed.folder)
+        self._collection.open(resumed.folder)
         self._record = self._home.load(self._request.stack)
         return StageResult.DECLINED if self._record is None else StageResult.DONE
-
-    async def _fitting(self, shapes: Sequence[int]) -> list[int]:
-        """Run the preflight checks of these shapes, until an interrupt; those that passed them."""
-        fitting = []
-        for number in shapes:
-            plan = self._request.plans[number - 1]
-            if number > 1:
-                self._say(trial_lists.shape_name(self._request.shapes, number))
-            try:
-                checks = await self._unless_interrupted(
-                    bring_up.check(self._cluster, plan, say=self._say)
-                )
-            except EnvironmentProblem as error:
-                self._unmade[number] = error
-                continue
-            if checks is None:
-                break
-            self._unschedulable_s[number] = bring_up.unschedulable_limit_s(checks, plan)
-            fitting.append(number)
-        return fitting
 
     async def _preview(self) -> StageResult:
         request = self._request
@@ -230,24 +188,23 @@ class Launch:
         # Errors that can be found before anything is made are raised here.
         record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
         is_running = self._running_shape is not None
-        self._artifacts = folder = results_folder.prepare(request, is_running=is_running)
+        folder = results_folder.prepare(request, is_running=is_running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
-        self._trials = results_folder.collected_trials(request, folder)
-        if self._trials is not None:
-            for number, error in self._unmade.items():
-                self._trials.fail(number, str(error))
+        self._collection.open(folder)
+        for number, error in self._checked.refused.items():
+            self._collection.fail_trials(number, error)
         return StageResult.DONE
 
     async def _review(self) -> StageResult:
         """Show what will be created, and ask."""
-        text = await self._unless_interrupted(
+        text = await self._interrupts.result_of(
             bring_up.preview(self._request, self._cluster, self._cli)
         )
         if text is None:
             return StageResult.INTERRUPTED
         self._screen.preview(text)
         if not self._options.yes and terminal.can_ask():
-            agreed = await self._unless_interrupted(terminal.ask("Create this stack?"))
+            agreed = await self._interrupts.result_of(terminal.ask("Create this stack?"))
             if not agreed:
                 return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
         return StageResult.DONE
@@ -265,7 +222,8 @@ class Launch:
         earlier = self._home.load(self._request.stack)
         self._record = self._record or self._prepared
         self._home.save(self._record)
-        if self._trials is not None:
+        trials = self._collection.trials
+        if trials is not None:
             self._say(trial_lists.shape_name(self._request.shapes, shape))
         try:
             is_up = is_up or await bring_up.up(
@@ -273,9 +231,9 @@ class Launch:
                 self._cluster,
                 self._cli,
                 shape=shape,
-                upload_into=self._trials.upload_into if self._trials else "",
+                upload_into=trials.upload_into if trials else "",
                 is_change=is_change,
-                unschedulable_s=self._unschedulable_s.get(shape, 0.0),
+                unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),
                 interrupts=self._interrupts,
                 deadline_mono_s=self._deadline_mono_s,
                 say=self._say,
@@ -310,7 +268,7 @@ class Launch:
         self._measuring = measure.Measuring(
             self._cluster,
             await self._cli.outputs(),
-            self._plan,
+            self._request.plans[self._lifecycle.shape - 1],
             self._screen.display,
             self._give_start,
             self._options.run,
@@ -336,210 +294,62 @@ class Launch:
 
     async def _collect(self) -> StageResult:
         assert self._measuring is not None
-        folder = self._folder
-        fetched = asyncio.create_task(self._measuring.fetch(folder), name="fetch results")
-        logs = asyncio.create_task(self._save_logs(), name="save logs")
-        try:
-            if not await self._ended_before(fetched, interrupts=2):
-                return StageResult.INTERRUPTED
-            try:
-                self._say(f"collected {fetched.result()} into {self._artifacts}")
-                if self._trials is not None:
-                    self._trials.move(self._lifecycle.shape)
-            except AiperfError as error:
-                self._artifact_error = str(error)
-                return StageResult.FAILED
-            return (
-                StageResult.DONE
-                if await self._ended_before(logs, interrupts=2)
-                else StageResult.INTERRUPTED
-            )
-        finally:
-            logs.cancel()
-            await asyncio.gather(logs, return_exceptions=True)
-
-    async def _save_logs(self) -> None:
-        """Collect the logs of the services. A missing log does not fail the run."""
         assert self._record is not None
-        try:
-            missing = await bring_up.save_logs(self._cluster, self._record, self._folder)
-        except OSError as error:
-            missing = (str(error),)
-        for each in missing:
-            self._say(f"not saved: {each}")
+        return await self._collection.fetch(self._measuring, self._record, self._lifecycle.shape)
 
     async def _save_evidence(self) -> StageResult:
         assert self._record is not None
-        folder = self._folder
-        saving = asyncio.create_task(
-            bring_up.save_evidence(self._cluster, self._cli, self._record, folder),
-            name="save evidence",
-        )
-        if not await self._ended_before(saving, interrupts=2):
-            return StageResult.INTERRUPTED
-        try:
-            self._evidence = saving.result()
-        except OSError as error:
-            # A full disk does not make the run fail.
-            self._say(f"evidence could not be saved: {error}")
-            return StageResult.FAILED
-        self._say(f"saved {len(self._evidence)} files about the failure in {folder}")
-        return StageResult.DONE
+        return await self._collection.save_evidence(self._record, self._lifecycle.shape)
 
     def _end_shape(self, shape: int) -> None:
         """Record what became of the trials of a shape that is over."""
         error, self._shape_failure = self._shape_failure, None
         measuring = self._measuring
         is_stopped = self._lifecycle.was_interrupted or (measuring and measuring.is_out_of_time)
-        if self._trials is not None and error is not None and not is_stopped:
-            self._trials.fail(shape, str(error))
-
-    async def _write_trials(self) -> None:
-        """Write the files of an experiment whose results did not come all at once."""
-        is_begun = self._record is not None or (self._trials and self._trials.is_complete)
-        if self._trials is None or not is_begun:
-            return
-        try:
-            self._summary = self._trials.write(self._request.plan.identity.run_id)
-            if self._trials.upload_into:
-                keys = await bring_up.upload_keys(self._request, self._cli)
-                self._uploaded_to = await asyncio.to_thread(self._trials.upload, keys)
-        except EnvironmentProblem as error:
-            self._artifact_error = self._artifact_error or str(error)
+        if error is not None and not is_stopped:
+            self._collection.fail_trials(shape, error)
 
     # --- the way down ----------------------------------------------------------------------------
 
     async def _destroy(self) -> StageResult:
+        assert self._record is not None
         await self._end_measuring()
-        notices = asyncio.create_task(self._report_teardown_running(), name="report interrupts")
-        try:
-            self._say("destroying the stack")
-            self._is_destroyed = await self._teardown().destroy()
-        finally:
-            notices.cancel()
+        await self._removal.destroy(self._record, self._interrupts)
         return StageResult.DONE
 
     async def _check(self) -> StageResult:
         assert self._record is not None
-        stack = self._record.stack
-        try:
-            report = await self._teardown().check()
-        except Exception as error:
-            self._not_checked = (f"everything ({error})",)
-            self._say(f"whether anything is left is not known; look with: aiperf-svc gc {stack}")
-            raise
-        self._has_leak_report = True
-        self._left = tuple(map(str, report.left))
-        self._not_checked = report.not_checked
-        for each in report.missing:
-            self._say(f"gone from the namespace since the stack came: {each}")
-        for each in report.others:
-            self._say(f"not touched, of another stack with the same name: {each}")
-        for each in report.strays:
-            self._say(f"not touched, with the stack's label and not made by this run: {each}")
-        if report.left:
-            raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
-        self._say(f"leak check: {report.in_words}")
-        if not self._is_destroyed and not await self._teardown().update_state():
-            self._is_state_behind = True
-            raise EnvironmentProblem(
-                f"the state of stack {stack} still holds what is gone; `aiperf-svc gc {stack}` "
-                "brings it up to date"
-            )
-        self._home.forget(stack)
+        await self._removal.check(self._record)
         return StageResult.DONE
-
-    def _remove_if_empty(self) -> None:
-        """Remove the empty artifact folder of a run that was stopped early."""
-        if self._artifacts is None or self._measuring is not None or self._summary is not None:
-            return
-        if results_folder.remove_if_empty(self._request, self._artifacts):
-            self._artifacts = None
-
-    def _teardown(self) -> Teardown:
-        assert self._record is not None
-        return Teardown(cluster=self._cluster, cli=self._cli, record=self._record, say=self._say)
-
-    @property
-    def _plan(self) -> StackPlan:
-        """The plan of the current shape."""
-        return self._request.plans[self._lifecycle.shape - 1]
-
-    @property
-    def _folder(self) -> Path:
-        """Folder for what is fetched from the current shape."""
-        assert self._artifacts is not None
-        if self._trials is None:
-            return self._artifacts
-        return self._trials.folder_of(self._lifecycle.shape)
 
     async def _end_measuring(self) -> None:
         if self._measuring is not None:
             await self._measuring.close()
-
-    # --- helpers ---------------------------------------------------------------------------------
-
-    async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
-        """Return the result of the work, or None when the user stops it."""
-        task = asyncio.ensure_future(work)
-        return task.result() if await self._ended_before(task, interrupts=1) else None
-
-    async def _ended_before(self, task: "asyncio.Future[Any]", *, interrupts: int) -> bool:
-        """Whether a task ends before this number of interrupts; otherwise it is cancelled."""
-        stop = asyncio.create_task(self._interrupts.reached(interrupts), name="interrupts")
-        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-        is_done = task.done()
-        for each in (task, stop):
-            each.cancel()
-        await asyncio.gather(task, stop, return_exceptions=True)
-        return is_done
-
-    async def _report_teardown_running(self) -> None:
-        while True:
-            await self._interrupts.reached(self._interrupts.count + 1)
-            self._say("already removing the stack: this goes on to its end")
 
     @property
     def _is_uploaded(self) -> bool:
         status = self._measuring.status if self._measuring else None
         return status is not None and bool(status.uploaded_to)
 
-    def _outcome(self, status: Status | None) -> RunOutcome:
-        lifecycle, measuring = self._lifecycle, self._measuring
-        summary = self._summary or (measuring.summary if measuring else None)
-        is_complete = self._trials is not None and self._trials.is_complete
-        is_unmade = self._record is None and not is_complete
-        state = RunState.CANCELLED if lifecycle.was_interrupted or is_unmade else RunState.FAILED
-        reason = str(self._failure) if self._failure else ("" if summary else STOPPED)
-        failure = self._failure.exit_code if self._failure else ExitCode.BENCHMARK_FAILED
-        if is_unmade:
-            reason = NOTHING_MADE
-        if status is not None and RunState(status.state).is_final and self._failure is None:
-            state, reason = RunState(status.state), status.reason
-            failure = status.exit_code or failure
-        if self._summary is not None and not lifecycle.was_interrupted:
-            # What failed is in the trials, unless some of them were not begun.
-            state = RunState.DONE if is_complete else RunState.FAILED
-            failure = ExitCode.BENCHMARK_FAILED
-        return RunOutcome(
+    def _outcome(self) -> RunOutcome:
+        measuring, collection, removal = self._measuring, self._collection, self._removal
+        return StackEnd(
             run_id=self._request.plan.identity.run_id,
-            state=state,
-            reason=reason,
-            failure=failure,
-            summary=summary,
-            artifacts=self._artifacts,
-            artifact_error=self._artifact_error or (status.artifact_error if status else ""),
-            uploaded_to=self._uploaded_to or (status.uploaded_to if status else ""),
-            was_interrupted=lifecycle.was_interrupted or is_unmade,
-            left=self._left,
-            is_unverified=self._is_state_behind
-            or not (self._record is None or lifecycle.is_kept or self._has_leak_report),
-            more={
-                "stack": self._request.stack,
-                "namespace": self._record.namespace if self._record else None,
-                "kept": lifecycle.is_kept,
-                "left": list(self._left),
-                "not_checked": list(self._not_checked),
-                "took_s": self._took_s,
-            },
-        )
+            stack=self._request.stack,
+            namespace=self._record.namespace if self._record else None,
+            is_made=self._record is not None,
+            is_kept=self._lifecycle.is_kept,
+            was_interrupted=self._lifecycle.was_interrupted,
+            failure=self._failure,
+            status=measuring.status if measuring else None,
+            summary=measuring.summary if measuring else None,
+            trials=collection.summary,
+            has_all_trials=collection.has_all_trials,
+            artifacts=collection.folder,
+            artifact_error=collection.error,
+            uploaded_to=collection.uploaded_to,
+            left=removal.left,
+            not_checked=removal.not_checked,
+            is_verified=removal.is_verified,
+            took_s=self._took_s,
+        ).outcome()

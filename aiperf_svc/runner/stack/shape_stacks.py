@@ -23,11 +23,11 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
-from aiperf_svc.runner.stack import bring_up, preview, terminal
-from aiperf_svc.runner.stack.launch import NOTHING_MADE
+from aiperf_svc.runner.stack import collection, preview, terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.side_by_side import Member, check_namespace, run_side_by_side
+from aiperf_svc.runner.stack.stack_outcome import NOTHING_MADE
 from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.runner.stack.turns import MOST_BY_ROOM, Turns
 
@@ -187,7 +187,7 @@ class _ShapeStacks:
             return {variable: request.secrets[key] for variable, key in sources.items()}
         home, content = StateHome(request.environ), request.file_content()
         with open_project(request.stack, content, home, request.environ) as cli:
-            return await bring_up.upload_keys(request, cli)
+            return await collection.upload_keys(request, cli)
 
     def _outcome(
         self, outcomes: Sequence[RunOutcome], summary: dict[str, Any] | None, uploaded_to: str

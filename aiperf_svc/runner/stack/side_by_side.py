@@ -17,10 +17,10 @@ from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, make_board
-from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.run import run_one
+from aiperf_svc.runner.stack.stack_outcome import NOTHING_MADE
 from aiperf_svc.runner.stack.turns import Turns, giving
 
 NOT_BEGUN = "stopped by the user before its turn"

@@ -25,7 +25,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, launch, measure
+from aiperf_svc.runner.stack import bring_up, collection, launch, measure, removal
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
@@ -197,13 +197,14 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         return played.running if played.running in shapes else None
 
     monkeypatch.setattr(bring_up, "running_shape", running_shape)
-    for name, value in {"preview": "", "first_record": RECORD, "find_own": RECORD,
-                        "save_evidence": (), "save_logs": ()}.items():  # fmt: skip
+    for name, value in {"preview": "", "first_record": RECORD, "find_own": RECORD}.items():
         monkeypatch.setattr(bring_up, name, returning(value))
+    for name in ("save_evidence", "save_logs"):
+        monkeypatch.setattr(collection, name, returning(()))
     monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", lambda *_: played)
-    monkeypatch.setattr(launch, "Teardown", lambda **_: played)
+    monkeypatch.setattr(removal, "Teardown", lambda **_: played)
     monkeypatch.setattr(launch, "watched_contact", played.watched_contact)
     return played
 

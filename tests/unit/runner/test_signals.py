@@ -93,3 +93,35 @@ def test_work_that_ends_by_itself_leaves_the_handlers_as_they_were() -> None:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     assert run(work()) == 7
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+async def test_work_that_ends_first_gives_its_result() -> None:
+    async def work() -> int:
+        return 7
+
+    assert await Interrupts().result_of(work()) == 7
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    async def work() -> int:
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        await Interrupts().result_of(work())
+
+
+async def test_work_is_cancelled_by_as_many_interrupts_as_it_is_given() -> None:
+    interrupts, ended = Interrupts(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            interrupts.add()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    assert await interrupts.result_of(work()) is None
+    assert ended.is_set()
+    task = asyncio.create_task(work())
+    assert not await interrupts.let_end(task, before=2)
+    assert task.cancelled()

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from played_stack import CLEAN, NOT_ALL, OTHER, RECORD, Played, in_shapes, trials_of
+from played_stack import RECORD, Played, in_shapes, trials_of
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.stack import bring_up, run
+from aiperf_svc.runner.stack import bring_up, collection, run
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import WholeScreen
@@ -51,38 +51,6 @@ async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interr
     assert played.home.load("s") is not None
 
 
-async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
-    played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (await played.launched()).exit_code is ExitCode.OK
-    assert "leak check: nothing is left" in capsys.readouterr().err
-    played.report = NOT_ALL
-    assert (await played.launched()).exit_code is ExitCode.OK
-    said = capsys.readouterr().err
-    assert "leak check: found nothing; 2 types not checked: nodes (not allowed), leases" in said
-    assert "nothing is left" not in said
-
-
-async def test_a_state_that_a_failed_destroy_left_is_mended_or_its_record_stays(
-    played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
-    played.is_destroyed = False
-    assert (await played.launched()).exit_code is ExitCode.OK
-    assert (played.did, played.home.load("s")) == (["destroy", "check", "mend"], None)
-    played.is_mended = False
-    assert (await played.launched()).exit_code is ExitCode.ERROR
-    assert played.home.load("s") == RECORD
-
-
-async def test_another_stack_of_the_same_name_is_said_and_no_leak(
-    played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
-    played.report = msgspec.structs.replace(CLEAN, others=(OTHER,))
-    assert (await played.launched()).exit_code is ExitCode.OK
-    said = capsys.readouterr().err
-    assert "not touched, of another stack with the same name: Namespace aiperf-s-x" in said
-
-
 async def test_results_that_cannot_be_fetched_keep_their_stack(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +69,7 @@ async def test_evidence_for_which_there_is_no_room_fails_no_run(
     async def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bring_up, "save_evidence", full)
+    monkeypatch.setattr(collection, "save_evidence", full)
     played.fetch_error = EnvironmentProblem("the disk is full")
     outcome = await played.launched()
     assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
@@ -118,7 +86,7 @@ async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fa
             raise OSError(errno.ENOSPC, "No space left on device")
         return ("logs/worker-1.main.log: no response",)
 
-    monkeypatch.setattr(bring_up, "save_logs", save)
+    monkeypatch.setattr(collection, "save_logs", save)
     for words in ("logs/worker-1.main.log: no response", "No space left on device"):
         outcome = await played.launched()
         assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])

@@ -1,0 +1,166 @@
+"""What a stack's run brings into its folder: results and logs, evidence of a failure, and the files
+of an experiment whose results do not come all at once."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
+from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.plan.service_pods import upload_keys as upload_sources
+from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import results_folder
+from aiperf_svc.runner.stack.measure import Measuring
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.stages import StageResult
+from aiperf_svc.runner.stack.state_home import RunRecord
+from aiperf_svc.runner.stack.teardown import Say
+
+
+class Collection:
+    """The folder of one run of a stack, and what comes into it."""
+
+    def __init__(
+        self,
+        request: StackRequest,
+        cluster: Cluster,
+        cli: PulumiCli,
+        interrupts: Interrupts,
+        say: Say,
+    ) -> None:
+        self._request, self._cluster, self._cli = request, cluster, cli
+        self._interrupts, self._say = interrupts, say
+        self.folder: Path | None = None
+        """None before `open`, and after the folder was removed."""
+        self.trials: ShapeTrials | None = None
+        """Of an experiment whose results do not come all at once: it has several shapes, or some of
+        its trials have ended before."""
+        self.summary: dict[str, Any] | None = None
+        """Of such an experiment."""
+        self.uploaded_to = ""
+        """Where the runner has uploaded it to."""
+        self.error = ""
+        """Why the artifacts are not all here."""
+
+    def open(self, folder: Path) -> None:
+        """Set the folder. Raises ConfigError if the trials in it cannot be read."""
+        self.folder = folder
+        self.trials = results_folder.collected_trials(self._request, folder)
+
+    @property
+    def has_all_trials(self) -> bool:
+        """Whether each trial of such an experiment has an outcome."""
+        return self.trials is not None and self.trials.is_complete
+
+    def _folder_of(self, shape: int) -> Path:
+        assert self.folder is not None
+        return self.folder if self.trials is None else self.trials.folder_of(shape)
+
+    async def fetch(self, measuring: Measuring, record: RunRecord, shape: int) -> StageResult:
+        """Fetch the results of a shape, and the logs of its services."""
+        folder = self._folder_of(shape)
+        fetched = asyncio.create_task(measuring.fetch(folder), name="fetch results")
+        logs = asyncio.create_task(self._save_logs(record, folder), name="save logs")
+        try:
+            if not await self._interrupts.let_end(fetched, before=2):
+                return StageResult.INTERRUPTED
+            try:
+                self._say(f"collected {fetched.result()} into {self.folder}")
+                if self.trials is not None:
+                    self.trials.move(shape)
+            except AiperfError as error:
+                self.error = str(error)
+                return StageResult.FAILED
+            has_logs = await self._interrupts.let_end(logs, before=2)
+            return StageResult.DONE if has_logs else StageResult.INTERRUPTED
+        finally:
+            logs.cancel()
+            await asyncio.gather(logs, return_exceptions=True)
+
+    async def _save_logs(self, record: RunRecord, folder: Path) -> None:
+        """Save the logs of the services. A missing log does not fail the run."""
+        try:
+            missing = await save_logs(self._cluster, record, folder)
+        except OSError as error:
+            missing = (str(error),)
+        for each in missing:
+            self._say(f"not saved: {each}")
+
+    async def save_evidence(self, record: RunRecord, shape: int) -> StageResult:
+        """Save evidence of the failure of a shape."""
+        folder = self._folder_of(shape)
+        saving = asyncio.create_task(
+            save_evidence(self._cluster, self._cli, record, folder), name="save evidence"
+        )
+        if not await self._interrupts.let_end(saving, before=2):
+            return StageResult.INTERRUPTED
+        try:
+            saved = saving.result()
+        except OSError as error:
+            # A full disk does not make the run fail.
+            self._say(f"evidence could not be saved: {error}")
+            return StageResult.FAILED
+        self._say(f"saved {len(saved)} files about the failure in {folder}")
+        return StageResult.DONE
+
+    def fail_trials(self, shape: int, error: AiperfError) -> None:
+        """Let the trials of a shape that have no outcome fail."""
+        if self.trials is not None:
+            self.trials.fail(shape, str(error))
+
+    async def write_trials(self) -> None:
+        """Write the files of an experiment whose results did not come all at once."""
+        if self.trials is None:
+            return
+        try:
+            self.summary = self.trials.write(self._request.plan.identity.run_id)
+            if self.trials.upload_into:
+                keys = await upload_keys(self._request, self._cli)
+                self.uploaded_to = await asyncio.to_thread(self.trials.upload, keys)
+        except EnvironmentProblem as error:
+            self.error = self.error or str(error)
+
+    def remove_if_empty(self) -> None:
+        """Remove the folder of a run that was stopped before it measured anything."""
+        if self.folder is None or self.summary is not None:
+            return
+        if results_folder.remove_if_empty(self._request, self.folder):
+            self.folder = None
+
+
+async def upload_keys(request: StackRequest, cli: PulumiCli) -> dict[str, str]:
+    """Return the keys of the upload by environment variable, as the stack's pods have them."""
+    found = {}
+    for variable, key in upload_sources(request.config).items():
+        found[variable] = request.secrets.get(key) or await cli.value(key)
+    return found
+
+
+async def save_logs(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
+    """Save the end of each pod's log in the artifact folder `logs`. Returns what is missing."""
+    if record.namespace is None:
+        return ()
+    return await save_cluster_logs(
+        cluster, namespace=record.namespace, stack=record.stack, folder=artifacts
+    )
+
+
+async def save_evidence(
+    cluster: Cluster, cli: PulumiCli, record: RunRecord, artifacts: Path
+) -> tuple[Path, ...]:
+    """Save evidence of the failure in the artifact folder `evidence`."""
+    folder = artifacts / "evidence"
+    folder.mkdir(exist_ok=True)
+    saved: tuple[Path, ...] = ()
+    if record.namespace is not None:
+        saved = await save_cluster_evidence(
+            cluster, namespace=record.namespace, stack=record.stack, folder=folder
+        )
+    logs = [path for path in sorted(cli.logs.glob("*.log")) if path.stat().st_size]
+    copied = [Path(shutil.copy(path, folder / path.name)) for path in logs]
+    return (*saved, *copied)

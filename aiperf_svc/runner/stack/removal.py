@@ -1,0 +1,71 @@
+"""The last stages of a stack's run: removes the stack, says what is left of it, and forgets it."""
+
+import asyncio
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.stack.teardown import Say, Teardown
+
+
+class StackRemoval:
+    """Removal of the stack of one run. `aiperf-svc gc` can do it again as long as the run's record
+    stays."""
+
+    def __init__(self, home: StateHome, cluster: Cluster, cli: PulumiCli, say: Say) -> None:
+        self._home, self._cluster, self._cli, self._say = home, cluster, cli, say
+        self.left: tuple[str, ...] = ()
+        self.not_checked: tuple[str, ...] = ()
+        self.is_verified = False
+        """Whether the leak check had a report, and Pulumi's state agrees with it."""
+        self._is_destroyed = False
+        """Whether `pulumi destroy` succeeded."""
+
+    async def destroy(self, record: RunRecord, interrupts: Interrupts) -> None:
+        """Remove the stack, however often the user interrupts it."""
+        notices = asyncio.create_task(self._report_running(interrupts), name="report interrupts")
+        try:
+            self._say("destroying the stack")
+            self._is_destroyed = await self._teardown(record).destroy()
+        finally:
+            notices.cancel()
+
+    async def check(self, record: RunRecord) -> None:
+        """Say what is left, and forget the run if nothing is. Raises LeakError if anything is,
+        EnvironmentProblem if that is not known or Pulumi's state stays behind the cluster."""
+        stack, teardown = record.stack, self._teardown(record)
+        try:
+            report = await teardown.check()
+        except Exception as error:
+            self.not_checked = (f"everything ({error})",)
+            self._say(f"whether anything is left is not known; look with: aiperf-svc gc {stack}")
+            raise
+        self.is_verified = True
+        self.left = tuple(map(str, report.left))
+        self.not_checked = report.not_checked
+        for each in report.missing:
+            self._say(f"gone from the namespace since the stack came: {each}")
+        for each in report.others:
+            self._say(f"not touched, of another stack with the same name: {each}")
+        for each in report.strays:
+            self._say(f"not touched, with the stack's label and not made by this run: {each}")
+        if report.left:
+            raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
+        self._say(f"leak check: {report.in_words}")
+        if not self._is_destroyed and not await teardown.update_state():
+            self.is_verified = False
+            raise EnvironmentProblem(
+                f"the state of stack {stack} still holds what is gone; `aiperf-svc gc {stack}` "
+                "brings it up to date"
+            )
+        self._home.forget(stack)
+
+    async def _report_running(self, interrupts: Interrupts) -> None:
+        while True:
+            await interrupts.reached(interrupts.count + 1)
+            self._say("already removing the stack: this goes on to its end")
+
+    def _teardown(self, record: RunRecord) -> Teardown:
+        return Teardown(cluster=self._cluster, cli=self._cli, record=record, say=self._say)

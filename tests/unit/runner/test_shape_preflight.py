@@ -1,0 +1,50 @@
+"""The preflight checks of each shape tell which can come up."""
+
+from typing import Any, cast
+
+import pytest
+from played_stack import Played, in_shapes
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner.stack import bring_up
+from aiperf_svc.runner.stack.shape_preflight import CheckedShapes, check_shapes
+
+
+async def checked(played: Played, said: list[str]) -> CheckedShapes:
+    cluster = cast("Cluster", None)
+    return await check_shapes(
+        played.request, [1, 2, 3], cluster, played.interrupts, say=said.append
+    )
+
+
+async def test_a_shape_that_is_refused_leaves_the_others(played: Played) -> None:
+    _, second, _ = in_shapes(played)
+    error = played.check_errors[second] = EnvironmentProblem("no such node")
+    said: list[str] = []
+    found = await checked(played, said)
+    assert found == CheckedShapes([1, 3], {2: error}, {1: 0.0, 3: 0.0})
+    assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
+
+
+async def test_a_config_that_is_to_be_another_ends_the_checks(played: Played) -> None:
+    first, _, _ = in_shapes(played)
+    played.check_errors[first] = ConfigError("no such class")
+    with pytest.raises(ConfigError):
+        await checked(played, [])
+
+
+async def test_no_shape_is_checked_after_an_interrupt(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = in_shapes(played)
+
+    async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
+        if plan.identity.run_id == runs[1]:
+            played.interrupts.add()
+            await played.interrupts.reached(2)
+        return ()
+
+    monkeypatch.setattr(bring_up, "check", check)
+    assert (await checked(played, [])).fitting == [1]
