@@ -9,28 +9,23 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object, absent_job
 from aiperf_svc.adapters.jobs.pod_troubles import PodTroubles
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
-from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.ttl.deadline import ApiServer, url_of_api
 from aiperf_svc.any_kind.shapes import index_shapes
-from aiperf_svc.core.experiments import combinations
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
     Event,
@@ -46,26 +41,21 @@ from aiperf_svc.core.experiments.fan_out import (
     ShapeEnded,
     ShapeTried,
 )
-from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import COLLECTION_S, COLLECTOR
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexEnded
-from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.numbers import count
-from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
-from aiperf_svc.services.base import is_set_within
+from aiperf_svc.runner.fan_out.attempts import Attempts
+from aiperf_svc.runner.fan_out.job_shares import JobShares
+from aiperf_svc.runner.fan_out.progress import FanOutProgress
+from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 from aiperf_svc.services.serving import serve_results
 
 POLL_S = 1.0
 """Seconds between two looks at the Jobs."""
-KEPT = f"-stopped{TEMPORARY_SUFFIX}"
-"""Suffix of the folder of what a stopped attempt has sent."""
 OUT_OF_TIME = f"deployment.ttl is over in {COLLECTION_S} s: trials that have not ended are not run"
-SHOWN_ROWS = 20
-"""Number of ended trials in a status, the latest ones."""
 log = logging.getLogger(__name__)
 
 
@@ -137,35 +127,22 @@ class Collector:
             upload_into=context.upload_into
             or uploads.folder_of(config.name, context.run_id, time.time_ns()),
         )
-        self._total = sum(len(each.trials) for each in self._shapes)
+        self._attempts = Attempts(self._trials)
+        self._shares = JobShares(place.cluster)
+        self._progress = FanOutProgress(
+            total=sum(len(each.trials) for each in self._shapes), started_mono_s=time.monotonic()
+        )
         self._troubles = PodTroubles(unplaced_s=config.deployment.ready_timeout / 1e9)
         self._cancelled = context.state / "cancelled"
         """File with the reason of a cancel: a collector that is started again goes on with it."""
-        self._shares: dict[str, int] = {}
-        """Parallelism that each Job should have."""
         self._present: set[str] = set()
         """Jobs that have been seen."""
         self._asks_mono_s = 0.0
         """When the cluster is asked again for the end of the stack's time."""
-        self._unset: set[str] = set()
-        """Jobs whose parallelism the cluster has not taken."""
-        self._running: dict[int, str] = {}
-        """Pod of each shape that is measured."""
         self._told: set[str] = set()
         """Pods that have said themselves how they ended."""
-        self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        self._counted: set[int] = set()
-        self._earlier = 0
-        """Number of trials that had ended before this process began."""
-        self._failed = 0
-        self._number = 0
-        self._changed = asyncio.Event()
         self._ended = asyncio.Event()
-        self._state, self._reason = RunState.PROFILING, ""
-        self._artifact_error = self._uploaded_to = ""
-        self._is_cancelling = self._is_settled = False
         self._summary: dict[str, Any] | None = None
-        self._started_mono_s = time.monotonic()
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -207,84 +184,59 @@ class Collector:
     # --- what indexes tell -----------------------------------------------------------------------
 
     def _begin(self, shape: int, pod: str) -> None:
-        self._running[shape] = pod
-        self._note_change()
+        self._progress.running[shape] = pod
+        self._progress.note_change()
 
     async def _take(self, ended: IndexEnded, folder: Path) -> bool:
         """Take the end of an attempt; whether the outcome of its shape is known."""
         async with self._lock:
             shape, reason = ended.shape, one_line(ended.reason)
-            self._running.pop(shape, None)
+            self._progress.running.pop(shape, None)
             if reason != STOPPED:
                 self._told.add(ended.sender)
             if ended.is_tried_again and not self._machine.is_ending:
                 log.info("shape %d: %s; it is tried again", shape, reason)
-                if is_experiment(folder):
-                    await asyncio.to_thread(_replace, self._kept(shape), folder)
+                await asyncio.to_thread(self._attempts.keep, shape, folder)
                 self._carry_out(self._machine.handle(ShapeTried(shape, reason)))
                 return False
             # One that was stopped keeps the trials that have ended, and has not failed.
             failure = "" if ended.is_tried_again else reason
-            there = folder if is_experiment(folder) else self._kept(shape)
-            await asyncio.to_thread(self._move, shape, there)
-            if failure and not self._is_cancelling:
+            await asyncio.to_thread(self._attempts.take, shape, folder)
+            if failure and not self._progress.is_cancelling:
                 self._trials.fail(shape, failure, with_stopped=True)
                 await asyncio.to_thread(self._trials.write_progress)
             self._end_shape(shape)
             return True
 
-    def _kept(self, shape: int) -> Path:
-        """Return the folder for the trials of a stopped attempt, which count if none follows."""
-        return self._context.artifacts / SHAPES / f"{shape}{KEPT}"
-
-    def _move(self, shape: int, folder: Path) -> None:
-        """Put the trials of a shape in a folder, if it has any, among those of the experiment.
-        Raises ConfigError, EnvironmentProblem."""
-        if is_experiment(folder):
-            # An earlier try to take it may have failed, on a full disk.
-            _replace(self._trials.folder_of(shape), folder)
-            self._trials.move(shape)
-        shutil.rmtree(self._kept(shape), ignore_errors=True)
-
     def _end_shape(self, shape: int) -> None:
         has_failed = self._count(shape)
         self._carry_out(self._machine.handle(ShapeEnded(shape, has_failed)))
-        self._note_change()
 
     def _count(self, shape: int) -> bool:
         """Count the trials of a shape that have ended; return whether one has failed."""
-        rows = self._trials.rows_of(shape)
-        for each in rows:
-            if each.number not in self._counted:
-                self._counted.add(each.number)
-                self._rows.append(_row(each))
-                self._failed += each.outcome.state == RunState.FAILED
-        return any(each.outcome.state == RunState.FAILED for each in rows)
+        return self._progress.count(self._trials.rows_of(shape))
 
     async def _take_earlier(self) -> None:
         """Take what this collector had before its container was started again, and begin. Raises
         ConfigError, EnvironmentProblem."""
         self._carry_out(self._machine.begin())
         await asyncio.to_thread(self._trials.add, self._context.artifacts)
-        for folder in sorted(self._context.artifacts.glob(f"{SHAPES}/*")):
-            # It ended while they were moved.
-            if folder.name.isdecimal() and is_experiment(folder):
-                await asyncio.to_thread(self._trials.move, int(folder.name))
+        await asyncio.to_thread(self._attempts.take_begun)
         for shape in range(1, len(self._shapes) + 1):
             if self._trials.has_all(shape):
                 self._end_shape(shape)
             else:
                 self._count(shape)
-        self._earlier = len(self._counted)
+        self._progress.end_earlier()
         if self._cancelled.exists():
-            self._is_cancelling = True
+            self._progress.is_cancelling = True
             self._carry_out(self._machine.handle(Cancelled(self._cancelled.read_text())))
 
     # --- what the cluster says -------------------------------------------------------------------
 
     async def _follow_jobs(self) -> None:
         said = ""
-        while not self._is_settled:
+        while not self._progress.is_settled:
             try:
                 await self._look()
                 said = ""
@@ -292,7 +244,7 @@ class Collector:
                 if str(error) != said:
                     said = str(error)
                     log.warning("%s", said)
-            if self._state.is_final:
+            if self._progress.state.is_final:
                 await self._let_nothing_follow()
                 await self._finish()
                 return
@@ -301,10 +253,10 @@ class Collector:
     async def _look(self) -> None:
         """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
         await self._look_at_time()
-        await self._set_shares()
+        await self._shares.tell()
         pods = await asyncio.to_thread(self._cluster.pods)
         seen = [await self._see(job.name, pods) for job in self._jobs]
-        released = [name for name, share in self._shares.items() if share]
+        released, progress = self._shares.released, self._progress
         async with self._lock:
             found = self._troubles.look(pods, released, now_s=time.monotonic())
             shapes = {job.name: job.shapes for job in self._jobs}
@@ -316,11 +268,12 @@ class Collector:
             events += seen
             events += [JobHopeless(*each) for each in found.hopeless.items()]
             ended = {pod for pod, *_ in found.failed}
-            self._running = {n: pod for n, pod in self._running.items() if pod not in ended}
-            failed = self._failed
+            running = progress.running.items()
+            progress.running = {n: pod for n, pod in running if pod not in ended}
+            failed = progress.failed
             for event in events:
                 self._carry_out(self._machine.handle(event))
-            if self._failed > failed:
+            if progress.failed > failed:
                 await asyncio.to_thread(self._trials.write_progress)
 
     async def _look_at_time(self) -> None:
@@ -343,118 +296,63 @@ class Collector:
     async def _let_nothing_follow(self) -> None:
         """Set what the cluster has not taken: after the last look, a Job may still make pods."""
         try:
-            await self._set_shares()
+            await self._shares.tell()
         except EnvironmentProblem as error:
             log.warning("%s", error)
-
-    async def _set_shares(self) -> None:
-        """Tell the cluster each parallelism that it does not have. Raises EnvironmentProblem."""
-        for name in sorted(self._unset):
-            # What comes while the cluster is told is told it the next time.
-            self._unset.discard(name)
-            is_told = False
-            try:
-                is_told = await asyncio.to_thread(
-                    self._cluster.set_parallelism, name, self._shares[name]
-                )
-            finally:
-                if not is_told:
-                    self._unset.add(name)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for each in instructions:
             match each:
                 case SetParallelism(name, parallelism):
-                    self._shares[name] = parallelism
-                    self._unset.add(name)
+                    self._shares.set(name, parallelism)
                 case FailShape(shape, reason):
                     log.warning("shape %d failed: %s", shape, reason)
-                    self._running.pop(shape, None)
+                    self._progress.running.pop(shape, None)
                     self._fail(shape, reason)
                     self._end_shape(shape)
                 case Finish(state, reason):
-                    self._state, self._reason = state, reason
-        self._note_change()
+                    self._progress.state, self._progress.reason = state, reason
+        self._progress.note_change()
 
     def _fail(self, shape: int, reason: str) -> None:
         """Keep the trials of a shape that have ended, and let the others fail."""
         try:
-            self._move(shape, self._kept(shape))
+            self._attempts.take(shape)
         except AiperfError as error:
             log.error("%s", error)
         self._trials.fail(shape, reason, with_stopped=True)
 
     async def _finish(self) -> None:
         """Write the files of the experiment, and upload them."""
+        progress = self._progress
         try:
-            for folder in sorted(self._context.artifacts.glob(f"{SHAPES}/*{KEPT}")):
-                shape = int(folder.name.removesuffix(KEPT))
-                await asyncio.to_thread(self._move, shape, folder)
+            for shape in self._attempts.kept:
+                await asyncio.to_thread(self._attempts.take, shape)
                 self._count(shape)
             write = self._trials.write
             self._summary = await asyncio.to_thread(write, self._context.run_id)
-            self._uploaded_to = await asyncio.to_thread(self._trials.upload, os.environ)
+            progress.has_summary = self._summary is not None
+            progress.uploaded_to = await asyncio.to_thread(self._trials.upload, os.environ)
         except AiperfError as error:
             log.error("%s", error)
-            self._artifact_error = str(error)
-        self._is_settled = True
-        self._note_change()
-
-    def _note_change(self) -> None:
-        self._number += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+            progress.artifact_error = str(error)
+        progress.is_settled = True
+        progress.note_change()
 
     # --- what the API asks for -------------------------------------------------------------------
 
     def status(self) -> Status:
         """Return how far the experiment is."""
-        ended, is_final = len(self._counted), self._state.is_final
-        here = ended - self._earlier
-        passed_s = time.monotonic() - self._started_mono_s
-        is_writing = is_final and not self._is_settled
-        at_work = count(len(self._running), "pod")
-        message = f"{ended:,} of {self._total:,} trials have ended, {at_work} at work"
-        return Status(
-            number=self._number,
-            state=(RunState.PROCESSING if is_writing else self._state).value,
-            reason=self._reason,
-            phase="",
-            is_cancelling=self._is_cancelling,
-            elapsed_s=passed_s,
-            phase_elapsed_s=passed_s,
-            workers=len(self._running),
-            workers_lost=0,
-            record_processors=0,
-            message="" if is_final else message,
-            results_ready=self._is_settled and self._summary is not None,
-            artifact_error=self._artifact_error,
-            verdict=None,
-            uploaded_to=self._uploaded_to,
-            is_settled=self._is_settled,
-            exit_code=ExitCode.BENCHMARK_FAILED if self._state is RunState.FAILED else None,
-            experiment=ExperimentStatus(
-                number=0,
-                parameters={},
-                repetition=1,
-                attempt=1,
-                total=self._total,
-                ended=ended,
-                failed=self._failed,
-                left_s=(self._total - ended) * passed_s / here if here else None,
-                rows=tuple(self._rows),
-            ),
-        )
+        return self._progress.status(time.monotonic())
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
         """Wait until the status has another number than `after`, at most so long."""
-        if self._number == after:
-            await is_set_within(self._changed, timeout_s)
+        await self._progress.wait_change(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
         """Let no index begin, and end those that run; they send the trials that have ended."""
-        if not self._is_cancelling and not self._state.is_final:
-            self._is_cancelling = True
+        if not self._progress.is_cancelling and not self._progress.state.is_final:
+            self._progress.is_cancelling = True
             try:
                 write_file(self._cancelled, reason.encode)
             except EnvironmentProblem as error:
@@ -480,27 +378,3 @@ class Collector:
         """Return the content of manifest.json, once it is written."""
         path = self._context.artifacts / MANIFEST
         return json.loads(path.read_bytes()) if path.exists() else None
-
-
-def _replace(place: Path, folder: Path) -> None:
-    """Move a folder to a place, whatever is there. Raises EnvironmentProblem."""
-    try:
-        if place.exists():
-            shutil.rmtree(place)
-        folder.rename(place)
-    except OSError as error:
-        raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
-
-
-def _row(found: combinations.TrialRow) -> TrialRow:
-    outcome, measured = found.outcome, found.measured
-    return TrialRow(
-        number=outcome.trial.number,
-        parameters=outcome.trial.parameters,
-        repetition=outcome.trial.repetition,
-        attempt=1,
-        state=outcome.state,
-        reason=outcome.reason,
-        verdict=None if measured is None else measured.verdict,
-        text="" if measured is None else headline(measured),
-    )

@@ -1,0 +1,122 @@
+"""How far an experiment in Jobs is: counts the trials that have ended, and makes its status."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.core.experiments import combinations
+from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner.numbers import count
+from aiperf_svc.services.base import is_set_within
+
+SHOWN_ROWS = 20
+"""Number of ended trials in a status, the latest ones."""
+
+
+class FanOutProgress:
+    """What is shown of the experiment. Changes are numbered, so that a client can wait for the next
+    one."""
+
+    def __init__(self, *, total: int, started_mono_s: float) -> None:
+        """`total` is the number of trials."""
+        self._total, self._started_mono_s = total, started_mono_s
+        self.state, self.reason = RunState.PROFILING, ""
+        self.is_cancelling = False
+        self.running: dict[int, str] = {}
+        """Pod of each shape that is measured."""
+        self.failed = 0
+        """Number of trials that have failed."""
+        self.artifact_error = self.uploaded_to = ""
+        self.is_settled = False
+        """Whether the files of the experiment are written, or cannot be."""
+        self.has_summary = False
+        self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
+        self._counted: set[int] = set()
+        self._earlier = 0
+        """Number of trials that had ended before this process began."""
+        self._number = 0
+        self._changed = asyncio.Event()
+
+    def count(self, rows: Sequence[combinations.TrialRow]) -> bool:
+        """Count trials that have ended, each once; return whether one of them has failed."""
+        for each in rows:
+            if each.number not in self._counted:
+                self._counted.add(each.number)
+                self._rows.append(_row(each))
+                self.failed += _has_failed(each)
+        return any(map(_has_failed, rows))
+
+    def end_earlier(self) -> None:
+        """Take what was counted until now as measured before this process began."""
+        self._earlier = len(self._counted)
+
+    def note_change(self) -> None:
+        """Wake up who waits for a change."""
+        self._number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until the status has another number than `after`, at most so long."""
+        if self._number == after:
+            await is_set_within(self._changed, timeout_s)
+
+    def status(self, now_mono_s: float) -> Status:
+        """Return the status at a time."""
+        ended, is_final = len(self._counted), self.state.is_final
+        here = ended - self._earlier
+        passed_s = now_mono_s - self._started_mono_s
+        is_writing = is_final and not self.is_settled
+        at_work = count(len(self.running), "pod")
+        message = f"{ended:,} of {self._total:,} trials have ended, {at_work} at work"
+        return Status(
+            number=self._number,
+            state=(RunState.PROCESSING if is_writing else self.state).value,
+            reason=self.reason,
+            phase="",
+            is_cancelling=self.is_cancelling,
+            elapsed_s=passed_s,
+            phase_elapsed_s=passed_s,
+            workers=len(self.running),
+            workers_lost=0,
+            record_processors=0,
+            message="" if is_final else message,
+            results_ready=self.is_settled and self.has_summary,
+            artifact_error=self.artifact_error,
+            verdict=None,
+            uploaded_to=self.uploaded_to,
+            is_settled=self.is_settled,
+            exit_code=ExitCode.BENCHMARK_FAILED if self.state is RunState.FAILED else None,
+            experiment=ExperimentStatus(
+                number=0,
+                parameters={},
+                repetition=1,
+                attempt=1,
+                total=self._total,
+                ended=ended,
+                failed=self.failed,
+                left_s=(self._total - ended) * passed_s / here if here else None,
+                rows=tuple(self._rows),
+            ),
+        )
+
+
+def _has_failed(row: combinations.TrialRow) -> bool:
+    return row.outcome.state == RunState.FAILED
+
+
+def _row(found: combinations.TrialRow) -> TrialRow:
+    outcome, measured = found.outcome, found.measured
+    return TrialRow(
+        number=outcome.trial.number,
+        parameters=outcome.trial.parameters,
+        repetition=outcome.trial.repetition,
+        attempt=1,
+        state=outcome.state,
+        reason=outcome.reason,
+        verdict=None if measured is None else measured.verdict,
+        text="" if measured is None else headline(measured),
+    )

@@ -1,0 +1,101 @@
+"""Which of the trials that attempts of a shape have sent count."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.exports.experiment_file import NAME
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.shapes import index_shapes
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.fan_out.attempts import Attempts
+from aiperf_svc.runner.shape_trials import ShapeTrials
+
+DATA: dict[str, Any] = {
+    "endpoint": {"url": "http://target", "model": "m"},
+    "load": {"duration": "1s", "concurrency": 1},
+    "experiment": {
+        "product": {"deployment.target.memory": ["128Mi", "144Mi"]},
+        "repetitions": 2,
+        "fan_out": "jobs",
+    },
+    "deployment": {"target": {"kind": "mock"}},
+}
+CONFIG = parse_any(DATA, "")
+SHAPES = index_shapes(CONFIG)
+
+
+def sent(folder: Path, *, reason: str, shape: int = 1) -> Path:
+    """A folder with the trials of a shape, all of which failed for this reason."""
+    folder.mkdir(parents=True)
+    listed = [
+        {
+            "number": trial.number,
+            "repetition": trial.repetition,
+            "parameters": trial.parameters,
+            "state": "failed",
+            "reason": reason,
+            "folder": trial.folder,
+        }
+        for trial in SHAPES[shape - 1].trials
+    ]
+    written = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
+    (folder / NAME).write_text(json.dumps(written))
+    return folder
+
+
+@pytest.fixture
+def trials(tmp_path: Path) -> ShapeTrials:
+    return ShapeTrials(CONFIG, SHAPES, tmp_path / "artifacts")
+
+
+@pytest.fixture
+def attempts(trials: ShapeTrials) -> Attempts:
+    trials.folder_of(1)
+    return Attempts(trials)
+
+
+def reasons(trials: ShapeTrials, shape: int = 1) -> set[str]:
+    return {row.outcome.reason for row in trials.rows_of(shape)}
+
+
+def test_trials_of_a_stopped_attempt_count_if_no_other_leaves_any(
+    tmp_path: Path, trials: ShapeTrials, attempts: Attempts
+) -> None:
+    attempts.keep(1, sent(tmp_path / "first", reason="of the first"))
+    assert (reasons(trials), attempts.kept) == (set(), [1])
+    (tmp_path / "empty").mkdir()
+    attempts.keep(1, tmp_path / "empty")
+    attempts.take(1, tmp_path / "empty")
+    assert (reasons(trials), attempts.kept) == ({"of the first"}, [])
+
+
+def test_trials_of_an_attempt_count_in_the_place_of_those_that_were_kept(
+    tmp_path: Path, trials: ShapeTrials, attempts: Attempts
+) -> None:
+    for name in ("first", "second"):
+        attempts.keep(1, sent(tmp_path / name, reason=f"of the {name}"))
+    attempts.take(1, sent(tmp_path / "third", reason="of the third"))
+    assert (reasons(trials), attempts.kept) == ({"of the third"}, [])
+    attempts.take(1)
+    assert reasons(trials) == {"of the third"}
+
+
+def test_trials_that_were_being_taken_are_taken_again(
+    trials: ShapeTrials, attempts: Attempts
+) -> None:
+    sent(trials.folder / "shapes" / "2", reason="of the second shape", shape=2)
+    attempts.take_begun()
+    assert (reasons(trials), reasons(trials, 2)) == (set(), {"of the second shape"})
+
+
+def test_a_folder_that_cannot_be_moved_is_an_error_of_the_environment(
+    tmp_path: Path, trials: ShapeTrials, attempts: Attempts
+) -> None:
+    folder = sent(tmp_path / "first", reason="of the first")
+    (trials.folder / "shapes" / "1").rmdir()
+    (trials.folder / "shapes").rmdir()
+    with pytest.raises(EnvironmentProblem, match="No such file or directory"):
+        attempts.keep(1, folder)

@@ -1,0 +1,75 @@
+"""The cluster is told the parallelism of each Job until it has taken it."""
+
+from typing import cast
+
+import pytest
+
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.fan_out.job_shares import JobShares
+
+
+class PlayedJobs:
+    """A cluster that may be away, or may not have a Job yet."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.absent: set[str] = set()
+        self.told: list[tuple[str, int]] = []
+
+    def set_parallelism(self, name: str, parallelism: int) -> bool:
+        if self.is_away:
+            raise EnvironmentProblem("no response")
+        if name in self.absent:
+            return False
+        self.told.append((name, parallelism))
+        return True
+
+
+@pytest.fixture
+def jobs() -> PlayedJobs:
+    return PlayedJobs()
+
+
+@pytest.fixture
+def shares(jobs: PlayedJobs) -> JobShares:
+    return JobShares(cast("ClusterJobs", jobs))
+
+
+async def test_each_value_is_told_once(jobs: PlayedJobs, shares: JobShares) -> None:
+    shares.set("b", 1)
+    shares.set("a", 2)
+    shares.set("b", 3)
+    await shares.tell()
+    await shares.tell()
+    assert jobs.told == [("a", 2), ("b", 3)]
+
+
+async def test_a_job_that_is_not_there_yet_is_told_later(
+    jobs: PlayedJobs, shares: JobShares
+) -> None:
+    jobs.absent = {"a"}
+    shares.set("a", 2)
+    shares.set("b", 1)
+    await shares.tell()
+    jobs.absent = set()
+    await shares.tell()
+    assert jobs.told == [("b", 1), ("a", 2)]
+
+
+async def test_a_cluster_that_is_away_is_told_later(jobs: PlayedJobs, shares: JobShares) -> None:
+    jobs.is_away = True
+    shares.set("a", 2)
+    with pytest.raises(EnvironmentProblem):
+        await shares.tell()
+    jobs.is_away = False
+    await shares.tell()
+    assert jobs.told == [("a", 2)]
+
+
+def test_a_job_may_run_pods_while_its_share_is_not_zero(shares: JobShares) -> None:
+    shares.set("a", 2)
+    shares.set("b", 0)
+    assert shares.released == ["a"]
+    shares.set("a", 0)
+    assert shares.released == []
