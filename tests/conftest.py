@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mock_forks import MockFork
 from preloaded import server_processes
+
+from aiperf_svc.mock_server import running
 
 HERE = Path(__file__).parent
 WHOLE_RUNS = HERE / "e2e"
@@ -39,6 +42,7 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    running.start = MockFork
 
 
 @pytest.hookimpl(hookwrapper=True)

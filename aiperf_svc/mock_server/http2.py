@@ -13,8 +13,6 @@ from collections import deque
 from functools import lru_cache
 from typing import Any
 
-import hpack
-
 from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -105,7 +103,11 @@ class Http2Session:
     """The two directions of one connection, without I/O."""
 
     def __init__(self) -> None:
+        # Here: its import takes a third of the start of a server, of which few speak HTTP/2.
+        import hpack
+
         self._decoder = hpack.Decoder()
+        self._not_decoded = hpack.HPACKError
         settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _LARGEST_WINDOW)
         self._out = bytearray(
             frame(_SETTINGS, 0, 0, settings) + _window_update(_LARGEST_WINDOW - _DEFAULT_WINDOW)
@@ -219,7 +221,7 @@ class Http2Session:
         self._block_of = None
         try:
             fields: list[tuple[Any, Any]] = list(self._decoder.decode(self._block, raw=True))
-        except hpack.HPACKError as error:
+        except self._not_decoded as error:
             raise Http2Error(str(error)) from error
         if stream not in self._requests:  # else these are trailers
             self._requests[stream] = _Request([(bytes(n), bytes(v)) for n, v in fields])

@@ -8,7 +8,7 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,25 @@ from aiperf_svc.mock_server.processes import MockServerError
 
 _ROOT = Path(__file__).parents[2]
 _STOP_TIMEOUT_S = 10.0
+
+
+def execute(arguments: Sequence[str], owner_fd: int) -> "subprocess.Popen[bytes]":
+    """Start a mock server that ends when the pipe of `owner_fd` does."""
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    program = (sys.executable, "-m", "aiperf_svc.mock_server")
+    return subprocess.Popen(
+        [*program, *arguments, f"--owner-fd={owner_fd}"],
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=(owner_fd,),
+        # Ctrl-C is for the owner, who may still want responses; the pipe tells the end.
+        process_group=0,
+    )
+
+
+start = execute
+"""How `running` starts a server."""
 
 
 class RunningMockServer:
@@ -92,18 +111,8 @@ def running(config: MockServerConfig) -> Iterator[RunningMockServer]:
     own message goes to stderr.
     """
     owner_read, owner_write = os.pipe()
-    wanted = dataclasses.replace(config, json=True, owner_fd=owner_read)
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "aiperf_svc.mock_server", *args_from_config(wanted)],
-            env=os.environ | {"PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            pass_fds=(owner_read,),
-            # Ctrl-C is for the owner, who may still want responses; the pipe tells the end.
-            process_group=0,
-        )
+        process = start(args_from_config(dataclasses.replace(config, json=True)), owner_read)
     except BaseException:
         os.close(owner_write)
         raise
