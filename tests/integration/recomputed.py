@@ -50,8 +50,14 @@ def profiling_rows(folder: Path) -> list[Row]:
 
 
 def values_of(row: Row) -> Values:
-    """Every metric of one request that its times and tokens define."""
+    """Every metric of one request that its times and tokens define; computed once for a row."""
+    if "values" not in row:
+        row["values"] = _values_of(row)
+    values: Values = row["values"]
+    return values
 
+
+def _values_of(row: Row) -> Values:
     def ms(begin: str, end: str) -> float | None:
         return (row[end] - row[begin]) / 1e6 if row[begin] and row[end] else None
 
@@ -177,13 +183,17 @@ def described(ordered: Any, bounds: list[float], *, is_ours: bool) -> dict[str, 
         }  # fmt: skip
     if len(ordered):
         stats["min"] = float(ordered[0])
+    shares: dict[str, float] = {}
     for name, percent in QUANTILES.items():
         is_thin = round(total * min(percent, 100 - percent) / 100, 9) < 1
         if is_thin and is_ours:
             continue
         place = (total - 1) * percent / 100
         if math.isfinite(everything[math.ceil(round(place, 9))]):
-            stats[name] = float(np.percentile(ordered, place / max(1, len(ordered) - 1) * 100))
+            shares[name] = place / max(1, len(ordered) - 1) * 100
+    if shares:
+        found = np.percentile(ordered, [*shares.values()]).tolist()
+        stats |= zip(shares, found, strict=True)
     return stats
 
 
