@@ -147,8 +147,7 @@ class LoadGenerator:
         self.granted = self.completed = self.errored = self.cancelled = self.abandoned = 0
         self.turns_completed = 0
         self._longest_pause_ns = 0
-        self.unsent = self.revoked = self.capped = 0
-        self.max_in_flight = 0
+        self.unsent = self.revoked = self.capped = self.connecting = 0
         self._sent_before = self._retries_before = 0
         self._steps_before_ns = self._ended_near_steps_before = self._held_back_before_ns = 0
 
@@ -254,7 +253,6 @@ class LoadGenerator:
             revoked=self.revoked,
             requests_sent=client.requests_sent - self._sent_before,
             in_flight=client.in_flight,
-            max_in_flight=self.max_in_flight,
             capped=self.capped,
             last_seq=last_seq,
             records_dropped=records_dropped,
@@ -263,6 +261,7 @@ class LoadGenerator:
             retries=client.retries - self._retries_before,
             held_back_ns=client.held_back_ns - self._held_back_before_ns,
             longest_pause_ns=self._longest_pause_ns,
+            connecting=self.connecting,
         )
 
     # --- from the client -------------------------------------------------------------------------
@@ -400,9 +399,7 @@ class LoadGenerator:
             now = time_ns()
 
     def _begin(self, entry: Entry, index: int, due: int, flags: int) -> None:
-        self._active = active = self._active + 1
-        if active > self.max_in_flight:
-            self.max_in_flight = active
+        self._active += 1
         if entry.turns > 1:
             turns = min(self._turns.get(index, entry.turns), entry.turns)
             self._send_turn(Session(index, entry, turns, flags, due), due)
@@ -467,6 +464,7 @@ class LoadGenerator:
         self._active -= len(unwritten)
         if self._is_open_loop:
             unsent += len(unwritten)
+            self.connecting += len(unwritten)
         else:
             # Those of conversations that have sent a turn are cut by the stop.
             begun = sum(request.turn > 0 for request in unwritten)

@@ -143,7 +143,6 @@ class WorkerStub(Stub):
             revoked=self.revoked,
             requests_sent=self.completed,
             in_flight=min(self.users, self.granted - self.completed - self.revoked),
-            max_in_flight=self.users,
             last_seq=self.completed,
         )
 

@@ -183,6 +183,21 @@ async def test_a_few_failures_within_the_budget_are_no_reason(tmp_path: Path) ->
     assert [o["reason"] for o in summary["aiperf_svc"]["slo"]] == [""]
 
 
+async def test_a_server_that_does_not_end_a_handshake_is_named_and_not_the_client(
+    tmp_path: Path,
+) -> None:
+    async with serving(stream_at_once) as server:
+        # A server of plain HTTP waits for the end of a ClientHello that it takes for a request.
+        settings = config(server.url.replace("http", "https"), request_rate=50, duration="1s")
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    found = findings(summary)
+    assert summary["unsent_request_count"]["avg"] > 0
+    assert "still waited for a connection at the stop" in found["successes"]["text"]
+    assert {"unsent", "rate"}.isdisjoint(found)
+    assert "workers" not in advice(summary)
+
+
 async def test_a_stream_that_came_in_one_read_is_said(tmp_path: Path) -> None:
     async with serving(stream_at_once) as server:
         settings = config(server.url, concurrency=4, requests=40)

@@ -42,6 +42,8 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     abandoned: int = 0
     unsent: int = 0
+    connecting: int = 0
+    """Those of them whose connections were being made at the stop."""
     lost: int = 0
     requests_sent: int = 0
     records: int = 0
@@ -53,7 +55,7 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
 
 COUNTED = (
     *("granted", "revoked", "completed", "errored", "cancelled", "abandoned", "unsent"),
-    "retries",
+    *("connecting", "retries"),
 )
 """Counts that are added up from the workers' own reports."""
 

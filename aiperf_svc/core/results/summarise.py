@@ -29,6 +29,7 @@ from aiperf_svc.core.stats.load_window import LoadWindow, load_window
 from aiperf_svc.core.stats.timeline import timeline
 from aiperf_svc.core.stats.totals import Totals, add_up
 from aiperf_svc.core.verdict import inputs as ev
+from aiperf_svc.core.verdict.cause_checks import is_busy
 from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.judge import judge
@@ -170,6 +171,9 @@ def _evidence(
     lag = metrics.get("receive_lag")
     arrivals = _arrivals(accounts, context, window)
     counts = [worker.account.counts for worker in context.workers]
+    workers = tuple(h for h in context.health if h.service is Service.WORKER)
+    # A client without time for its handshakes waits for itself.
+    connecting = 0 if is_busy(workers) else accounts.connecting
     return Evidence(
         is_open_loop=load.is_open_loop,
         concurrency=load.concurrency,
@@ -182,6 +186,8 @@ def _evidence(
         abandoned=totals.abandoned,
         timed_out=totals.timed_out,
         unsent=accounts.unsent,
+        connecting=connecting,
+        connect_ms=ev.connect_ms(rows),
         no_resources=totals.no_resources,
         capped=totals.capped,
         retries=accounts.retries,
@@ -203,13 +209,15 @@ def _evidence(
         receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
         held_ratio=use.ratio if use else None,
         prefill_concurrency=load.prefill_concurrency,
-        rate_ratio=ev.client_share(totals, accounts.unsent) if load.is_open_loop else None,
+        rate_ratio=ev.client_share(totals, accounts.unsent, connecting=connecting)
+        if load.is_open_loop
+        else None,
         arrivals_ratio=arrivals[0] if arrivals else None,
         arrivals_tolerance=arrivals[1] if arrivals else 0.0,
         single_reads=single_reads(rows),
         gap_bounds=gap_bounds(rows, chunk_gaps),
         clock_uncertainty_ms=ev.clock_uncertainty_ms(clocks),
-        workers=tuple(h for h in context.health if h.service is Service.WORKER),
+        workers=workers,
         lost_services=context.lost_services,
         violations=accounts.violations,
         failure=context.failure,

@@ -3,7 +3,7 @@ without an effect is a warning, so these checks report at most *degraded*. The e
 requests that the client had no resources to send, and runs in which most responses have no
 content."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
@@ -98,12 +98,20 @@ def _retries(e: Evidence) -> Reason:
     )
 
 
-def _watched(e: Evidence) -> list[Health]:
-    return [health for health in e.workers if health.samples >= MIN_HEALTH_SAMPLES]
+def is_busy(workers: Sequence[Health]) -> bool:
+    """Return whether a worker had more to do than it had time for."""
+    return any(
+        health.busy_share > BUSY_SAMPLES_SHARE or health.loop_lag_p50_ms > LOOP_LAG_MS
+        for health in _watched(workers)
+    )
+
+
+def _watched(workers: Sequence[Health]) -> list[Health]:
+    return [health for health in workers if health.samples >= MIN_HEALTH_SAMPLES]
 
 
 def _cpu(e: Evidence) -> Reason | None:
-    worst = max(_watched(e), key=lambda health: health.busy_share, default=None)
+    worst = max(_watched(e.workers), key=lambda health: health.busy_share, default=None)
     if worst is None:
         return None
     return graded(
@@ -117,7 +125,7 @@ def _cpu(e: Evidence) -> Reason | None:
 
 
 def _throttling(e: Evidence) -> Reason | None:
-    worst = max(_watched(e), key=lambda health: health.throttled_share, default=None)
+    worst = max(_watched(e.workers), key=lambda health: health.throttled_share, default=None)
     if worst is None:
         return None
     return graded(
@@ -130,7 +138,7 @@ def _throttling(e: Evidence) -> Reason | None:
 
 
 def _stolen(e: Evidence) -> Reason | None:
-    worst = max(_watched(e), key=lambda health: health.stolen_share, default=None)
+    worst = max(_watched(e.workers), key=lambda health: health.stolen_share, default=None)
     if worst is None:
         return None
     return graded(
@@ -143,7 +151,7 @@ def _stolen(e: Evidence) -> Reason | None:
 
 
 def _event_loop(e: Evidence) -> Reason | None:
-    worst = max(_watched(e), key=lambda health: health.loop_lag_p50_ms, default=None)
+    worst = max(_watched(e.workers), key=lambda health: health.loop_lag_p50_ms, default=None)
     if worst is None:
         return None
     return graded(

@@ -17,6 +17,10 @@ LATENCY_SHIFT = (0.05, 0.20)
 """Limits of how far the client may have moved a percentile: 5% is what a reader takes for noise,
 20% changes which of two servers wins."""
 UNSENT_SHARE = (0.01, 0.05)
+FASTER_CONNECTIONS = (
+    "keep connections open (endpoint.connections: keep-alive), open them in a warmup or share them "
+    "(HTTP/2); look at the network, at the server's backlog and at its TLS"
+)
 RECORDS_LOST_SHARE = (0.0, 0.01)
 """Limits of lost records. Any loss is worth a warning; over 1%, p99 may be among the lost."""
 HELD_BACK_SHARE = (0.0, 0.01)
@@ -60,7 +64,9 @@ def _successes(e: Evidence) -> Reason:
         remedy = "a lower share of clients that leave (load.cancellation.rate), or a longer delay"
     elif not e.requests:
         text = f"none of the {due:,} requests that were due was sent"
-        remedy = MORE_WORKERS
+        remedy = FASTER_CONNECTIONS if e.connecting else MORE_WORKERS
+        if e.connecting:
+            text += f"; {e.connecting:,} still waited for a connection at the stop"
     elif not e.errored:
         remedy = (
             "the server took requests and did not respond in time: look at its log and its load, "
@@ -195,12 +201,27 @@ def _arrivals(e: Evidence) -> Reason | None:
 def _unsent(e: Evidence) -> Reason | None:
     if not e.is_open_loop:
         return None
+    late = e.unsent - e.connecting
     return graded(
         "unsent",
-        e.share(e.unsent),
+        e.share(late),
         UNSENT_SHARE,
-        text=f"{e.unsent:,} requests were due and not sent before the stop",
+        text=f"{late:,} requests were due and not sent before the stop",
         remedy=MORE_WORKERS,
+    )
+
+
+def _connecting(e: Evidence) -> Reason | None:
+    if not e.is_open_loop:
+        return None
+    took = f"a connection takes {e.connect_ms:,.3g} ms to open (median)"
+    return graded(
+        "connecting",
+        e.share(e.connecting),
+        UNSENT_SHARE[0],
+        text=f"{e.connecting:,} requests were not sent, since they still waited for a connection "
+        f"at the stop: {took if e.connect_ms else 'none was opened'}",
+        remedy=FASTER_CONNECTIONS,
     )
 
 
@@ -292,6 +313,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _rate,
     _arrivals,
     _unsent,
+    _connecting,
     _stamp_uncertainty,
     _schedule_lag,
     _errors,

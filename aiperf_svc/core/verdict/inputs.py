@@ -91,6 +91,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Requests whose clients left, as the load asks for."""
     timed_out: int = 0
     unsent: int = 0
+    connecting: int = 0
+    """Those of them whose connections the target had not accepted yet at the stop, though the
+    client had asked for them in time."""
+    connect_ms: float = 0.0
+    """Median time to open a connection, of the requests that waited for one."""
     no_resources: int = 0
     capped: int = 0
     retries: int = 0
@@ -206,10 +211,22 @@ def turns_share(totals: Totals, *, rate: float, begin_ns: int, stop_ns: int) -> 
     return totals.written / asked_for if asked_for else 1.0
 
 
-def client_share(totals: Totals, unsent: int) -> float | None:
+def client_share(totals: Totals, unsent: int, *, connecting: int) -> float | None:
     """Return `achieved_share` with the requests that the client tried to send and the target did
-    not accept counted as written."""
-    return _share_of_due(totals, unsent, totals.written + totals.unreachable)
+    not accept, at all or until the stop, counted as written."""
+    return _share_of_due(totals, unsent, totals.written + totals.unreachable + connecting)
+
+
+def connect_ms(rows: PhaseRows) -> float:
+    """Return the median time to open a connection, of the requests that waited for one; 0 if none
+    did."""
+
+    def opening(chunk: Columns) -> Floats:
+        values = f.connecting(chunk)
+        values[values == 0] = np.nan
+        return values
+
+    return quantile(np.sort(rows.collect(opening, Population.SENT)), 0.50) or 0.0
 
 
 def _share_of_due(totals: Totals, unsent: int, count: int) -> float | None:

@@ -38,7 +38,6 @@ class WorkerCounts(Value, frozen=True):
     requests_sent: int = 0
     """Requests written to a socket; a request that is sent again counts twice."""
     in_flight: int = 0
-    max_in_flight: int = 0
     capped: int = 0
     """Requests that waited for the concurrency cap or a connection."""
     last_seq: int = 0
@@ -62,6 +61,8 @@ class WorkerCounts(Value, frozen=True):
     """Completed requests after which their conversations went on."""
     longest_pause_ns: int = 0
     """Longest think time that a conversation waited for, or still waits for."""
+    connecting: int = 0
+    """Those of `unsent` whose connections were being made at the stop."""
 
 
 class ClockEstimate(Value, frozen=True):

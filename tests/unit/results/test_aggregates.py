@@ -8,6 +8,7 @@ import fake_run
 import numpy as np
 import pytest
 from fake_run import MS, START_NS
+from msgspec.structs import replace
 
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
@@ -16,11 +17,13 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
+from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.core.verdict.stream_checks import GAP_SHIFT
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.services import Service
 
 
 def results(rows: Rows, **fields: Any) -> Summary:
@@ -398,6 +401,38 @@ def test_an_open_loop_is_judged_by_how_late_it_sent(late_ms: float, label: str) 
     found = results(rows, config=config, profiling=times, unsent=unsent)
     assert found.verdict.label == label
     assert found.scalars["rate_achievement"] == pytest.approx(len(rows) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("cpu_share", "label", "checks"),
+    [(0.0, "degraded", {"connecting", "censored"}), (1.0, "invalid: client-bound", {"rate"})],
+)
+def test_slow_connects_are_not_the_clients_fault_unless_it_is_busy(
+    cpu_share: float, label: str, checks: set[str]
+) -> None:
+    rows, times = _open_loop(100, 5, late_ms=400.0)
+    rows["connect_ns"] = 400 * MS
+    (run,) = fake_run.accounts_of(rows, unsent=40)
+    counts = replace(run.account.counts, connecting=40)
+    health = Health(
+        id="worker-0", service=Service.WORKER, samples=5, cpu_mean=cpu_share, busy_share=cpu_share,
+        loop_lag_p50_ms=1.0, loop_lag_max_ms=2.0, throttled_share=0.0, stolen_share=0.0,
+        fd_share=0.1, rss_max_bytes=2**27,
+    )  # fmt: skip
+    found = results(
+        rows,
+        config=fake_run.config(request_rate=100, duration="5s", arrival={"pattern": "constant"}),
+        profiling=times,
+        workers=(replace(run, account=replace(run.account, counts=counts)),),
+        health=(health,),
+    )
+    assert found.verdict.label == label
+    named = {reason.check: reason for reason in found.verdict.reasons}
+    assert checks <= named.keys()
+    if "connecting" in named:
+        assert "40 requests" in named["connecting"].text
+        assert "400 ms to open" in named["connecting"].text
+        assert "more workers" not in " ".join(reason.remedy for reason in named.values())
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])

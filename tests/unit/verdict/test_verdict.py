@@ -86,6 +86,11 @@ def test_an_honest_run_is_valid_and_lists_what_was_looked_at(evidence: Evidence)
             "none of the 40 requests that were due was sent",
             "workers",
         ),
+        (
+            {"requests": 0, "unsent": 40, "connecting": 40},
+            "none of the 40 requests that were due was sent; 40 still waited for a connection",
+            "keep-alive",
+        ),
         ({"requests": 50, "errored": 50}, "0 of 50 requests succeeded", "errors"),
     ],
 )
@@ -123,6 +128,9 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("unsent", OPEN, {"unsent": 90}, "valid"),
         ("unsent", OPEN, {"unsent": 200}, "degraded"),
         ("unsent", OPEN, {"unsent": 900}, "invalid"),
+        ("unsent", OPEN, {"unsent": 900, "connecting": 850}, "valid"),
+        ("connecting", OPEN, {"unsent": 900, "connecting": 90}, "valid"),
+        ("connecting", OPEN, {"unsent": 900, "connecting": 900}, "degraded"),
         ("stamp_uncertainty", CLOSED, {"bounds": (replace(BOUND, lowest_ms=96.0),)}, "valid"),
         ("stamp_uncertainty", CLOSED, {"bounds": (replace(BOUND, lowest_ms=90.0),)}, "degraded"),
         ("stamp_uncertainty", CLOSED, {"bounds": (replace(BOUND, lowest_ms=70.0),)}, "invalid"),
