@@ -102,6 +102,10 @@ class Preloaded:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
 
 def finished(
     words: Sequence[str], *, cwd: Path, env: Mapping[str, str] = os.environ, timeout: float = 90

@@ -55,7 +55,7 @@ def run_client(
     folder: Path,
     longest_s: float,
     prepare: Callable[[], None] | None = None,
-    during: Callable[["subprocess.Popen[bytes]"], None] | None = None,
+    during: Callable[["subprocess.Popen[str]"], None] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ClientRun:
     """Measure the mock server at `url` and read the artifacts from `folder`, which must be empty.
@@ -76,6 +76,8 @@ def run_client(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         preexec_fn=prepare,
+        text=True,
+        errors="replace",
     )
     try:
         if during is not None:
@@ -87,8 +89,7 @@ def run_client(
             process.wait()
     path = next(folder.glob("*/records.parquet"), None)
     if path is None:
-        words = errors.decode(errors="replace").strip()[-2_000:]
-        raise RunFailedError(f"exit code {process.returncode}: {words}")
+        raise RunFailedError(f"exit code {process.returncode}: {errors.strip()[-2_000:]}")
     return _read(path, process.returncode)
 
 

@@ -24,7 +24,7 @@ _LEAVING_S = 5
 _BUSY_S = 20
 """CPU seconds after which the kernel ends a busy neighbour that nobody has ended."""
 
-Client = subprocess.Popen[bytes]
+Client = subprocess.Popen[str]
 
 _STEP_FILE = "step_at"
 """When the clocks are set, in nanoseconds of the machine's clock; 0: not yet."""
