@@ -55,8 +55,12 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The parsed arguments. Raises ConfigError with every argument that is not known."""
+        """The parsed arguments, and as `typed` the name of each flag as it was typed, by its
+        destination. Raises ConfigError with every argument that is not known."""
         args, unknown = self.parse_known_args(_with_negative_values(arguments))
+        called = {name: action.dest for action in self._actions for name in action.option_strings}
+        typed = (argument.partition("=")[0] for argument in arguments)
+        args.typed = {called[name]: name for name in typed if name in called}
         unknown = [*_without_needless(unknown)]
         if unknown:
             names = [name for action in self._actions for name in action.option_strings]

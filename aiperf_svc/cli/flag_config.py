@@ -70,12 +70,13 @@ def read_draft(
         put(draft.data, key, value)
     for flag in flags:
         given = getattr(args, flag.destination)
+        name = args.typed.get(flag.destination, flag.name)
         if path is None or given is not None:
-            draft.names[flag.key] = flag.name
+            draft.names[flag.key] = name
         if given is None:
             continue
         try:
-            _take(draft.data, flag, given, draft.given)
+            _take(draft.data, flag, given, draft.given, name=name)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
             if flag.key.startswith("load."):
@@ -105,7 +106,11 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
     kind, *settings = args.workload
     common = [flag for flag in flags if flag.key.partition(".")[0] in WorkloadConfig.model_fields]
     foreign = [flag for flag in flags if flag not in common]
-    given = [flag.name for flag in foreign if getattr(args, flag.destination) is not None]
+    given = [
+        args.typed.get(flag.destination, flag.name)
+        for flag in foreign
+        if getattr(args, flag.destination) is not None
+    ]
     if given:
         raise ConfigError(f"{', '.join(given)}: about an inference server; --workload has none")
     preset: dict[str, object] = {"workload.kind": kind}
@@ -135,9 +140,11 @@ def read_draft_of_run(
     return read_draft(args, flags=flags)
 
 
-def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str]) -> None:
+def _take(
+    data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str], *, name: str
+) -> None:
     """Set the key of a flag, or vary it if the flag has a list. `earlier` are the keys that flags
-    have set. Raises ValueError."""
+    have set, and `name` is what this one was typed as. Raises ValueError."""
     is_list = flag.takes_list and "," in given
     value: Any = given
     if is_list:
@@ -147,7 +154,7 @@ def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str])
     for key in _varied_by(flag, value):
         if key in earlier:
             raise ValueError(f"{key} is also given by {earlier[key]}; leave out one of them")
-    earlier[flag.key] = flag.name
+    earlier[flag.key] = name
     if is_list:
         sweeps.vary(data, {flag.key: value})
     elif flag.key == SWEEPS:

@@ -44,7 +44,7 @@ def shell(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]"
         (
             ("profile", "-u", "h", "-m", "m", "--concurrency", "1", "-H", "Authorization: x"),
             2,
-            "--header (endpoint.headers.Authorization): would be kept in clear",
+            "-H (endpoint.headers.Authorization): would be kept in clear",
         ),
         (("bench", "--isl", "0"), 2, "error: --isl: '0': expected a number above 0"),
         (("bench", "--url", "h"), 2, "error: --url is not a flag"),
@@ -73,19 +73,19 @@ def shell(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]"
             "did you mean --concurrency?\n  see aiperf-svc profile --help",
         ),
         (("mock-server", "--ttft", "-5ms"), 2, "error: --ttft: '-5ms' is not a duration"),
-        (("bench", "--duration", "-5s"), 2, "error: --benchmark-duration: '-5s': expected"),
+        (("bench", "--duration", "-5s"), 2, "error: --duration: '-5s': expected"),
         (("bench", "--duration", "0"), 2, "'0': expected a duration above zero"),
         (("bench", "--artifact-dir", ""), 2, "error: --artifact-dir: '': expected some text"),
         (("bench", "--workers-min", "5", "--workers-max", "2"), 2, "--workers-max 2 is below --w"),
         (
             ("bench", "--ramp-duration", "10s", "--duration", "5s"),
             2,
-            "error: --ramp-duration 10s is longer than --benchmark-duration 5s\n",
+            "error: --ramp-duration 10s is longer than --duration 5s\n",
         ),
         (
             ("profile", "-u", "h:0", "-m", "m", "--concurrency", "1"),
             2,
-            "error: --url: 'http://h:0': expected a port from 1 to 65,535\n",
+            "error: -u: 'http://h:0': expected a port from 1 to 65,535\n",
         ),
         (
             ("profile", "-u", "h", "-m", "m"),
