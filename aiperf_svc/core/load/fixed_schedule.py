@@ -4,6 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.load import Load
+from aiperf_svc.domain.errors import DatasetError
+
+LONGEST_S = 4e9
+"""Latest time at which a row is due: nanoseconds of it, and of dates with it, have 64 bits."""
 
 Times = NDArray[np.int64]
 
@@ -37,10 +41,17 @@ class FixedSchedule:
 
 
 def due_times(times_s: NDArray[np.float64], load: Load) -> Times:
-    """Return when rows with these times of a trace are due, from the start of the load."""
+    """Return when rows with these times of a trace are due, from the start of the load. Raises
+    DatasetError for times that no clock reaches."""
     zero_s = 0.0
     if load.fixed_schedule_start_offset is not None:
         zero_s = load.fixed_schedule_start_offset / 1e9
     elif load.fixed_schedule_auto_offset is not False and len(times_s):
         zero_s = float(times_s[0])
-    return np.rint((times_s - zero_s) * (1e9 / load.replay_speedup)).astype(np.int64)
+    due_s = (times_s - zero_s) / load.replay_speedup
+    if len(due_s) and due_s.max() > LONGEST_S:
+        raise DatasetError(
+            f"a row of the trace is due {due_s.max():.3g} s after the start, which is over "
+            f"{LONGEST_S:.0e} s; expected times in the unit of the trace's format"
+        )
+    return np.rint(due_s * 1e9).astype(np.int64)

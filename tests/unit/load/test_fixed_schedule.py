@@ -5,6 +5,7 @@ import pytest
 
 from aiperf_svc.config.load import Load
 from aiperf_svc.core.load.fixed_schedule import FixedSchedule, due_times
+from aiperf_svc.domain.errors import DatasetError
 
 MS = 10**6
 
@@ -48,3 +49,10 @@ def test_due_times_of_days_are_exact_to_a_microsecond() -> None:
     times_s = np.array([5.0, 86_400.000_001, 864_000.5])
     due_ns = due_times(times_s, Load(fixed_schedule=True))
     assert np.abs(due_ns - np.array([0, 86_395_000_001_000, 863_995_500_000_000])).max() < 1_000
+
+
+@pytest.mark.parametrize(("last_s", "speedup"), [(1e12, 1.0), (2e9, 0.25)])
+def test_times_that_no_clock_reaches_are_refused(last_s: float, speedup: float) -> None:
+    load = Load(fixed_schedule=True, replay_speedup=speedup)
+    with pytest.raises(DatasetError, match=r"is due .* s after the start, which is over 4e\+09 s"):
+        due_times(np.array([0.0, last_s]), load)
