@@ -296,7 +296,9 @@ _SCALARS = (
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("requested_rate", "Requested Rate", "requests/sec", "load.request_rate",
         source="config", is_ours=True),
-    _scalar("achieved_rate", "Achieved Rate", "requests/sec", "requested_rate x rate_achievement",
+    _scalar("achieved_rate", "Achieved Rate", "requests/sec",
+        "requested_rate x rate_achievement; of a load that ends by time x the arrivals that were "
+        "drawn / those that the rate makes expected",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
         "written / due x min(1, span of due times / span of starts); a request whose connection "

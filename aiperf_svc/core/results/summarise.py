@@ -301,5 +301,7 @@ def _achieved(
                 ev.turns_share(totals, rate=rate, stop_ns=window.stop_ns, begin_ns=window.begin_ns),
             )
         numbers["rate_achievement"] = share
-        numbers["achieved_rate"] = rate * share
+        # The arrivals of a random schedule are not exactly those of the rate that it is drawn from.
+        arrivals = _arrivals(accounts, context, window)
+        numbers["achieved_rate"] = rate * share * (arrivals[0] if arrivals else 1.0)
     return numbers

@@ -435,6 +435,16 @@ def test_slow_connects_are_not_the_clients_fault_unless_it_is_busy(
         assert "more workers" not in " ".join(reason.remedy for reason in named.values())
 
 
+def test_the_achieved_rate_is_that_of_the_arrivals_that_were_drawn() -> None:
+    rows, times = _open_loop(74, 10, late_ms=0.1)
+    config = fake_run.config(
+        request_rate=100, duration="10s", arrival={"pattern": "gamma", "burstiness": 0.05}
+    )
+    found = results(rows, config=config, profiling=times).scalars
+    assert found["rate_achievement"] == pytest.approx(1.0)
+    assert found["achieved_rate"] == pytest.approx(found["request_count"] / 10) == 74
+
+
 @pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
 def test_turns_that_users_did_not_take_are_no_achieved_rate(every: int, expected: float) -> None:
     rows, times = _open_loop(100, 10, late_ms=0.1)
