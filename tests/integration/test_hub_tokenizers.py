@@ -8,21 +8,22 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from preloaded import finished
 from tokenizers import Tokenizer, models, pre_tokenizers
+from tqdm import tqdm
 
 from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
 from aiperf_svc.adapters.datasets import hub_files
-from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
+from aiperf_svc.adapters.datasets.tokenizers import load_token_counter, resolve_tokenizer
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.tokenizer import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
@@ -30,6 +31,7 @@ from aiperf_svc.domain.errors import ConfigError
 BOUND_S = 60.0
 """Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""
 COMMIT = "c" * 40
+MODEL = Options(name="some/model")
 
 
 def content() -> bytes:
@@ -87,36 +89,41 @@ def closed_hub() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def environment(folder: Path, address: str) -> dict[str, str]:
-    hidden = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()}
-    return hidden | {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HOME": str(folder)}
-
-
-def profile(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
+def profile(folder: Path, address: str) -> "subprocess.CompletedProcess[str]":
     """A run whose server nobody will ever ask."""
-    return subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", "profile", "-u", "http://127.0.0.1:9", "-m", "mock",
-         "--concurrency", "1", "--request-count", "1", "--tokenizer", "some/model", "--ui", "none"],
-        cwd=folder, env=environment(folder, address), capture_output=True, text=True, check=False,
-        timeout=120,
+    hidden = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()}
+    hub = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HOME": str(folder)}
+    return finished(
+        ["profile", "-u", "http://127.0.0.1:9", "-m", "mock", "--concurrency", "1",
+         "--request-count", "1", "--tokenizer", "some/model", "--ui", "none"],
+        cwd=folder, env=hidden | hub, timeout=120,
     )  # fmt: skip
 
 
-def resolve(folder: Path, address: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    folder.mkdir(exist_ok=True)
-    program = (
-        "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter\n"
-        "from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer\n"
-        "from aiperf_svc.config.tokenizer import Tokenizer\n"
-        "options = Tokenizer(name='some/model')\n"
-        "print(resolve_tokenizer(options))\n"
-        "print(load_token_counter(options).count('one one'))"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder, env=environment(folder, address) | environ, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
+UseHub = Callable[..., None]
+
+
+@pytest.fixture
+def use_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UseHub:
+    """Has this process take tokenizers from a hub, with a cache of the test's own: what the hub's
+    client reads of its environment when it is imported."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    # The client's progress bar has a thread that stays.
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)
+
+    def use(address: str, cache: str = "cache", *, is_offline: bool = False) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / cache))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    return use
+
+
+def count(options: Options) -> int:
+    """Tokens of a text of two."""
+    return load_token_counter(options).count("one one")
 
 
 @pytest.mark.parametrize(
@@ -156,38 +163,37 @@ def test_a_tokenizer_that_is_not_there_ends_the_command_before_anything_starts(
     ids=["unavailable", "private", "no file"],
 )
 def test_what_the_hub_responds_is_in_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: str, reason: str
+    use_hub: UseHub, status: int, error: str, reason: str
 ) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setenv("NO_PROXY", "*")
     with hub(None, status=status, error=error) as address:
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        use_hub(address)
         with pytest.raises(ConfigError, match=reason) as caught:
-            resolve_tokenizer(Options(name="some/model"))
+            resolve_tokenizer(MODEL)
     assert str(caught.value).startswith("tokenizer.name: ")
     assert "give the path of a tokenizer.json file" in str(caught.value)
 
 
-def test_a_tokenizer_of_the_hub_is_fetched_and_then_taken_from_the_cache(tmp_path: Path) -> None:
+def test_a_tokenizer_of_the_hub_is_fetched_and_then_taken_from_the_cache(use_hub: UseHub) -> None:
     with hub(content()) as address:
-        done = resolve(tmp_path, address)
-    assert (done.returncode, done.stdout) == (0, "\n2\n"), done.stderr
+        use_hub(address)
+        assert (resolve_tokenizer(MODEL), count(MODEL)) == ("", 2)
     with closed_hub() as address:
-        done = resolve(tmp_path, address)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("tokenizer.name: 'some/model' is the cache's: ")
-    assert done.stdout.endswith("\n2\n")
+        use_hub(address)
+        said = resolve_tokenizer(MODEL)
+        assert said.startswith("tokenizer.name: 'some/model' is the cache's: ")
+        assert count(MODEL) == 2
 
 
-def test_a_hub_that_is_not_to_be_asked_is_not(tmp_path: Path) -> None:
+def test_a_hub_that_is_not_to_be_asked_is_not(use_hub: UseHub) -> None:
     with hub(content()) as address:
-        assert resolve(tmp_path, address).returncode == 0
-        done = resolve(tmp_path, address, HF_HUB_OFFLINE="1")
-        assert done.stdout.startswith("tokenizer.name: 'some/model' is the cache's: HF_HUB_OFFLINE")
-        done = resolve(tmp_path / "empty", address, HF_HUB_OFFLINE="1")
-    assert "cannot be reached: HF_HUB_OFFLINE is set; " in done.stderr
+        use_hub(address)
+        assert resolve_tokenizer(MODEL) == ""
+        use_hub(address, is_offline=True)
+        said = resolve_tokenizer(MODEL)
+        assert said.startswith("tokenizer.name: 'some/model' is the cache's: HF_HUB_OFFLINE")
+        use_hub(address, "empty", is_offline=True)
+        with pytest.raises(ConfigError, match="cannot be reached: HF_HUB_OFFLINE is set; "):
+            resolve_tokenizer(MODEL)
 
 
 def config(**deployment: object) -> BenchmarkConfig:

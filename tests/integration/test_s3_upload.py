@@ -3,8 +3,6 @@
 import hashlib
 import json
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from in_one_loop import stack
+from preloaded import finished
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
@@ -38,50 +37,66 @@ class Store:
     def s3(self, prefix: str = "runs", **fields: Any) -> S3:
         return S3(url=f"s3://{BUCKET}/{prefix}", endpoint_url=self.url, **fields)
 
-    def objects(self) -> dict[str, bytes]:
+    def names(self) -> list[str]:
         listed = self.client.list_objects_v2(Bucket=BUCKET).get("Contents", ())
-        return {
-            o["Key"]: self.client.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read()
-            for o in listed
-        }
+        return [each["Key"] for each in listed]
+
+    def objects(self) -> dict[str, bytes]:
+        get = self.client.get_object
+        return {name: get(Bucket=BUCKET, Key=name)["Body"].read() for name in self.names()}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def bucket_server() -> Iterator[Store]:
     # Imported here: each process of pytest imports all modules of tests.
+    import boto3
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
+    url = f"http://{host}:{port}"
+    keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
+    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
+    yield Store(url, client)
+    client.close()
     moto.stop()
 
 
 @pytest.fixture
-def store(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(bucket_server: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """An empty bucket."""
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
-    import boto3
-
-    client = boto3.client("s3", endpoint_url=server, region_name="us-east-1")
+    client = bucket_server.client
     client.create_bucket(Bucket=BUCKET)
-    yield Store(server, client)
-    for found in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
-        client.delete_object(Bucket=BUCKET, Key=found["Key"])
+    yield bucket_server
+    if names := bucket_server.names():
+        client.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": name} for name in names]})
     client.delete_bucket(Bucket=BUCKET)
-    client.close()
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> tuple[Path, Manifest]:
     folder = tmp_path / "results"
     (folder / "logs").mkdir(parents=True)
-    (folder / "records.parquet").write_bytes(bytes(range(256)) * 4 * 20_000)
+    (folder / "records.parquet").write_bytes(bytes(range(256)))
     (folder / "verdict.json").write_text("{}")
     (folder / "logs" / "worker-0.log").write_text("one line\n")
     (folder / "logs" / "empty.log").write_text("")
+    return folder, build_manifest(folder, "0123456789ab")
+
+
+@pytest.fixture
+def large_results(
+    results: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Manifest]:
+    """Of which one file has two parts."""
+    folder, _ = results
+    # The smallest that a store takes.
+    monkeypatch.setattr(uploads, "PART", 5 * 2**20)
+    (folder / "records.parquet").write_bytes(bytes(range(256)) * 4 * 5_500)
     return folder, build_manifest(folder, "0123456789ab")
 
 
@@ -131,15 +146,14 @@ async def test_a_run_is_final_when_its_bucket_has_every_file_of_the_manifest(
     ids=["one shape", "two shapes"],
 )
 def test_the_bucket_has_a_whole_experiment(
-    tmp_path: Path, store: Store, experiment: dict[str, Any]
+    tmp_path: Path, store: Store, experiment: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "artifacts"
     with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
         content = config(mock.url, store.s3()) | {"experiment": experiment}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
-        command = [sys.executable, "-m", "aiperf_svc", "run", str(tmp_path / "config.yaml")]
-        command += ["--local", "--json", "--ui", "none", "--artifact-dir", str(folder)]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        command = ["run", "config.yaml", "--local", "--json", "--ui", "none"]
+        done = finished([*command, "--artifact-dir", str(folder)], cwd=tmp_path)
     found = json.loads(done.stdout)
     assert (found["state"], found["artifact_error"]) == ("done", None), done.stderr
     place = found["uploaded_to"].removeprefix(f"s3://{BUCKET}/")
@@ -153,11 +167,9 @@ def test_the_bucket_has_a_whole_experiment(
     names += [f"trials/{t['folder']}/verdict.json" for t in found["results"]["trials"]]
     assert len(names) == 4
     assert all(objects[f"{place}/{name}"] == (written / name).read_bytes() for name in names)
-    command = [sys.executable, "-m", "aiperf_svc", "upload", str(written)]
-    again = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.startswith(f"{found['uploaded_to']}/: ")
-    assert store.objects().keys() == objects.keys()
+    assert main(["upload", str(written)]) == 0
+    assert capsys.readouterr().out.startswith(f"{found['uploaded_to']}/: ")
+    assert store.names() == [*objects]
 
 
 async def test_a_failed_upload_is_told_and_the_results_are_there_by_the_api(
@@ -197,9 +209,9 @@ def test_a_second_upload_sends_only_what_is_not_there(
 
 
 def test_a_file_larger_than_a_part_arrives_whole(
-    store: Store, results: tuple[Path, Manifest]
+    store: Store, large_results: tuple[Path, Manifest]
 ) -> None:
-    folder, manifest = results
+    folder, manifest = large_results
     assert (folder / "records.parquet").stat().st_size > uploads.PART
     uploads.upload(folder, manifest, store.s3(""), into="run")
     content = store.objects()["run/records.parquet"]
@@ -208,9 +220,9 @@ def test_a_file_larger_than_a_part_arrives_whole(
 
 @pytest.mark.parametrize("name", ["logs/worker-0.log", "records.parquet"])
 def test_a_file_that_has_grown_is_sent_as_the_manifest_has_it(
-    store: Store, results: tuple[Path, Manifest], name: str
+    store: Store, large_results: tuple[Path, Manifest], name: str
 ) -> None:
-    folder, manifest = results
+    folder, manifest = large_results
     before = (folder / name).read_bytes()
     with (folder / name).open("ab") as file:
         file.write(b"more")
@@ -225,13 +237,13 @@ def test_an_unfinished_upload_leaves_no_manifest(
     (folder / "verdict.json").unlink()
     with pytest.raises(EnvironmentProblem, match=r"verdict\.json: cannot read it"):
         uploads.upload(folder, manifest, store.s3(), into="run")
-    assert "runs/run/manifest.json" not in store.objects()
+    assert "runs/run/manifest.json" not in store.names()
 
 
 def test_an_upload_ends_when_its_time_is_over(store: Store, results: tuple[Path, Manifest]) -> None:
     with pytest.raises(EnvironmentProblem, match="no time is left"):
         uploads.upload(*results, store.s3(), into="run", limit_s=0)
-    assert store.objects() == {}
+    assert store.names() == []
 
 
 # --- refusals --------------------------------------------------------------------------------
@@ -309,7 +321,7 @@ async def test_what_a_run_could_not_upload_is_uploaded_by_hand(
     command = ["upload", str(folder), "--s3-url", f"s3://{BUCKET}/mine"]
     assert main(command) == 0
     assert f"{len(names) - 1} files sent, 0 there already" in capsys.readouterr().out
-    assert {key.split("/", 2)[2] for key in store.objects()} == names
+    assert {key.split("/", 2)[2] for key in store.names()} == names
     assert main(command) == 0
     assert f"0 files sent, {len(names) - 1} there already" in capsys.readouterr().out
     (folder / "verdict.json").write_text("{}")
