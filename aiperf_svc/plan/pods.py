@@ -211,6 +211,12 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
         beside = (each for each in self.preparations if each.is_beside)
         return functools.reduce(operator.add, (e.requests for e in (*self.containers, *beside)))
 
+    @property
+    def size(self) -> tuple[int, float]:
+        """Its GPUs, and then a measure of CPU and memory, to compare it with other pods."""
+        requests = self.total
+        return requests.gpu_count, requests.cpu_millis / 1000 + requests.memory_bytes / 2**32
+
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An Indexed Job. Its pods share one template."""

@@ -153,16 +153,28 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next(g.name for g in groups if Service.RECORDS_MANAGER in g.services)
 
     @cached_property
+    def at_once(self) -> dict[str, int]:
+        """Number of replicas of each pod that run at the same time, by name. Of more Jobs than may
+        run together, the largest do, one index each."""
+        found = {pod.name: pod.replicas for pod in self.pods}
+        experiment = self.config.experiment
+        limit = experiment.parallel if experiment is not None else 1
+        if limit != "auto" and len(self.jobs) > limit:
+            largest_first = sorted(self.jobs, key=lambda job: job.pod.size, reverse=True)
+            found |= {job.pod.name: 0 for job in largest_first[limit:]}
+        return found
+
+    @cached_property
     def totals(self) -> Totals:
-        """Resources that all pods together request."""
+        """Resources that all pods that run at the same time request together."""
         prices = self.config.deployment.prices
-        asked = [(pod.replicas, pod.total) for pod in self.pods]
+        asked = [(self.at_once[pod.name], pod.total) for pod in self.pods]
         cpu = sum(number * each.cpu_millis for number, each in asked)
         memory = sum(number * each.memory_bytes for number, each in asked)
         gpus = sum(number * each.gpu_count for number, each in asked)
         cost = cpu / 1000 * prices.cpu + memory / 2**30 * prices.memory_gib + gpus * prices.gpu
         return Totals(
-            pods=sum(pod.replicas for pod in self.pods),
+            pods=sum(self.at_once.values()),
             cpu_millis=cpu,
             memory_bytes=memory,
             gpus=gpus,

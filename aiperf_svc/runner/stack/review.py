@@ -121,8 +121,8 @@ def _peer(peer: Peer) -> str:
 
 
 def _disk(plan: StackPlan) -> str:
-    asked = sum(pod.replicas * pod.total.storage_bytes for pod in plan.pods)
-    most = sum(pod.replicas * pod.total.storage_limit_bytes for pod in plan.pods)
+    asked = sum(plan.at_once[pod.name] * pod.total.storage_bytes for pod in plan.pods)
+    most = sum(plan.at_once[pod.name] * pod.total.storage_limit_bytes for pod in plan.pods)
     bare = [pod.name for pod in plan.pods if not pod.total.storage_limit_bytes]
     unbound = f"; {', '.join(bare)} without a limit" if bare else ""
     return f"{gibibytes(asked)} of the nodes' disks, at most {gibibytes(most)}{unbound}"

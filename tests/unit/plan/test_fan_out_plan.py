@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.adapters.cluster.preflight.quotas import asked_of_quota
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.any_kind.shapes import index_shapes
@@ -58,6 +59,23 @@ def test_shapes_with_other_pods_have_jobs_of_their_own() -> None:
     assert selectors == [{"nvidia.com/gpu.product": "H100"}, {"nvidia.com/gpu.product": "A100"}]
     assert plan.totals.gpus == 2
     assert [job.pod.name for job in plan.jobs] == ["index-1", "index-2"]
+
+
+def test_of_more_jobs_than_may_run_together_the_largest_count() -> None:
+    command = {"kind": "custom", "image": "server:1", "command": ["serve"]}
+    sizes = {"deployment.target.memory": ["1Gi", "3Gi", "2Gi"]}
+    plan = planned(benchmark({"product": sizes, "parallel": 1}, **command))
+    assert [job.pod.replicas for job in plan.jobs] == [1, 1, 1]
+    assert plan.at_once == {"deadline": 1, "collector": 1, "index-1": 0, "index-2": 1, "index-3": 0}
+    assert plan.totals.pods == asked_of_quota(plan)["pods"] == 3
+    others = sum(
+        pod.total.memory_bytes for pod in plan.pods if pod.name in ("deadline", "collector")
+    )
+    assert plan.totals.memory_bytes == others + plan.jobs[1].pod.total.memory_bytes
+    for limit, pods in ((2, 4), (3, 5), ("auto", 5)):
+        assert (
+            planned(benchmark({"product": sizes, "parallel": limit}, **command)).totals.pods == pods
+        )
 
 
 def test_the_order_of_the_indexes_is_that_of_the_priority() -> None:

@@ -135,7 +135,7 @@ def place(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Counter[st
     which pods have no room. The indexes of a Job may wait for those of the other Jobs."""
     nodes = _copies(free)
     of_jobs = {job.pod.name for job in plan.jobs}
-    largest_first = sorted(plan.pods, key=_size, reverse=True)
+    largest_first = sorted(plan.pods, key=lambda pod: pod.size, reverse=True)
     unplaced: Counter[str] = Counter()
     for pod in largest_first:
         if pod.name not in of_jobs:
@@ -160,11 +160,6 @@ def _place_pod(pod: PodPlan, nodes: Sequence[Room]) -> int:
             room.free[resource] = room.free.get(resource, 0.0) - value * placed
         left -= placed
     return left
-
-
-def _size(pod: PodPlan) -> tuple[int, float]:
-    requests = pod.total
-    return requests.gpu_count, requests.cpu_millis / 1000 + requests.memory_bytes / 2**32
 
 
 def _fitting(room: Room, asked: Mapping[str, float]) -> int:

@@ -19,7 +19,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
     """Return everything that quotas count, for the whole stack: cores, bytes, pieces."""
     asked: Counter[str] = Counter()
     for pod in plan.pods:
-        count, requests = pod.replicas, pod.total
+        count, requests = plan.at_once[pod.name], pod.total
         asked["pods"] += count
         asked["requests.cpu"] += count * requests.cpu_millis
         asked["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
