@@ -69,13 +69,13 @@ async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_r
         settings = config(endless.url, concurrency=2, duration="10m", grace_period="0s")
         async with stack(settings, tmp_path) as run:
             worker = worker_of(run)
-            await wait_until(lambda: worker._is_holding_back)
+            await wait_until(lambda: worker._records.is_holding_back)
             await wait_while_growing(lambda: endless.sent_bytes, look_every_s=1)
-            assert worker._outbox.waiting_bytes < FULL_BYTES + 2 * MIB
+            assert worker._records.waiting_bytes < FULL_BYTES + 2 * MIB
             assert endless.sent_bytes < FULL_BYTES + IN_SOCKETS
             assert rss_bytes() - before < 3 * (FULL_BYTES + IN_SOCKETS)
             may_read.set()
-            await wait_until(lambda: not worker._is_holding_back)
+            await wait_until(lambda: not worker._records.is_holding_back)
             run.records_manager.cancel("enough")
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
@@ -96,10 +96,10 @@ async def test_requests_that_get_due_while_the_load_is_held_back_are_late_and_no
         settings = config(mock.url, request_rate=200, requests=600, arrival={"pattern": "constant"})
         async with stack(settings, tmp_path) as run:
             worker = worker_of(run)
-            await wait_until(lambda: worker._is_holding_back)
+            await wait_until(lambda: worker._records.is_holding_back)
             # 40 of them get due in that time.
             await wait_while_growing(lambda: mock.truth()["requests"], look_every_s=0.2)
-            assert worker._is_holding_back
+            assert worker._records.is_holding_back
             may_read.set()
             summary = await run.results()
             await run.wait_for_state("done")

@@ -12,7 +12,7 @@ from scripted_server import Respond, ScriptedServer
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.services import worker
+from aiperf_svc.services import target_lookup
 
 TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -157,7 +157,7 @@ async def test_a_target_that_is_gone_gives_no_advice_about_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was there when the worker looked.
-    monkeypatch.setattr(worker, "refuses", lambda _target: False)
+    monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     server = ScriptedServer(stream_at_once)
     await server.start()
     await server.stop()

@@ -12,7 +12,7 @@ from in_one_loop import config, lines, server, stack
 
 from aiperf_svc.adapters.inference.stamped_reads import MAX_RESPONSE_BYTES
 from aiperf_svc.domain.finish_reasons import FinishReason
-from aiperf_svc.services import worker
+from aiperf_svc.services import target_lookup
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -135,7 +135,7 @@ async def test_a_server_that_goes_away_is_nine_errors_and_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was there when the worker looked.
-    monkeypatch.setattr(worker, "refuses", lambda _target: False)
+    monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     settings = config("http://127.0.0.1:1", concurrency=3, requests=9)
     async with stack(settings, tmp_path) as run:
         summary = await run.results()

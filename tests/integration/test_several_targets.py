@@ -15,7 +15,7 @@ from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag
-from aiperf_svc.services import worker
+from aiperf_svc.services import target_lookup
 from aiperf_svc.services.load_generator import Session
 
 
@@ -96,7 +96,7 @@ async def test_errors_of_several_targets_are_counted_with_their_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They were there when the worker looked.
-    monkeypatch.setattr(worker, "refuses", lambda _target: False)
+    monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     with socket.socket() as first, socket.socket() as second:
         urls = []
         for held in (first, second):  # Nobody listens there, and nobody else will.

@@ -1,0 +1,91 @@
+"""Finds the target of a worker: before the load, when it may not be ready yet, and again while
+connections fail, as its pods may have moved."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.name_lookup import look_up_apart
+from aiperf_svc.adapters.inference.readiness import refuses, why_not_ready
+from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
+from aiperf_svc.services.base import mono_ns
+
+ASK_AGAIN_S = 0.5
+"""Seconds between two questions while the target is not ready."""
+LOOKUP_S = 2.0
+"""Seconds between two look-ups of the target's name while connections fail. It doubles with each
+look-up, because thousands of workers ask one resolver. A time without failures resets it."""
+LONGEST_LOOKUP_S = 30.0
+
+
+async def find_target(
+    config: BenchmarkConfig, *, run_id: str, until_mono_ns: int, note: Callable[[str], None]
+) -> Target:
+    """Return the target, which is ready if the config says to wait for that. `note` is told what is
+    waited for, and at the end nothing. Raises ConfigError, EnvironmentProblem."""
+    wait_ns = config.endpoint.wait_for_server
+    while True:
+        try:
+            target = await asyncio.to_thread(resolve_target, config)
+            said = await asyncio.to_thread(why_not_ready, config, target, run_id) if wait_ns else ""
+        except ConfigError as error:
+            # The name of a pod that is not there yet has no address.
+            if mono_ns() >= until_mono_ns:
+                raise
+            said = str(error)
+        if not said:
+            note("")
+            return target
+        if mono_ns() >= until_mono_ns:
+            raise EnvironmentProblem(
+                f"the server is not ready after {format_duration(wait_ns)} "
+                f"(endpoint.wait_for_server): {said}"
+            )
+        note(f"waiting for the server: {said}")
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+async def check_listeners(endpoint: Endpoint, targets: Iterable[Target]) -> None:
+    """Fail the run before its load if nothing listens anywhere. A hook may start the server. Raises
+    BenchmarkFailed."""
+    if endpoint.wait_for_server or endpoint.all_hooks:
+        return
+    for target in targets:
+        if not await asyncio.to_thread(refuses, target):
+            return
+    raise BenchmarkFailed(
+        f"nothing listens at {', '.join(endpoint.first_hops)}: connection refused; start the "
+        "server, or wait for it (endpoint.wait_for_server, --wait-for-server)"
+    )
+
+
+async def follow_names(
+    clients: Callable[[], Sequence[tuple[InferenceClient, BenchmarkConfig]]], log: logging.Logger
+) -> None:
+    """Look up the name of each client's target again while its connections fail, until
+    cancelled."""
+    pause_s = LOOKUP_S
+    while True:
+        await asyncio.sleep(pause_s)
+        failing = [each for each in clients() if each[0].addresses.wants_lookup]
+        pause_s = min(2 * pause_s, LONGEST_LOOKUP_S) if failing else LOOKUP_S
+        for client, config in failing:
+            await _look_up(client, config, log)
+
+
+async def _look_up(client: InferenceClient, config: BenchmarkConfig, log: logging.Logger) -> None:
+    try:
+        found = await look_up_apart(config)
+    except ConfigError as error:
+        log.warning("the target's addresses stay as they are: %s", error)
+        return
+    before = [address.name for address in client.addresses.in_use]
+    client.addresses.replace(found)
+    after = [address.name for address in client.addresses.in_use]
+    if after != before:
+        log.info("the target's addresses are now %s", ", ".join(after))

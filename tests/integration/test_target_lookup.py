@@ -1,0 +1,149 @@
+"""A worker finds its target before the load, and again when its pods have moved."""
+
+import asyncio
+import logging
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.load.target_addresses import SocketAddress, TargetAddresses
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
+from aiperf_svc.services import target_lookup
+from aiperf_svc.services.base import mono_ns
+from aiperf_svc.services.target_lookup import check_listeners, find_target, follow_names
+
+FOUND = cast("Target", object())
+LATER_NS = 2**62
+
+
+def config(**endpoint: Any) -> BenchmarkConfig:
+    data = {
+        "endpoint": {"url": "http://target.test:8000", "model": "m", **endpoint},
+        "load": {"concurrency": 1, "requests": 1},
+    }
+    return BenchmarkConfig.model_validate(data)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASK_AGAIN_S", "LOOKUP_S", "LONGEST_LOOKUP_S"):
+        monkeypatch.setattr(target_lookup, name, 0.0)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Target | ConfigError]:
+    """What the look-ups find, in turn; the last one stays."""
+    given: list[Target | ConfigError] = [FOUND]
+
+    def resolve(_: BenchmarkConfig) -> Target:
+        one = given.pop(0) if len(given) > 1 else given[0]
+        if isinstance(one, ConfigError):
+            raise one
+        return one
+
+    monkeypatch.setattr(target_lookup, "resolve_target", resolve)
+    return given
+
+
+async def find(settings: BenchmarkConfig, until_mono_ns: int, noted: list[str]) -> Target:
+    return await find_target(settings, run_id="r", until_mono_ns=until_mono_ns, note=noted.append)
+
+
+async def test_a_name_and_then_a_server_are_waited_for(
+    found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found[:0] = [ConfigError("no such name")]
+    said = ["connection refused", ""]
+    monkeypatch.setattr(target_lookup, "why_not_ready", lambda *_: said.pop(0))
+    noted: list[str] = []
+    assert await find(config(wait_for_server="10s"), LATER_NS, noted) is FOUND
+    assert noted == [
+        "waiting for the server: no such name",
+        "waiting for the server: connection refused",
+        "",
+    ]
+
+
+async def test_a_server_that_is_not_waited_for_is_not_asked(
+    found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_lookup, "why_not_ready", None)
+    assert await find(config(), mono_ns(), []) is FOUND
+
+
+async def test_the_wait_has_an_end_that_says_what_was_waited_for(
+    found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_lookup, "why_not_ready", lambda *_: "status 503")
+    settings = config(wait_for_server="10s")
+    with pytest.raises(EnvironmentProblem, match=r"not ready after 10s .*: status 503"):
+        await find(settings, mono_ns(), [])
+    found[:] = [ConfigError("no such name")]
+    with pytest.raises(ConfigError, match="no such name"):
+        await find(settings, mono_ns(), [])
+
+
+@pytest.mark.parametrize("wait", ["0s", "10s"])
+async def test_a_run_without_any_listener_fails_unless_it_waits_for_one(
+    wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [True, False]
+    monkeypatch.setattr(target_lookup, "refuses", lambda _: refused.pop(0))
+    endpoint = config(wait_for_server=wait).endpoint
+    await check_listeners(endpoint, [FOUND, FOUND])
+    monkeypatch.setattr(target_lookup, "refuses", lambda _: True)
+    if wait == "10s":
+        await check_listeners(endpoint, [FOUND])
+        return
+    with pytest.raises(BenchmarkFailed, match="nothing listens at"):
+        await check_listeners(endpoint, [FOUND])
+
+
+def at(host: str) -> tuple[SocketAddress, ...]:
+    return (SocketAddress(socket.AF_INET, (host, 8000)),)
+
+
+async def test_only_the_names_whose_connections_fail_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = [config(url=f"http://target{number}.test:8000") for number in range(2)]
+    fine, failing = (TargetAddresses(at("10.0.0.1")) for _ in settings)
+    failing.wants_lookup = True
+    clients = [
+        (cast("InferenceClient", SimpleNamespace(addresses=addresses)), each)
+        for addresses, each in zip((fine, failing), settings, strict=True)
+    ]
+    asked: list[BenchmarkConfig] = []
+    looks: list[None] = []
+    has_ended = asyncio.Event()
+
+    async def look_up(asked_for: BenchmarkConfig) -> tuple[SocketAddress, ...]:
+        asked.append(asked_for)
+        if len(asked) == 1:
+            raise ConfigError("no such name")
+        return at("10.0.0.2")
+
+    def look() -> Any:
+        looks.append(None)
+        if len(looks) == 4:
+            has_ended.set()
+        return clients
+
+    monkeypatch.setattr(target_lookup, "look_up_apart", look_up)
+    following = asyncio.create_task(follow_names(look, logging.getLogger("test")))
+    await has_ended.wait()
+    following.cancel()
+    await asyncio.wait([following])
+    assert asked == [settings[1]] * 2
+    assert [each.name for each in failing.in_use] == ["10.0.0.2"]
+    assert [each.name for each in fine.in_use] == ["10.0.0.1"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the target's addresses stay as they are: no such name",
+        "the target's addresses are now 10.0.0.2",
+    ]
