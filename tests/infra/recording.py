@@ -11,8 +11,11 @@ from typing import Any
 
 import pulumi
 import pulumi.runtime
+import pulumi.runtime.resource
 import yaml
-from pulumi.runtime.mocks import MockMonitor, MockResourceArgs, Mocks
+from pulumi.runtime.mocks import MockMonitor, Mocks
+from pulumi.runtime.proto.resource_pb2 import RegisterResourceResponse
+from pulumi.runtime.proto.source_pb2 import StackTrace
 from pulumi.runtime.settings import ROOT as ROOT_RESOURCE
 from pulumi.runtime.stack import run_in_stack
 
@@ -20,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 SUFFIX = "0a1b2c3d"
 """What Pulumi would have drawn for a name that it makes itself."""
+# For each resource the SDK tells the engine all frames of Python below it, which with those of
+# pytest takes longer than the resource.
+pulumi.runtime.resource._get_stack_trace = StackTrace
 
 Manifest = dict[str, Any]
 
@@ -88,19 +94,21 @@ class _Monitor(MockMonitor):
         self.stack_outputs: dict[str, Any] = {}
 
     def RegisterResource(self, request: Any) -> Any:
-        # The SDK makes an event loop for each of its threads and closes none.
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        try:
-            response = super().RegisterResource(request)
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+        """Keeps the request and responds as a cluster would. The SDK's own makes an event loop and
+        an object of Python for each, which takes longer than the program."""
+        urn = self.make_urn(request.parent, request.type, request.name)
+        response = RegisterResourceResponse(urn=urn, id=f"{request.name}-id", object=request.object)
+        if request.type.startswith("kubernetes:"):
+            metadata = response.object.get_or_create_struct("metadata")
+            if "name" not in metadata:
+                metadata["name"] = f"{request.name}-{SUFFIX}"
+            metadata["uid"] = f"uid-of-{metadata['name']}"
         if request.type != "pulumi:pulumi:Stack":
-            self.made[response.urn] = Registration(
+            inputs = pulumi.runtime.rpc.deserialize_properties(request.object)
+            self.made[urn] = Registration(
                 type=request.type,
                 name=request.name,
-                inputs=_plain(pulumi.runtime.rpc.deserialize_properties(request.object)),
+                inputs=_plain(inputs),
                 parent=request.parent,
                 provider=request.provider,
                 dependencies=set(request.dependencies),
@@ -108,7 +116,9 @@ class _Monitor(MockMonitor):
                 ignored=tuple(request.ignoreChanges),
                 version=request.version,
                 is_deleted_before_replaced=request.deleteBeforeReplace,
-                secret_inputs=_secrets(request.object),
+                secret_inputs={
+                    key for key, value in inputs.items() if pulumi.runtime.rpc.is_rpc_secret(value)
+                },
             )
         return response
 
@@ -119,18 +129,14 @@ class _Monitor(MockMonitor):
         return super().RegisterResourceOutputs(request)
 
 
-class _Cluster(Mocks):
-    """Responds as a cluster would where the program waits for a response."""
+class _Calls(Mocks):
+    """What the monitor hands on that is no resource: nothing that the program uses."""
 
     def call(self, args: Any) -> tuple[dict[str, Any], None]:
         return {}, None
 
-    def new_resource(self, args: MockResourceArgs) -> tuple[str, dict[str, Any]]:
-        state = dict(args.inputs)
-        if args.typ.startswith("kubernetes:"):
-            metadata = {"name": f"{args.name}-{SUFFIX}", **state.get("metadata", {})}
-            state["metadata"] = {**metadata, "uid": f"uid-of-{metadata['name']}"}
-        return f"{args.name}-id", state
+    def new_resource(self, args: Any) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError(args.name)
 
 
 def record(
@@ -146,9 +152,9 @@ def record(
 
 
 async def _run(stack: str) -> _Monitor:
-    monitor = _Monitor(_Cluster())
+    monitor = _Monitor(_Calls())
     pulumi.runtime.set_mocks(
-        _Cluster(), project="aiperf", stack=stack, preview=False, monitor=monitor
+        _Calls(), project="aiperf", stack=stack, preview=False, monitor=monitor
     )
     # `set_mocks` makes a stack of its own; the program's has the outputs.
     ROOT_RESOURCE.set(None)
@@ -200,8 +206,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value
-
-
-def _secrets(properties: Any) -> set[str]:
-    found = pulumi.runtime.rpc.deserialize_properties(properties)
-    return {key for key, value in found.items() if pulumi.runtime.rpc.is_rpc_secret(value)}
