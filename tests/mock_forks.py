@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,9 @@ class MockFork:
         self.stdout: IO[bytes] = os.fdopen(read_fd, "rb")
         order = json.dumps((list(arguments), str(Path.cwd()))).encode()
         with ends, os.fdopen(write_fd, "wb"):
-            socket.send_fds(_template(), [order], [ends.fileno(), owner_fd, write_fd, 2])
+            with _one_at_a_time:
+                template = _template()
+            socket.send_fds(template, [order], [ends.fileno(), owner_fd, write_fd, 2])
         self.pid = int(self._ends.recv(16))
         self._status: int | None = None
 
@@ -46,6 +49,10 @@ class MockFork:
     def kill(self) -> None:
         """End it at once."""
         os.kill(self.pid, signal.SIGKILL)
+
+
+_one_at_a_time = threading.Lock()
+"""Tests start servers from several threads."""
 
 
 @cache

@@ -68,7 +68,9 @@ class Preloaded:
         order = json.dumps((list(words), str(cwd), dict(env))).encode()
         with theirs:
             fds = (theirs.fileno(), *(file.fileno() for file in self._files))
-            socket.send_fds(_control(), [order], fds)
+            with _one_at_a_time:
+                control = _control()
+            socket.send_fds(control, [order], fds)
         self.pid = int(self._said.recv(16))
 
     def poll(self) -> int | None:
@@ -138,6 +140,7 @@ def server_processes() -> set[int]:
     return {server.pid for server in _servers}
 
 
+_one_at_a_time = threading.Lock()
 _servers: "list[subprocess.Popen[bytes]]" = []
 
 
