@@ -291,8 +291,9 @@ _SCALARS = (
         "metric too",
         better=HIGHER),
     _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
-        "completed within [end of ramp, stop] / its length; the stop is when the duration is over "
-        "or the last request starts, whichever is first; absent if none completed then",
+        "completed requests, each by the share of its time within [end of ramp, stop], / its "
+        "length; the stop is when the duration is over or the last request starts, whichever is "
+        "first; absent if none ended within",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("requested_rate", "Requested Rate", "requests/sec", "load.request_rate",
         source="config", is_ours=True),

@@ -292,7 +292,11 @@ def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> N
     assert summary["effective_concurrency"]["avg"] == pytest.approx(held["avg"], rel=1e-6)
     assert summary["max_concurrency"]["avg"] == held["max"]
     until = stop if duration_ns else max(row["start_wall_ns"] for row in tried)
-    inside = sum(row["end_wall_ns"] < until for row in done)
+    inside = sum(
+        max(0, min(row["end_wall_ns"], until) - row["start_wall_ns"])
+        / (row["end_wall_ns"] - row["start_wall_ns"])
+        for row in done
+    )
     assert summary["steady_state_request_throughput"]["avg"] == pytest.approx(
         inside / ((until - begin) / 1e9), rel=1e-6
     )

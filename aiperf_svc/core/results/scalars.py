@@ -8,6 +8,9 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.domain.metric_catalog import Population
 
+_WHOLE = 2**30
+"""Parts of a request: sums of whole numbers are the same in whatever pieces they are made."""
+
 
 def scalars(
     totals: Totals, accounts: Accounts, *, requested_rate: float | None, window_ns: int
@@ -87,12 +90,22 @@ def _rates(values: dict[str, float], seconds: float) -> dict[str, float]:
 def steady_state_throughput(
     rows: PhaseRows, clocks: ClockMap, *, begin_ns: int, stop_ns: int
 ) -> float | None:
-    """Return the completed requests per second that ended within `[begin_ns, stop_ns)`; None if
-    there are none: a window that is shorter than a request has no rate."""
+    """Return the completed requests per second of `[begin_ns, stop_ns)`, each counted by the share
+    of its time that lies within. Counts of those that ended within would leave out what was begun
+    and not yet ended, and of a load that starts at once no response ends in its first moments.
+    None if none ended within: a window that is shorter than a request has no rate."""
     if stop_ns <= begin_ns:
         return None
-    inside = 0
+    inside, has_ended = 0, False
     for chunk in rows.chunks(Population.COMPLETED):
-        end = clocks.to_timing(chunk["end_wall_ns"], chunk["worker"])
-        inside += int(np.count_nonzero((end >= begin_ns) & (end < stop_ns)))
-    return inside / ((stop_ns - begin_ns) / 1e9) if inside else None
+        start, end = (
+            clocks.to_timing(chunk[column], chunk["worker"])
+            for column in ("start_wall_ns", "end_wall_ns")
+        )
+        has_ended |= bool(((end >= begin_ns) & (end < stop_ns)).any())
+        # A request takes a nanosecond at least.
+        end = np.maximum(end, start + 1)
+        within = np.minimum(end, stop_ns) - np.maximum(start, begin_ns)
+        shares = np.maximum(within, 0) / (end - start)
+        inside += int(np.rint(shares * _WHOLE).astype(np.int64).sum())
+    return inside / _WHOLE / ((stop_ns - begin_ns) / 1e9) if has_ended else None

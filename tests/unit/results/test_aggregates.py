@@ -250,6 +250,21 @@ def test_steady_state_begins_after_the_ramp_and_ends_at_the_stop() -> None:
     assert found["steady_state_request_throughput"] == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize("stop_ms", [1_100, 2_500, 2_999, 3_000, 3_400])
+def test_a_steady_rate_does_not_depend_on_where_its_window_ends(stop_ms: int) -> None:
+    # Ten users, each of whose requests takes a second.
+    rows = np.concatenate(
+        [
+            fake_run.request(start_ms=1000 * turn, ttft_ms=1000, tokens=1)
+            for turn in range(-(-stop_ms // 1000))
+            for _ in range(10)
+        ]
+    )
+    times = PhaseTimes(start_wall_ns=START_NS, stop_wall_ns=START_NS + stop_ms * MS)
+    found = results(rows, profiling=times).scalars
+    assert found["steady_state_request_throughput"] == pytest.approx(10.0, rel=0.001)
+
+
 def test_workers_on_other_clocks_are_compared_on_one() -> None:
     # Worker 1's clock is 10 s ahead; both worked in the same second.
     mine = fake_run.request(start_ms=0, ttft_ms=1000, tokens=1)
