@@ -13,7 +13,6 @@ from statistics import fmean
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from aiperf_svc.core.compare.comparison import RunName, Word, refuse_other_units
 from aiperf_svc.core.compare.estimates import share
@@ -32,6 +31,8 @@ LEAST_PART = 4
 by chance, of 5 and 5 runs 1 in 126: a change is found with 5 runs on each side at the earliest."""
 _BLOCK = 1 << 22
 """Most numbers of random orders in memory at once."""
+_AT_ONCE = 200
+"""Most random orders between two looks at whether a change can still be found."""
 
 
 class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,25 +146,28 @@ def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] 
     if count < 2 * LEAST_PART:
         return None
     ranks = _ranks(values)
+    ranks -= ranks.mean()
     scores = _scores(ranks[None, :])[0]
     best = int(scores.argmax())
     larger, left = 0, ORDERS
     while left:
-        some = min(left, max(1, _BLOCK // count))
+        some = min(left, _AT_ONCE, max(1, _BLOCK // count))
         orders = generator.permuted(np.broadcast_to(ranks, (some, count)), axis=1)
         larger += int((_scores(orders).max(axis=1) >= scores[best] - 1e-9).sum())
         left -= some
-    p = (larger + 1) / (ORDERS + 1)
-    return (best + LEAST_PART, p) if p < SIGNIFICANCE else None
+        p = (larger + 1) / (ORDERS + 1)
+        if p >= SIGNIFICANCE:
+            return None
+    return best + LEAST_PART, p
 
 
-def _scores(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the statistic of each split, by row; the first one has `LEAST_PART` values on its
-    left."""
+def _scores(ranks: Floats) -> Floats:
+    """Return the statistic of each split of ranks around 0, by row; the first split has
+    `LEAST_PART` values on its left."""
     count = ranks.shape[1]
     sizes = np.arange(LEAST_PART, count - LEAST_PART + 1)
-    sums = np.cumsum(ranks - ranks.mean(axis=1, keepdims=True), axis=1)[:, sizes - 1]
-    found: NDArray[np.float64] = np.abs(sums) / np.sqrt(sizes * (count - sizes) / count)
+    sums = np.abs(np.cumsum(ranks, axis=1)[:, LEAST_PART - 1 : count - LEAST_PART])
+    found: Floats = sums / np.sqrt(sizes * (count - sizes) / count)
     return found
 
 
