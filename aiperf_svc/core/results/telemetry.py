@@ -41,7 +41,7 @@ def _load_facts(summary: Summary) -> LoadFacts:
         latency_ms=summary.measured("request_latency", "p50") or 0.0,
         requests=int(summary.scalars["request_count"]),
         is_client_valid=summary.verdict.verdict is Severity.VALID,
-        output_tokens=summary.scalars.get("total_output_tokens", 0.0),
+        output_tokens=summary.scalars.get("total_osl", 0.0),
     )
 
 

@@ -51,7 +51,7 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_client_valid: bool = True
     """False if the client's lateness may be part of its times."""
     output_tokens: float = 0.0
-    """Their output tokens; 0: not known."""
+    """Their output tokens, reasoning included: a GPU makes all of them. 0: not known."""
 
 
 class SystemReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,26 @@
+"""The energy of a run is shared by what its GPUs made."""
+
+import fake_run
+import pytest
+
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.telemetry import with_telemetry
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageReader
+
+SECOND_NS = 1_000_000_000
+POWER, ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+
+
+def test_energy_is_shared_by_all_output_tokens_reasoning_included() -> None:
+    # Ten tokens in ten seconds, of which six are reasoning.
+    rows = fake_run.request(ttft_ms=1000, gap_ms=1000, tokens=10, reasoning_tokens=6)
+    gpu, reader = SourceLog("http://gpu/metrics", is_gpu=True), PageReader()
+    for second in range(-1, 12):
+        page = reader.read(f'{POWER}{{UUID="a"}} 400\n{ENERGY}{{UUID="a"}} {4e5 * second}\n')
+        gpu.add(page, wall_ns=fake_run.START_NS + second * SECOND_NS, latency_ns=1)
+    run = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
+    system = with_telemetry(run, [gpu], SourceLog("aiperf-svc")).system
+    assert system is not None
+    assert system.metrics["gpu_energy"] == pytest.approx(4000)
+    assert system.metrics["energy_per_output_token"] == pytest.approx(400)
