@@ -144,11 +144,13 @@ class SourceLog:
         return Curve(self.wall_ns, values)
 
     def sampled(self, number: int) -> Curve:
-        """Return a series at the pages on which anything of the source changed, where it has a
-        value: an exporter that reads its GPUs seldom repeats old values in between."""
+        """Return a GPU's series at the pages on which a value of any GPU changed, where it has one:
+        an exporter that reads its GPUs seldom repeats old values in between."""
         curve = self.curve(number)
-        is_new = np.array(self._has_changes, dtype=bool) & ~np.isnan(curve.values)
-        return Curve(curve.wall_ns[is_new], curve.values[is_new])
+        of_gpus = (n for n, each in enumerate(self.series) if gpu_field_of(each.series) is not None)
+        places = np.unique([place for each in of_gpus for place in self._changed[each]])
+        places = places[~np.isnan(curve.values[places])]
+        return Curve(curve.wall_ns[places], curve.values[places])
 
     def changes(self, number: int) -> Curve:
         """Return a series at the pages on which it changed only."""

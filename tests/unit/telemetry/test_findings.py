@@ -119,12 +119,11 @@ def test_prefix_hits_are_a_share_of_the_queries_under_load() -> None:
     assert "not that of prompts which are new" in check(report, "prefix_hits").text
 
 
-def gpu(values: Iterable[Mapping[str, float]], *, is_read_always: bool = True) -> SourceLog:
-    """A GPU; with `is_read_always` each page is of another reading."""
+def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
+    """A GPU, and a series that changes on each page."""
     label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
     pages = [
-        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()}
-        | {"tick": place if is_read_always else 0}
+        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()} | {"tick": place}
         for place, page in enumerate(values)
     ]
     return source(pages, url="http://gpu/metrics", is_gpu=True)
@@ -151,7 +150,7 @@ def test_a_gpu_on_two_pages_counts_once() -> None:
 def test_the_energy_of_an_exporter_that_reads_seldom_is_that_of_the_load() -> None:
     # 400 W, read each 3 s: the pages around the load are 24 s apart.
     pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 3)} for n in range(25)]
-    assert judged(gpu(pages, is_read_always=False)).metrics["gpu_energy"] == pytest.approx(8000)
+    assert judged(gpu(pages)).metrics["gpu_energy"] == pytest.approx(8000)
 
 
 def test_energy_and_power_are_not_known_from_samples_of_another_time() -> None:
@@ -160,7 +159,7 @@ def test_energy_and_power_are_not_known_from_samples_of_another_time() -> None:
         {"POWER_USAGE": 60 if n < 15 else 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 15)}
         for n in range(25)
     ]
-    report = judged(gpu(pages, is_read_always=False))
+    report = judged(gpu(pages))
     assert report.metrics["gpu_power"] == 400
     assert "gpu_energy" not in report.metrics
     assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
