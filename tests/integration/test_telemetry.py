@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from arro3.io import read_parquet
+from endless_server import endless_server
 from in_one_loop import config, server, stack, talks
 
 from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES, FetchedPage, PageClient
@@ -88,6 +90,14 @@ async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
         (log,) = await read_once(with_telemetry(base, **wanted))
     assert not log.has_pages
     assert failure in log.failure
+
+
+@pytest.mark.parametrize("kind", ["interim heads", "chunk", "trailers"])
+async def test_a_page_without_an_end_is_given_up_by_its_size(kind: str) -> None:
+    with endless_server(kind) as endless:
+        async with PageClient(no_tls) as client:
+            page = await client.fetch(endless.url, timeout_s=60)
+    assert re.search(r"over \d+ (MiB|KiB)", page.failure)
 
 
 @asynccontextmanager

@@ -21,6 +21,8 @@ from aiperf_svc.protocol.records import Framing
 
 MAX_PAGE_BYTES = 4 * 2**20
 """Limit of a page: 30,000 samples. A page of vLLM has 60 KB."""
+MAX_FRAMED_BYTES = 2 * MAX_PAGE_BYTES
+"""Limit of a page with its framing: trailers and the lines of chunks."""
 MAX_HEAD_BYTES = 2**16
 """Limit of a response's headers, with those of interim responses."""
 PIECE_BYTES = 2**16
@@ -166,8 +168,9 @@ async def _read(reader: asyncio.StreamReader) -> _Response:
 async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple[bytes, bool]:
     """The body, and whether nothing came after it."""
     chunks = ChunkedBody() if head.framing == Framing.CHUNKED else None
-    body, part = bytearray(), begin
+    body, part, received = bytearray(), begin, 0
     while True:
+        received += len(part)
         if chunks is None:
             body += part
         else:
@@ -175,6 +178,10 @@ async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple
                 body += part[start:stop]
         if max(len(body), head.length) > MAX_PAGE_BYTES:
             raise ProtocolViolation(f"the page is over {MAX_PAGE_BYTES // 2**20} MiB large")
+        if received > MAX_FRAMED_BYTES:
+            raise ProtocolViolation(
+                f"the page with its framing is over {MAX_FRAMED_BYTES // 2**20} MiB large"
+            )
         if chunks is not None and chunks.is_complete:
             return bytes(body), True
         if head.framing == Framing.LENGTH and len(body) >= head.length:
