@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 from endless_server import MIB, endless_server
 from in_one_loop import Stack, config, server, stack
+from lowered_bounds import RESPONSE_BYTES, lowered_bounds
 
+from aiperf_svc.adapters.inference.framing import MAX_HEAD_BYTES
+from aiperf_svc.adapters.inference.stamped_reads import MAX_RESPONSE_BYTES
+from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES
 from aiperf_svc.services.record_processor import RecordProcessor
 from aiperf_svc.services.worker import Worker
 
-FULL_BYTES = 16 * MIB
-"""A quarter of what a worker keeps: its record processor reads all of it before the run ends."""
+PAGE = Path(__file__).parents[2] / "docs/decisions/0026-every-queue-is-bounded.md"
+FULL_BYTES = 4 * MIB
+"""Less than what a worker keeps: its record processor reads all of it before the run ends."""
 IN_SOCKETS = 24 * MIB
 """More than 16 batches between two sockets, and what the kernel keeps of two connections."""
 
@@ -116,25 +121,34 @@ async def test_requests_that_get_due_while_the_load_is_held_back_are_late_and_no
     [
         ("headers", "headers of over 64 KiB: cut off"),
         ("interim heads", "headers of over 64 KiB: cut off"),
-        ("line", "an event of over 80 MiB"),
-        ("chunk", "an event of over 80 MiB"),
-        ("comments", "over 255 MiB: cut off"),
-        ("trailers", "over 255 MiB: cut off"),
+        ("line", "an event of over 8 MiB"),
+        ("chunk", "an event of over 8 MiB"),
+        ("comments", "over 24 MiB: cut off"),
+        ("trailers", "over 24 MiB: cut off"),
     ],
 )
 async def test_each_endless_response_is_cut_off_with_an_error_that_says_why(
     tmp_path: Path, kind: str, message: str
 ) -> None:
     before = rss_bytes()
-    with endless_server(kind) as endless:
+    with lowered_bounds(), endless_server(kind) as endless:
         settings = config(endless.url, concurrency=1, requests=1)
+        # It would read from the same server.
+        settings["telemetry"] = {"target": False}
         async with stack(settings, tmp_path) as run:
             summary = await run.results()
     (entry,) = summary["error_summary"]
     assert entry["error_details"]["type"] == "TooLarge"
     assert message in entry["error_details"]["message"]
     assert summary["aiperf_svc"]["accounts"]["violations"] == []
-    assert rss_bytes() - before < 400 * MIB
+    assert endless.sent_bytes < RESPONSE_BYTES + IN_SOCKETS
+    assert rss_bytes() - before < 2 * RESPONSE_BYTES
+
+
+def test_the_page_of_bounds_has_those_of_a_response() -> None:
+    page = " ".join(PAGE.read_text().split())
+    stated = f"{MAX_RESPONSE_BYTES // MIB} MiB; {MAX_HEAD_BYTES // 2**10} KiB of headers; "
+    assert f"*One response*: {stated}{MAX_EVENT_BYTES // MIB} MiB for an event or JSON body" in page
 
 
 async def test_a_record_is_waited_for_while_its_processor_goes_on_reading(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from client_bench import read_request
 from in_one_loop import config, lines, server, stack
+from lowered_bounds import RESPONSE_BYTES, lowered_bounds
 
-from aiperf_svc.adapters.inference.stamped_reads import MAX_RESPONSE_BYTES
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.services import target_lookup
 
@@ -81,17 +81,18 @@ async def test_one_chunk_of_64_mib_is_read_as_any_other(tmp_path: Path) -> None:
 
 
 async def test_a_response_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
-    async with (
-        one_chunk_server(MAX_RESPONSE_BYTES + MIB) as url,
-        stack(config(url, concurrency=1, requests=2), tmp_path) as run,
-    ):
-        summary = await run.results()
+    with lowered_bounds():
+        async with (
+            one_chunk_server(RESPONSE_BYTES + MIB) as url,
+            stack(config(url, concurrency=1, requests=2), tmp_path) as run,
+        ):
+            summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["errored"], accounts["records"], accounts["issued"]) == (2, 2, 2)
     assert accounts["violations"] == []
     (entry,) = summary["error_summary"]
     assert entry["count"] == 2
-    assert entry["error_details"]["message"] == "an event of over 80 MiB"
+    assert entry["error_details"]["message"] == "an event of over 8 MiB"
 
 
 @pytest.mark.parametrize(
@@ -179,14 +180,17 @@ async def test_legal_responses_are_complete_and_unusual_ends_are_named(
 async def test_a_text_that_is_no_utf8_fails_and_a_huge_one_does_not_at_every_endpoint(
     tmp_path: Path, kind: str, http2: bool
 ) -> None:
-    kinds = {}
-    for fault in ("invalid-utf8", "huge-chunk"):
-        with server(tokens=5, http2=http2) as mock:
-            settings = config(mock.url, concurrency=1, requests=2)
-            settings["endpoint"] |= {"model": f"mock-{fault}", "type": kind, "http2": http2}
-            async with stack(settings, tmp_path / fault) as run:
-                summary = await run.results()
-        (reasons, accounts) = summary["error_summary"], summary["aiperf_svc"]["accounts"]
-        kinds[fault] = (accounts["completed"], [reason["count"] for reason in reasons])
-        assert all("utf-8" in reason["error_details"]["message"] for reason in reasons)
-    assert kinds == {"invalid-utf8": (0, [2]), "huge-chunk": (2, [])}
+    faults = ["mock-invalid-utf8", "mock-huge-chunk"]
+    dataset = {"entries": 2, "input_tokens": {"mean": 20}}
+    with server(tokens=5, http2=http2) as mock:
+        settings = config(mock.url, dataset=dataset, concurrency=1, requests=4)
+        settings["endpoint"] |= {"model": faults[0], "models": faults[1:]}
+        settings["endpoint"] |= {"type": kind, "http2": http2}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    models = {each["model"]: each for each in summary["aiperf_svc"]["models"]}
+    assert [models[name]["request_count"]["avg"] for name in faults] == [0, 2]
+    assert [models[name]["error_request_count"]["avg"] for name in faults] == [2, 0]
+    assert sum(reason["count"] for reason in summary["error_summary"]) == 2
+    for reason in summary["error_summary"]:
+        assert "utf-8" in reason["error_details"]["message"]

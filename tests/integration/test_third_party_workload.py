@@ -63,7 +63,7 @@ def test_it_is_measured(site: Path, tmp_path: Path) -> None:
     assert metric["avg"] > 0
 
 
-def test_a_package_that_cannot_be_imported_is_named(site: Path, tmp_path: Path) -> None:
+def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     (broken / "broken-1.dist-info").mkdir(parents=True)
     (broken / "broken-1.dist-info/METADATA").write_text("Name: broken\nVersion: 1\n")
