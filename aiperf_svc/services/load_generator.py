@@ -26,50 +26,23 @@ from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
+from aiperf_svc.core.load.ramp import ConnectionsAhead, opening_times
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.abandonments import Abandonments
+from aiperf_svc.services.sessions import Session
 
 CONNECT_BACKOFF_NS: Final = 10_000_000
 """Pause of a user whose connection failed: a target that is away is asked a hundred times a second
 by each user, not ten thousand times."""
-CONNECT_AHEAD_NS: Final = 2_000_000_000
-"""Time from the connection of a user to its first request. Connecting all users of a ramp at once
-would leave no CPU time for the first ones."""
 NEVER: Final = 2**62
 
 _COMPLETED = int(Outcome.COMPLETED)
 _CANCELLED, _ABANDONED = int(Outcome.CANCELLED), int(Outcome.ABANDONED)
 _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Flag.CAPPED)
-_BLOCKED = int(Flag.BLOCKED)
-
-
-class Session:
-    """State of a conversation in progress."""
-
-    __slots__ = ("due", "entry", "flags", "history", "index", "target", "turn", "turns")
-
-    def __init__(self, index: int, entry: Entry, turns: int, flags: int, due: int) -> None:
-        self.index = index
-        self.due = due
-        self.entry = entry
-        self.turns = turns
-        self.turn = 0
-        self.history = b""
-        self.flags = flags
-        self.target = 0
-        """Which of several targets has it."""
-
-    def next_by_clock(self, ready: int, gap_ns: int) -> int:
-        """Return when the next turn is due by its user's clock, which stands still until the turn
-        is ready."""
-        by_clock = self.due + gap_ns
-        self.flags = self.flags | _BLOCKED if ready > by_clock else self.flags & ~_BLOCKED
-        self.due = max(ready, by_clock)
-        return self.due
 
 
 class LoadGenerator:
@@ -131,8 +104,7 @@ class LoadGenerator:
         """Users that wait for a credit: the time from which each has been free."""
         self._openings: deque[int] = deque()
         """Times at which further users begin."""
-        self._to_connect: deque[int] = deque()
-        """Those of these times for which no connection has been made yet."""
+        self._ahead = ConnectionsAhead()
         self._later: list[tuple[int, int, Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
         self._waiting = PackedPairs()
@@ -170,28 +142,30 @@ class LoadGenerator:
         if message.stop_wall_ns:
             self._stop = message.stop_wall_ns - offset_ns
             self._cancel = self._stop + message.grace_ns
-        mine = range(message.worker_rank, message.concurrency, message.worker_count)
+        users = len(range(message.worker_rank, message.concurrency, message.worker_count))
         if message.is_open_loop:
-            cap = len(mine) if message.concurrency else NEVER
+            cap = users if message.concurrency else NEVER
             self._limit = min(cap, self._connection_limit)
         else:
-            self._limit = len(mine)
-            step = message.ramp_ns / max(1, message.concurrency)
-            self._openings = deque(start + round(step * slot) for slot in mine)
-            self._to_connect = self._openings.copy()
+            self._limit = users
+            self._openings = deque(
+                opening_times(
+                    count=message.concurrency,
+                    rank=message.worker_rank,
+                    workers=message.worker_count,
+                    start_ns=start,
+                    ramp_ns=message.ramp_ns,
+                )
+            )
+            self._ahead = ConnectionsAhead(self._openings)
             self.connect_ahead(time_ns())
         self._arm()
 
     def connect_ahead(self, now: int) -> None:
         """Connect for the users that begin soon. Called again while a ramp goes on."""
-        waiting = self._to_connect
-        if not waiting:
-            return
-        while waiting and waiting[0] <= now + CONNECT_AHEAD_NS:
-            waiting.popleft()
-        wanted = min(self._limit - len(waiting), self._connection_limit)
-        if not self.client.preconnect(wanted):
-            waiting.clear()
+        wanted = self._ahead.wanted(now)
+        if wanted is not None and not self.client.preconnect(min(wanted, self._connection_limit)):
+            self._ahead.stop()
 
     def grant(self, message: CreditsGranted, offset_ns: int) -> None:
         """Add granted credits."""
@@ -452,7 +426,7 @@ class LoadGenerator:
         due."""
         self._is_stopped = self._is_paused = True
         self._openings.clear()
-        self._to_connect.clear()
+        self._ahead.stop()
         self._users.clear()
         unsent = len(self._waiting)
         self._waiting.clear()

@@ -13,12 +13,14 @@ from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import Entry
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
-from aiperf_svc.core.load.prefill_slots import PrefillSlots, opening_times
+from aiperf_svc.core.load.prefill_slots import PrefillSlots
+from aiperf_svc.core.load.ramp import opening_times
 from aiperf_svc.core.responses.first_tokens import FirstTokens
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.credits import PhaseOpened
 from aiperf_svc.protocol.records import Flag
-from aiperf_svc.services.load_generator import LoadGenerator, Session
+from aiperf_svc.services.load_generator import LoadGenerator
+from aiperf_svc.services.sessions import Session
 
 _COMPLETED = int(Outcome.COMPLETED)
 _CAPPED, _LAST_TURN = int(Flag.CAPPED), int(Flag.LAST_TURN)
@@ -53,15 +55,16 @@ class PrefillGenerator(LoadGenerator):
     def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
         """Prepare a phase."""
         super().open_phase(message, offset_ns)
-        self._slots = PrefillSlots(
-            opening_times(
-                slots=message.prefill_concurrency,
-                rank=message.worker_rank,
-                workers=message.worker_count,
-                start_ns=message.start_wall_ns - offset_ns,
-                ramp_ns=message.prefill_ramp_ns,
+        if message.prefill_concurrency:
+            self._slots = PrefillSlots(
+                opening_times(
+                    count=message.prefill_concurrency,
+                    rank=message.worker_rank,
+                    workers=message.worker_count,
+                    start_ns=message.start_wall_ns - offset_ns,
+                    ramp_ns=message.prefill_ramp_ns,
+                )
             )
-        )
         self._cap = self._limit
 
     def connect_ahead(self, now: int) -> None:

@@ -16,7 +16,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services import target_lookup
-from aiperf_svc.services.load_generator import Session
+from aiperf_svc.services.sessions import Session
 
 
 class NotingTarget:

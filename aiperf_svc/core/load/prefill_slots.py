@@ -56,13 +56,3 @@ class PrefillSlots:
             return False
         self._held.remove(request)
         return True
-
-
-def opening_times(
-    *, slots: int, rank: int, workers: int, start_ns: int, ramp_ns: int
-) -> Iterable[int] | None:
-    """Return when each slot of a worker opens, of so many in all that are dealt to the workers by
-    rank; None for 0 slots, which is no limit."""
-    if not slots:
-        return None
-    return (start_ns + ramp_ns * slot // slots for slot in range(rank, slots, workers))

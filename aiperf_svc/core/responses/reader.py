@@ -26,14 +26,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import (
-    Delta,
-    MalformedResponse,
-    Part,
-    error_message,
-    find_error,
-)
-from aiperf_svc.core.endpoints.refused_inputs import hint_for
+from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Part
+from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, said_under
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_plain
 from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation
@@ -52,7 +46,7 @@ from aiperf_svc.domain.finish_reasons import (
     FinishReason,
     finish_reason_of,
 )
-from aiperf_svc.domain.foreign_text import CUT, one_line
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
 
@@ -62,7 +56,6 @@ TEXT_BYTES: Final = 64
 """Memory of each token's text besides its characters."""
 ERROR_BODY_BYTES: Final = 16_384
 """Most bytes kept of a body that is only read for its error message."""
-MESSAGE_CHARACTERS: Final = 500
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _STATUS = int(ErrorKind.STATUS)
@@ -364,7 +357,9 @@ class ResponseReader:
             if not self.error:
                 self._check_whole(status)
         elif error == _STATUS:
-            self.error, self.message = error, self._said_under(status)
+            body = bytes(self._body or b"")
+            self.message = said_under(status, body, content_coding=self._content_coding)
+            self.error = error
         elif not self.error:
             self.error, self.message = error, message
         if self.error:
@@ -373,7 +368,14 @@ class ResponseReader:
 
     def _check_whole(self, status: int) -> None:
         if self._mode == ERROR_BODY:
-            self._explain_body(status)
+            kind, text = explain(
+                status,
+                bytes(self._body or b""),
+                content_type=self._content_type,
+                content_coding=self._content_coding,
+                expected=self._format.content_types,
+            )
+            self._fail(kind, text)
         elif self._mode == STREAM:
             assert self._events is not None
             is_whole = (
@@ -424,35 +426,3 @@ class ResponseReader:
     def _fail_empty(self, text: str) -> None:
         said = f", finish reason {self._finish_word!r}" if self._finish_word else ""
         self._fail(ErrorKind.EMPTY, text + said)
-
-    def _said_under(self, status: int) -> str:
-        """Return the message of the body of a bad status."""
-        body = bytes(self._body or b"")
-        if self._content_coding:
-            return f"status {status}; the body is compressed, {self._content_coding}"
-        hint = hint_for(status, body)
-        limit = MESSAGE_CHARACTERS - (len(hint) + len(CUT) if hint else 0)
-        said = one_line(error_message(body), limit=max(0, limit)) or f"status {status}"
-        return said + hint
-
-    def _explain_body(self, status: int) -> None:
-        body = bytes(self._body or b"")
-        if status >= 300:
-            said = "" if self._content_coding else error_message(body)
-            text = f"status {status}, and redirects are not followed: {said}"
-            self._fail(ErrorKind.STATUS, text.removesuffix(": "))
-            return
-        if self._content_coding:
-            text = (
-                f"the body is compressed (Content-Encoding {self._content_coding}), which no "
-                "request asks for: turn compression off in the server or in the proxy before it"
-            )
-            self._fail(ErrorKind.CONTENT_TYPE, text)
-            return
-        found = find_error(body)
-        if found:
-            self._fail(ErrorKind.SERVER, found)
-        else:
-            expected = " or ".join(self._format.content_types)
-            text = f"content type {self._content_type}, expected {expected}: {error_message(body)}"
-            self._fail(ErrorKind.CONTENT_TYPE, text.removesuffix(": "))

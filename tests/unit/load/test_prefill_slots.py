@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from aiperf_svc.core.load.prefill_slots import PrefillSlots, opening_times
+from aiperf_svc.core.load.prefill_slots import PrefillSlots
+from aiperf_svc.core.load.ramp import opening_times
 
 
 def slots(count: int) -> PrefillSlots:
@@ -41,7 +42,7 @@ def test_without_a_limit_there_is_always_a_slot() -> None:
 
 
 def test_slots_open_one_after_the_other_over_a_ramp() -> None:
-    times = opening_times(slots=4, rank=0, workers=1, start_ns=100, ramp_ns=40)
+    times = opening_times(count=4, rank=0, workers=1, start_ns=100, ramp_ns=40)
     made = PrefillSlots(times)
     opened = []
     for now in (99, 100, 109, 110, 125, 130, 500):
@@ -49,21 +50,6 @@ def test_slots_open_one_after_the_other_over_a_ramp() -> None:
         opened.append(made.free)
     assert opened == [0, 1, 1, 2, 3, 4, 4]
     assert not made.is_ramping
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_the_slots_of_all_workers_are_those_asked_for(workers: int) -> None:
-    for count in (7, 8, 100):
-        times = [
-            at
-            for rank in range(workers)
-            for at in opening_times(
-                slots=count, rank=rank, workers=workers, start_ns=0, ramp_ns=1_000
-            )
-            or ()
-        ]
-        assert sorted(times) == [1_000 * slot // count for slot in range(count)]
-    assert opening_times(slots=0, rank=0, workers=workers, start_ns=0, ramp_ns=0) is None
 
 
 def test_random_histories_never_hold_more_than_there_are() -> None:

@@ -1,0 +1,33 @@
+"""Holds a conversation between two of its turns."""
+
+from typing import Final
+
+from aiperf_svc.adapters.inference.entry_cache import Entry
+from aiperf_svc.protocol.records import Flag
+
+_BLOCKED: Final = int(Flag.BLOCKED)
+
+
+class Session:
+    """State of a conversation in progress."""
+
+    __slots__ = ("due", "entry", "flags", "history", "index", "target", "turn", "turns")
+
+    def __init__(self, index: int, entry: Entry, turns: int, flags: int, due: int) -> None:
+        self.index = index
+        self.due = due
+        self.entry = entry
+        self.turns = turns
+        self.turn = 0
+        self.history = b""
+        self.flags = flags
+        self.target = 0
+        """Which of several targets has it."""
+
+    def next_by_clock(self, ready: int, gap_ns: int) -> int:
+        """Return when the next turn is due by its user's clock, which stands still until the turn
+        is ready."""
+        by_clock = self.due + gap_ns
+        self.flags = self.flags | _BLOCKED if ready > by_clock else self.flags & ~_BLOCKED
+        self.due = max(ready, by_clock)
+        return self.due
