@@ -295,7 +295,8 @@ DATASET = (
         "dataset.output_tokens.stddev", "standard deviation of that (default: 0)"),
     Flag(("--num-dataset-entries", "--num-prompts", "--num-conversations", "--conversation-num",
           "--num-sessions"), "dataset.entries",
-        "distinct prompts (default: 1,000 synthetic ones, 100 of a random pool, or all of a file)"),
+        "distinct prompts (default: 1,000 synthetic ones, or --request-count if less; 100 of a "
+        "random pool, or all of a file)"),
     Flag(("--input-file",), "dataset.file", "take the prompts from this file", "FILE"),
     Flag(("--custom-dataset-type",), "dataset.kind",
         "what the file holds: single_turn (default), multi_turn, random_pool (also a folder of "

@@ -82,7 +82,8 @@ class Dataset(Model):
     """URL of the public dataset, in place of its usual one."""
     max_download: SizeBytes = 2 * 2**30
     entries: Annotated[int, Field(gt=0)] | None = None
-    """Number of distinct prompts: 1,000 when synthetic, 100 of a random pool, all of a file."""
+    """Number of distinct prompts: 1,000 when synthetic, or as many as requests if they are sent in
+    turn and are fewer, 100 of a random pool, all of a file."""
     order: Literal["sequential", "shuffled", "random"] = "sequential"
     """Shuffled: each entry once, in another order in each pass. Random: each is drawn, with
     replacement."""

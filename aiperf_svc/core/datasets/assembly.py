@@ -67,10 +67,23 @@ class Finished(msgspec.Struct, frozen=True):
     conversations: tuple[Conversation, ...]
 
 
+def synthetic_entries(config: BenchmarkConfig) -> int:
+    """Return the number of synthetic entries, without those of the warmup. By default no more than
+    the load can send, unless requests draw from them or several models share them."""
+    if config.dataset.entries:
+        return config.dataset.entries
+    is_in_turn = config.dataset.order != "random" and len(config.endpoint.all_models) == 1
+    sent = config.load.requests if is_in_turn else None
+    return min(sent or synthetic.DEFAULT_ENTRIES, synthetic.DEFAULT_ENTRIES)
+
+
 def synthetic_count(config: BenchmarkConfig) -> int:
     """Return the number of synthetic entries, with those of the warmup."""
-    entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
-    return entries + own_warmup(config.load.warmup, entries)
+    return synthetic_entries(config) + _synthetic_warmup(config)
+
+
+def _synthetic_warmup(config: BenchmarkConfig) -> int:
+    return own_warmup(config.load.warmup, config.dataset.entries or synthetic.DEFAULT_ENTRIES)
 
 
 def synthetic_prompts(
@@ -171,7 +184,7 @@ def warmup_share(config: BenchmarkConfig, source: Source, total: int) -> int:
         raise DatasetError(f"{source.name}: no entries; a dataset needs at least one prompt")
     warmup = config.load.warmup
     if config.dataset.kind is DatasetKind.SYNTHETIC:
-        return own_warmup(warmup, config.dataset.entries or synthetic.DEFAULT_ENTRIES)
+        return _synthetic_warmup(config)
     if source.own_warmup is not None:
         return source.own_warmup
     return 0 if total == 1 else own_warmup(warmup, max(1, total // 10))

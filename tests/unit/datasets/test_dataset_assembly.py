@@ -83,6 +83,34 @@ def test_a_synthetic_warmup_gets_entries_of_its_own(
     assert with_warmup.conversations[:10] == without.conversations
 
 
+@pytest.mark.parametrize(
+    ("load", "dataset", "models", "count"),
+    [
+        ({"requests": 5}, {}, 1, 5),
+        ({"requests": 5}, {"order": "shuffled"}, 1, 5),
+        ({"requests": 5, "warmup": {"requests": 7}}, {}, 1, 12),
+        ({"requests": 5_000}, {}, 1, 1_000),
+        ({"duration": "5s"}, {}, 1, 1_000),
+        ({"requests": 5}, {"order": "random"}, 1, 1_000),
+        ({"requests": 5}, {}, 2, 1_000),
+        ({"requests": 5}, {"entries": 50}, 1, 50),
+    ],
+)
+def test_prompts_that_cannot_be_sent_are_not_made_unless_they_are_asked_for(
+    load: dict[str, object], dataset: dict[str, object], models: int, count: int
+) -> None:
+    endpoint = {"url": "http://h", "model": "a", "models": ["b", "c"][: models - 1]}
+    given = BenchmarkConfig.model_validate(
+        {
+            "endpoint": endpoint,
+            "load": {"concurrency": 1, **load},
+            "dataset": {"input_tokens": {"mean": 1}, **dataset},
+        }
+    )
+    made = built(given, synthetic_prompts(given, None))
+    assert len(made.conversations) == count
+
+
 def test_a_shuffled_order_follows_the_seed_and_leaves_the_warmup_alone(config: Config) -> None:
     shuffled, warmup = FILE | {"order": "shuffled"}, {"warmup": {"requests": 2}}
     orders = [
