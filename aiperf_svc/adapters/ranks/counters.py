@@ -28,6 +28,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     drops: int = 0
     tcp_retransmits: int = 0
     udp_errors: int = 0
+    """Datagrams that arrived and were refused, nearly always by a full socket."""
     cpu_ns: int = 0
     throttled_ns: int = 0
     oom_kills: int = 0
@@ -50,7 +51,8 @@ def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Co
         loopback_bytes=loopback,
         drops=drops,
         tcp_retransmits=snmp.get("Tcp", {}).get("RetransSegs", 0),
-        udp_errors=sum(snmp.get("Udp", {}).get(name, 0) for name in ("InErrors", "RcvbufErrors")),
+        # Those of full sockets, RcvbufErrors, are among them.
+        udp_errors=snmp.get("Udp", {}).get("InErrors", 0),
         cpu_ns=container_cpu_ns(container) if container is not None else 0,
         throttled_ns=throttled_ns() if container is None else container_throttled_ns(container),
         oom_kills=container_oom_kills(container) if container is not None else 0,

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from aiperf_svc.adapters.ranks.counters import Counters, interface_bytes, pressure_shares
+from aiperf_svc.adapters.ranks.counters import (
+    Counters,
+    interface_bytes,
+    pressure_shares,
+    read_counters,
+)
 from aiperf_svc.adapters.ranks.traffic import traffic_text
 
 _DEV = """Inter-|   Receive                                                |  Transmit
@@ -11,6 +16,10 @@ _DEV = """Inter-|   Receive                                                |  Tr
   eth0: 1000 10 0 1 0 0 0 0 200 10 0 2 0 0 0 0
   net1: 30 10 0 0 0 0 0 0 4 10 0 0 0 0 0 0
 """
+_UDP = """Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors
+Udp: 3 0 997 1000 997 0
+"""
+"""What Linux counts when 997 of 1,000 datagrams find a full socket."""
 
 
 def test_pressure_is_the_share_of_the_time_between_two_readings() -> None:
@@ -28,6 +37,14 @@ def test_bytes_of_all_interfaces_are_added_but_those_of_the_loopback(tmp_path: P
     (tmp_path / "net").mkdir()
     (tmp_path / "net/dev").write_text(_DEV)
     assert interface_bytes(tmp_path) == (1030, 204, 5000)
+
+
+def test_a_datagram_that_a_full_socket_refused_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/dev").write_text(_DEV)
+    (tmp_path / "net/snmp").write_text(_UDP)
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    assert read_counters({}, tmp_path).udp_errors == 997
 
 
 def test_traffic_is_named_in_the_unit_of_the_larger_direction() -> None:
