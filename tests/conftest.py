@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mock_forks import MockFork
-from preloaded import server_processes
+from forked_servers import ForkedServer
 
 from aiperf_svc.mock_server import running
 
@@ -42,7 +41,7 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
-    running.start = MockFork
+    running.start = ForkedServer
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -122,7 +121,7 @@ def _leaves_nothing_running() -> Iterator[None]:
     """Fails a test that leaves a child process, a thread or a task behind."""
     children, threads = _children(), set(threading.enumerate())
     yield
-    left = [f"process {pid}" for pid in _children() - children - server_processes()]
+    left = [f"process {pid}" for pid in _children() - children]
     left += [
         f"thread {thread.name}"
         for thread in set(threading.enumerate()) - threads

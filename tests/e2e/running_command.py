@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from preloaded import PROGRAM, Preloaded, needs_a_start
+from forked_commands import PROGRAM, ForkedCommand, needs_a_start
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.running import RunningMockServer
@@ -56,7 +56,7 @@ class Command:
         self.environ.pop("XDG_RUNTIME_DIR", None)
         target = () if url is None else ("-u", url, "-m", "mock", "--streaming")
         arguments = (*words, *target, *flags, *QUIET)
-        self.process: subprocess.Popen[str] | Preloaded
+        self.process: subprocess.Popen[str] | ForkedCommand
         if within or is_executed or needs_a_start(environ):
             self.process = subprocess.Popen(
                 [*within, *PROGRAM, *arguments],
@@ -67,7 +67,7 @@ class Command:
                 text=True,
             )
         else:
-            self.process = Preloaded(arguments, cwd=folder, env=self.environ)
+            self.process = ForkedCommand(arguments, cwd=folder, env=self.environ)
 
     def finish(self) -> dict[str, Any]:
         """Wait for its end; what it printed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preloaded import finished
+from forked_commands import finished
 from running_command import Command
 
 from aiperf_svc.domain.exit_codes import ExitCode

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from preloaded import finished
+from forked_commands import finished
 from running_command import FINISHED, Command, artifacts, wait_gone
 
 from aiperf_svc.domain.exit_codes import ExitCode

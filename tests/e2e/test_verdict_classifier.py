@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from preloaded import PROGRAM, Preloaded
+from forked_commands import PROGRAM, ForkedCommand
 
 from benchmarks.truth import client_runs
 from benchmarks.truth.trials import Trial
@@ -46,11 +46,11 @@ CROWDED = Trial(11, "neighbour", rate=200, severity=4, **QUICK)
 
 
 @pytest.fixture(autouse=True)
-def _preloaded(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients begin as forks, unless they get a network, limits or patches at their start."""
 
-    def started(command: list[str], *, env: dict[str, str], **_: Any) -> Preloaded:
-        return Preloaded(command[len(PROGRAM) :], cwd=Path.cwd(), env=env)
+    def started(command: list[str], *, env: dict[str, str], **_: Any) -> ForkedCommand:
+        return ForkedCommand(command[len(PROGRAM) :], cwd=Path.cwd(), env=env)
 
     if trial.kind not in ("clock", "fds", "ports"):
         names = vars(subprocess) | {"Popen": started}

@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from forked_commands import finished
 from huggingface_hub import constants
-from preloaded import finished
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tqdm import tqdm
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from forked_commands import finished
 from in_one_loop import stack
-from preloaded import finished
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
