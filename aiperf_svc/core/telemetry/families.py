@@ -227,6 +227,12 @@ GPU_FIELDS = (
 """Fields of a GPU. Violations are times in which the clock was held down: nanoseconds, although
 older exporters call them microseconds in their help texts."""
 
+NO_VALUES = frozenset(
+    float(blank + reason) for blank in (2**31 - 16, 2**47, 2**63 - 16) for reason in range(4)
+)
+"""What DCGM has in place of a value of 32 bits, of a real number, or of 64 bits that is blank, not
+found, not supported or not permitted (dcgm_structs.h). Older exporters write it."""
+
 RANK_LABELS = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
 """Labels by which the ranks that serve the same requests together differ."""
 

@@ -207,7 +207,8 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
         if "energy_consumption" in fields:
             curve = log.sampled(fields["energy_consumption"][1])
             growth = _growth(curve, facts, longest_share=SAMPLED_SHARE)
-            joules += [growth / 1e3] if growth is not None else []
+            # No GPU works without energy: it has no such counter.
+            joules += [growth / 1e3] if growth else []
             has_energy = True
         for kind in ("power", "thermal"):
             if f"{kind}_violation" in fields:

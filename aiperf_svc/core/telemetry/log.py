@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.changes import ChangeFinder, NewSeries
-from aiperf_svc.core.telemetry.families import RANK_LABELS, gpu_field_of, portables_of
+from aiperf_svc.core.telemetry.families import NO_VALUES, RANK_LABELS, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.identity import Mark, mark_of, names_a_server
 from aiperf_svc.core.telemetry.page import Page, Series
 
@@ -65,6 +65,9 @@ class SourceLog:
 
     def add(self, page: Page, *, wall_ns: int, latency_ns: int, off_s: float = 0.0) -> None:
         """Add a page that was read; `off_s` is how far the source's clock is from ours."""
+        if self.is_gpu:
+            known = {series: v for series, v in page.values.items() if v not in NO_VALUES}
+            page = page._replace(values=known)
         changes = self._finder.take(page)
         place = len(self._wall_ns)
         self._wall_ns.append(wall_ns)

@@ -174,6 +174,13 @@ def test_energy_is_not_that_of_some_gpus_only() -> None:
     assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
 
 
+@pytest.mark.parametrize("energy", [0, 9223372036854775794])
+def test_values_that_a_gpu_does_not_have_are_no_values(energy: int) -> None:
+    blank = {"POWER_USAGE": 140737488355328.0, "TOTAL_ENERGY_CONSUMPTION": energy}
+    pages = [blank if n == 7 else blank | {"POWER_USAGE": 400} for n in range(25)]
+    assert judged(gpu(pages)).metrics == {"gpu_power": 400}
+
+
 def test_a_gpu_that_comes_under_load_has_not_used_the_energy_of_its_life_before() -> None:
     old = {"POWER_USAGE": 400, "POWER_VIOLATION": 9e12}
     pages = [old | {"TOTAL_ENERGY_CONSUMPTION": 5e12 + 4e5 * n} if n > 3 else {} for n in range(25)]
