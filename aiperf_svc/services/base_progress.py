@@ -1,6 +1,5 @@
 """What is shown of a run of any kind while it goes: its state, its members, what became of it."""
 
-import asyncio
 from time import monotonic_ns, time_ns
 
 from aiperf_svc.adapters.results_api.status import Status
@@ -9,7 +8,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import is_set_within
+from aiperf_svc.services.status_changes import StatusChanges
 
 
 class BaseProgress:
@@ -17,8 +16,7 @@ class BaseProgress:
     client can wait for the next one."""
 
     def __init__(self) -> None:
-        self._number = 1
-        self._changed = asyncio.Event()
+        self._changes = StatusChanges()
         self._started_mono_ns = monotonic_ns()
         self._phase_mono_ns = 0
         self._state = RunState.PENDING
@@ -36,7 +34,7 @@ class BaseProgress:
     def set_roster(self, roster: RosterPublished) -> None:
         """Set the members of the run."""
         self._roster = roster
-        self._note_change()
+        self._changes.note()
 
     def set_state(self, state: RunStatePublished) -> None:
         """Set the state of the run."""
@@ -47,7 +45,7 @@ class BaseProgress:
         self._state, self._reason = state.state, state.reason
         self._exit_code = state.exit_code
         self._is_cancelling = state.is_cancelling
-        self._note_change()
+        self._changes.note()
 
     def set_client(self, load: ClientLoad | None) -> None:
         """Set what the own services do."""
@@ -69,7 +67,7 @@ class BaseProgress:
         """Set whether the summary can be fetched."""
         self._results_ready = is_ready
         self._is_settled = True
-        self._note_change()
+        self._changes.note()
 
     @property
     def failure(self) -> str:
@@ -78,8 +76,7 @@ class BaseProgress:
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
         """Wait until `status().number` is not `after` any more, or the time is up."""
-        if self._number == after:
-            await is_set_within(self._changed, timeout_s)
+        await self._changes.wait(after, timeout_s)
 
     def status(self) -> Status:
         """Return the current status."""
@@ -87,7 +84,7 @@ class BaseProgress:
         members = self._roster.members if self._roster is not None else ()
         missing = self._roster.missing if self._roster is not None else ()
         return Status(
-            number=self._number,
+            number=self._changes.number,
             state=self._state.value,
             reason=self._reason,
             phase="profiling",
@@ -106,8 +103,3 @@ class BaseProgress:
             exit_code=self._exit_code if self._state is RunState.FAILED else None,
             client=self._client,
         )
-
-    def _note_change(self) -> None:
-        self._number += 1
-        self._changed.set()
-        self._changed = asyncio.Event()

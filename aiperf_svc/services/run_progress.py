@@ -114,12 +114,12 @@ class RunProgress(BaseProgress):
     def set_dataset(self, summary: dict[str, Any]) -> None:
         """Set the dataset manager's report."""
         self._dataset = summary
-        self._note_change()
+        self._changes.note()
 
     def set_configuring(self, sender: str, text: str) -> None:
         """Set what a service says takes time while the run is configured; empty: nothing does."""
         if self._configuring.pop(sender, "") != text:
-            self._note_change()
+            self._changes.note()
         if text:
             self._configuring[sender] = text
 
@@ -160,7 +160,7 @@ class RunProgress(BaseProgress):
         if self._begin_wall_ns and length_ns > 0:
             ended = sum(count for each, count in self._ends.items() if each < end)
             self._rate = ended / (length_ns / 1e9)
-        self._note_change()
+        self._changes.note()
 
     @property
     def _phase(self) -> Phase:

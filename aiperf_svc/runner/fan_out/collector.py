@@ -185,7 +185,7 @@ class Collector:
 
     def _begin(self, shape: int, pod: str) -> None:
         self._progress.running[shape] = pod
-        self._progress.note_change()
+        self._progress.changes.note()
 
     async def _take(self, ended: IndexEnded, folder: Path) -> bool:
         """Take the end of an attempt; whether the outcome of its shape is known."""
@@ -312,7 +312,7 @@ class Collector:
                     self._end_shape(shape)
                 case Finish(state, reason):
                     self._progress.state, self._progress.reason = state, reason
-        self._progress.note_change()
+        self._progress.changes.note()
 
     def _fail(self, shape: int, reason: str) -> None:
         """Keep the trials of a shape that have ended, and let the others fail."""
@@ -337,7 +337,7 @@ class Collector:
             log.error("%s", error)
             progress.artifact_error = str(error)
         progress.is_settled = True
-        progress.note_change()
+        progress.changes.note()
 
     # --- what the API asks for -------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class Collector:
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
         """Wait until the status has another number than `after`, at most so long."""
-        await self._progress.wait_change(after, timeout_s)
+        await self._progress.changes.wait(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
         """Let no index begin, and end those that run; they send the trials that have ended."""

@@ -1,6 +1,5 @@
 """How far an experiment in Jobs is: counts the trials that have ended, and makes its status."""
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 
@@ -10,15 +9,14 @@ from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.numbers import count
-from aiperf_svc.services.base import is_set_within
+from aiperf_svc.services.status_changes import StatusChanges
 
 SHOWN_ROWS = 20
 """Number of ended trials in a status, the latest ones."""
 
 
 class FanOutProgress:
-    """What is shown of the experiment. Changes are numbered, so that a client can wait for the next
-    one."""
+    """What is shown of the experiment."""
 
     def __init__(self, *, total: int, started_mono_s: float) -> None:
         """`total` is the number of trials."""
@@ -37,8 +35,7 @@ class FanOutProgress:
         self._counted: set[int] = set()
         self._earlier = 0
         """Number of trials that had ended before this process began."""
-        self._number = 0
-        self._changed = asyncio.Event()
+        self.changes = StatusChanges()
 
     def count(self, rows: Sequence[combinations.TrialRow]) -> bool:
         """Count trials that have ended, each once; return whether one of them has failed."""
@@ -53,17 +50,6 @@ class FanOutProgress:
         """Take what was counted until now as measured before this process began."""
         self._earlier = len(self._counted)
 
-    def note_change(self) -> None:
-        """Wake up who waits for a change."""
-        self._number += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`, at most so long."""
-        if self._number == after:
-            await is_set_within(self._changed, timeout_s)
-
     def status(self, now_mono_s: float) -> Status:
         """Return the status at a time."""
         ended, is_final = len(self._counted), self.state.is_final
@@ -73,7 +59,7 @@ class FanOutProgress:
         at_work = count(len(self.running), "pod")
         message = f"{ended:,} of {self._total:,} trials have ended, {at_work} at work"
         return Status(
-            number=self._number,
+            number=self.changes.number,
             state=(RunState.PROCESSING if is_writing else self.state).value,
             reason=self.reason,
             phase="",

@@ -22,7 +22,7 @@ class StepsProgress(BaseProgress):
         """Set how far the steps are."""
         if steps != self._steps:
             self._steps = steps
-            self._note_change()
+            self._changes.note()
 
     def status(self) -> Status:
         """Return the current status."""
