@@ -56,7 +56,7 @@ def failure(command: Command) -> tuple[ExitCode, str]:
         ((*SMALL, "--slo", "nonsense:p50<1"), "nonsense"),
         (("--concurrency", "1,0", "--request-count", "5"), "load.concurrency"),
         (("--search", "load.concurrency=9..1"), "9"),
-        ((*SMALL, "--kubernetes", "--yes"), "--url"),
+        ((*SMALL, "--kubernetes", "--yes"), "-u"),
     ],
 )
 def test_what_is_refused(

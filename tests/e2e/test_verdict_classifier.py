@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from forked_commands import PROGRAM, ForkedCommand
 
+from aiperf_svc.mock_server import running
 from benchmarks.truth import client_runs
 from benchmarks.truth.trials import Trial
 from benchmarks.verdict_classifier import Finding, run_trial
@@ -47,12 +48,15 @@ CROWDED = Trial(11, "neighbour", rate=200, severity=4, **QUICK)
 
 @pytest.fixture(autouse=True)
 def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients begin as forks, unless they get a network, limits or patches at their start."""
+    """Clients begin as forks, unless they get limits or patches at their start. What is to have
+    this process' network is not the fork of another."""
 
     def started(command: list[str], *, env: dict[str, str], **_: Any) -> ForkedCommand:
         return ForkedCommand(command[len(PROGRAM) :], cwd=Path.cwd(), env=env)
 
-    if trial.kind not in ("clock", "fds", "ports"):
+    if trial.kind == "ports":
+        monkeypatch.setattr(running, "start", running.execute)
+    elif trial.kind not in ("clock", "fds"):
         names = vars(subprocess) | {"Popen": started}
         monkeypatch.setattr(client_runs, "subprocess", SimpleNamespace(**names))
 
