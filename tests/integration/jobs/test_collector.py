@@ -1,0 +1,201 @@
+"""The collector of an experiment: stops, restarts and a cluster that takes Jobs away."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from index_place import (
+    INDEX_S,
+    JOB,
+    Place,
+    played,
+    send_first_shape,
+    settled,
+    stop,
+    until,
+    uploading,
+)
+
+from aiperf_svc.adapters.jobs.cluster_jobs import DELETED
+from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.index_pods import COLLECTION_S
+from aiperf_svc.protocol.messages.indexes import STOPPED
+from aiperf_svc.runner.fan_out.index import SENT
+
+
+async def test_a_collector_that_is_started_again_goes_on(place: Place) -> None:
+    async with place.collector():
+        await send_first_shape(place)
+    place.cluster.seen = JobSeen(JOB, frozenset({0}), frozenset({1}), pods=0)
+    async with place.collector() as client:
+        status, summary = await settled(client)
+    assert status.state == "done"
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
+
+
+async def test_a_cancelled_experiment_lets_no_index_run(place: Place) -> None:
+    async with place.collector() as client:
+        await send_first_shape(place)
+        await client.cancel("by the test")
+        status, summary = await settled(client)
+    assert (status.state, status.reason) == ("cancelled", "by the test")
+    assert [trial["number"] for trial in summary["trials"]] == [1, 3]
+    assert place.cluster.parallelism == [1, 0]
+
+
+async def test_a_job_is_stopped_although_it_is_being_started(place: Place) -> None:
+    place.cluster.may_respond.clear()
+    async with place.collector() as client:
+        assert await asyncio.to_thread(place.cluster.is_told.wait, INDEX_S)
+        await client.cancel("by the test")
+        place.cluster.may_respond.set()
+        await until(client, lambda status: status.is_settled)
+    assert place.cluster.parallelism == [1, 0]
+
+
+async def test_with_stop_a_shape_that_is_stopped_keeps_the_trials_that_have_ended(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, on_failure="stop")
+    left = played(place, 2)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=2)
+    async with (
+        place.collector() as client,
+        uploading(place) as stopped,
+        uploading(place, pod="b", shape=2) as failed,
+    ):
+        await stopped.begin()
+        await failed.begin()
+        await failed.end("the server is broken")
+        files = await stopped.upload(left, SENT)
+        await stopped.end(STOPPED, files, is_tried_again=True)
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({1}), pods=0)
+        status, summary = await settled(client)
+    assert (status.state, status.reason.rpartition(": ")[2]) == (
+        "failed",
+        "stop, and shape 2 failed",
+    )
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
+
+
+async def test_a_cancel_and_the_trials_before_it_outlive_a_restart_of_the_collector(
+    place: Place,
+) -> None:
+    left = played(place, 1)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await client.cancel("by the test")
+        await stop(uploader, left)
+    place.cluster.parallelism.clear()
+    async with place.collector() as client:
+        status = await until(client, lambda status: status.is_cancelling)
+        assert status.experiment is not None
+        assert status.experiment.ended == 2
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        status, summary = await settled(client)
+    assert (status.state, status.reason) == ("cancelled", "by the test")
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
+    assert set(place.cluster.parallelism) == {0}
+
+
+async def test_why_a_shape_failed_outlives_a_restart_of_the_collector(tmp_path: Path) -> None:
+    place = Place(tmp_path, retries=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await uploader.end("the server is broken", is_tried_again=True)
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0}), pods=0)
+        await until(client, lambda status: status.experiment.ended == 2)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+    async with place.collector() as client:
+        _, summary = await settled(client)
+    assert [t["reason"] for t in summary["trials"]] == ["the server is broken", UNKNOWN] * 2
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_the_trials_of_an_index_that_was_stopped_count_if_no_attempt_follows(
+    place: Place, is_restarted: bool
+) -> None:
+    left = played(place, 1)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await stop(uploader, left)
+        status = await client.status()
+        assert status.experiment is not None
+        assert status.experiment.ended == 0
+        if not is_restarted:
+            place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+            await until(client, lambda status: status.is_settled)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset({0, 1}), pods=0)
+    async with place.collector() as client:
+        _, summary = await settled(client)
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed", "failed", "failed"]
+    assert list((place.folder / "artifacts").glob("shapes/*-stopped*")) == []
+
+
+async def test_an_attempt_that_follows_a_stopped_one_counts_in_its_place(place: Place) -> None:
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client:
+        async with uploading(place) as stopped:
+            await stopped.begin()
+            files = await stopped.upload(played(place, 2), SENT)
+            await stopped.end(STOPPED, files, is_tried_again=True)
+        async with uploading(place, pod="b") as failed:
+            await failed.begin()
+            await failed.end("the server is broken", await failed.upload(played(place, 1), SENT))
+        await client.cancel("by the test")
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        _, summary = await settled(client)
+    assert [(t["number"], t["state"]) for t in summary["trials"]] == [(1, "done"), (3, "failed")]
+
+
+async def test_a_job_that_somebody_deletes_ends_when_its_pods_have_sent_their_trials(
+    place: Place,
+) -> None:
+    left = played(place, 1)
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
+        labels = {
+            "batch.kubernetes.io/job-name": JOB,
+            "batch.kubernetes.io/job-completion-index": "0",
+        }
+        pod = {"metadata": {"name": "a", "labels": labels}, "status": {"phase": "Running"}}
+        place.cluster.alive, place.cluster.seen = [pod], None
+        await stop(uploader, left)
+        assert (await client.status()).state == "profiling"
+        place.cluster.alive = []
+        status, summary = await settled(client)
+    assert status.state == "done"
+    assert [t["state"] for t in summary["trials"]] == ["done", "failed", "failed", "failed"]
+    assert {t["reason"] for t in summary["trials"][1:]} == {DELETED}
+
+
+async def test_the_trials_that_have_ended_are_there_before_the_stack_deletes_itself(
+    place: Place,
+) -> None:
+    place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
+    place.cluster.lasts_s = COLLECTION_S + 0.01
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
+        place.cluster.lasts_s = COLLECTION_S
+        await until(client, lambda _: place.cluster.parallelism == [1, 0])
+        await stop(uploader, played(place, 1))
+        place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        status, summary = await settled(client)
+    assert (status.state, status.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
+    assert status.reason.startswith("deployment.ttl is over in 120 s")
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
+
+
+async def test_a_job_that_is_not_made_yet_is_waited_for(place: Place) -> None:
+    there, place.cluster.seen = place.cluster.seen, None
+    async with place.collector() as client:
+        assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)
+        place.cluster.seen = there
+        status = await until(client, lambda _: place.cluster.parallelism == [1])
+    assert (status.state, status.reason) == ("profiling", "")

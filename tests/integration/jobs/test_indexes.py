@@ -1,0 +1,69 @@
+"""Indexes with a real server beside them, and what the collector makes of what they measure."""
+
+import functools
+import json
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from index_place import Place, free_port, until
+
+from aiperf_svc.adapters.jobs.server_files import BUILT
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.fan_out.index import why_not_ready
+
+pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
+
+
+async def test_what_indexes_measure_becomes_one_experiment(place: Place) -> None:
+    async with place.collector() as client:
+        good = await place.index(0)
+        assert good.returncode == ExitCode.OK, good.stderr
+        status = await client.status()
+        assert status.experiment is not None
+        assert (status.experiment.ended, status.experiment.failed) == (2, 0)
+        bad = await place.index(1)
+        assert bad.returncode == ExitCode.BENCHMARK_FAILED, bad.stderr
+        assert "the server ended with exit code 2 before it was ready" in bad.stderr
+        status = await until(client, lambda status: status.is_settled)
+        assert (status.state, status.artifact_error) == ("done", "")
+        summary = await client.summary()
+        await client.download_all(place.folder / "fetched")
+    assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
+    assert "exit code 2" in summary["trials"][1]["reason"]
+    assert 30 <= summary["trials"][0]["values"]["time_to_first_token_p50"] < 90
+    fetched = place.folder / "fetched"
+    assert len(list((fetched / "trials").iterdir())) == 2
+    assert (fetched / "report.html").is_file()
+    assert json.loads((fetched / "experiment.json").read_bytes()) == summary
+
+
+def test_the_server_of_an_index_is_asked_without_the_images_proxy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    page = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            assert why_not_ready(server.server_port, "/") == ""
+            assert why_not_ready(server.server_port, "/health") == "/health: status 404"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+async def test_an_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:
+    place = Place(tmp_path, retries=1)
+    async with place.collector() as client:
+        bad = await place.index(1)
+        assert bad.returncode == ExitCode.BENCHMARK_FAILED, bad.stderr
+        status = await client.status()
+        assert status.experiment is not None
+        assert status.experiment.ended == 0
+        await place.index(1, failures=1)
+        status = await client.status()
+        assert status.experiment is not None
+        assert (status.experiment.ended, status.experiment.failed) == (2, 2)

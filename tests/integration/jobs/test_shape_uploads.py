@@ -1,0 +1,108 @@
+"""What indexes upload to the collector, whole or not, once or again."""
+
+import asyncio
+import shutil
+
+import pytest
+from index_place import RUN_ID, Place, played, uploading
+
+from aiperf_svc.adapters.jobs import shape_uploads
+from aiperf_svc.adapters.jobs.shape_uploads import Uploader
+from aiperf_svc.adapters.messaging.bus import Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.runner.fan_out.index import SENT
+
+
+async def test_a_shape_is_taken_again_after_its_trials_were_and_could_not_be_noted(
+    place: Place,
+) -> None:
+    left = played(place, 2)
+    shutil.copytree(left / "trials", place.folder / "artifacts" / "trials")
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        await uploader.end("", await uploader.upload(left, SENT))
+        status = await client.status()
+    assert status.experiment is not None
+    assert (status.experiment.ended, status.experiment.failed) == (2, 0)
+
+
+async def test_an_end_that_comes_again_is_taken_by_a_collector_that_was_started_again_too(
+    place: Place,
+) -> None:
+    async with uploading(place) as uploader:
+        for _ in range(2):
+            async with place.collector() as client:
+                for _ in range(2):
+                    await uploader.end("it failed")
+                status = await client.status()
+                assert status.experiment is not None
+                assert (status.experiment.ended, status.experiment.failed) == (2, 2)
+                with pytest.raises(EnvironmentProblem, match="the outcome of shape 1 is known"):
+                    async with uploading(place, pod="b") as other:
+                        await other.begin()
+    # What ended before the collector was started again says nothing of its pace since then.
+    assert status.experiment.left_s is None
+
+
+async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
+    sent = place.folder / "sent"
+    (sent / "trials").mkdir(parents=True)
+    (sent / "trials" / "one").write_bytes(b"x" * 3_000_000)
+    async with place.collector() as client, uploading(place) as uploader:
+        await uploader.begin()
+        (file,) = await uploader.upload(sent, ["trials"])
+        for broken in (
+            IndexFile(file.name, file.size, "0" * 64),
+            IndexFile(file.name, file.size + 1, file.sha256),
+            IndexFile("trials/two", 1, file.sha256),
+        ):
+            with pytest.raises(EnvironmentProblem, match="has not arrived as it was sent"):
+                await uploader.end("", (broken,))
+        with pytest.raises(EnvironmentProblem, match="is not in the list of files"):
+            await uploader.end("", ())
+        status = await client.status()
+    assert status.experiment is not None
+    assert status.experiment.ended == 0
+    assert not (place.folder / "artifacts" / "trials").exists()
+
+
+async def test_an_attempt_that_another_has_replaced_is_not_taken(place: Place) -> None:
+    async with place.collector(), uploading(place) as old, uploading(place, pod="b") as new:
+        await old.begin()
+        await new.begin()
+        with pytest.raises(EnvironmentProblem, match="another attempt of shape 1 has begun"):
+            await old.end("it failed")
+
+
+async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
+    async with place.collector(), uploading(place) as uploader:
+        await uploader.begin()
+        with pytest.raises(EnvironmentProblem, match="no name of a result"):
+            await uploader.end("", (IndexFile("../x", 1, ""),))
+
+
+async def test_an_index_that_is_told_to_end_does_not_wait_long_for_the_collector(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shape_uploads, "HURRIED_S", 0.1)
+    async with uploading(place) as uploader:
+        waiting = asyncio.create_task(uploader.begin(), name="begin")
+        await asyncio.sleep(0)
+        uploader.hurry()
+        for sending in (waiting, uploader.end(STOPPED, is_tried_again=True)):
+            with pytest.raises(EnvironmentProblem, match=r"has not responded for 0\.1 s"):
+                await sending
+
+
+async def test_who_has_no_key_is_not_heard(place: Place) -> None:
+    bus = Bus(place.addresses(), curve=CurveKeys.make().of([Service.RECORD_PROCESSOR]))
+    async with place.collector() as client:
+        uploader = Uploader(bus, (RUN_ID, "intruder", 1), 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await uploader.begin()
+        assert "0 pods at work" in (await client.status()).message
+    await bus.close(linger_ms=0)
