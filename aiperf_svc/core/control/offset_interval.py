@@ -82,15 +82,17 @@ class OffsetInterval:
         self._at = local_ns
 
     def _learn_rate(self) -> None:
+        slowest, fastest = self._slowest, self._fastest
         for at, low, high in self._anchors:
             elapsed = self._at - at
             if elapsed <= 0:
                 continue
             # The mean rate since then and the rate at this moment differ by half of the wander.
             wander = MAX_WANDER * elapsed / 2
-            self._slowest = max(self._slowest, (self._low - high) / elapsed - wander)
-            self._fastest = min(self._fastest, (self._high - low) / elapsed + wander)
-        if self._slowest > self._fastest:
+            slowest = max(slowest, (self._low - high) / elapsed - wander)
+            fastest = min(fastest, (self._high - low) / elapsed + wander)
+        self._slowest, self._fastest = slowest, fastest
+        if slowest > fastest:
             self._forget_rate()
 
     def _forget_rate(self) -> None:

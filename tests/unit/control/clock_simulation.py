@@ -9,6 +9,8 @@ from aiperf_svc.core.control.clock_offset import ClockReading
 
 Delay = Callable[[float], float]
 """Seconds on one way for what is sent at a true time."""
+PERIOD = 1_200 / (2 * math.pi)
+"""Seconds in which a rate that wanders goes through one radian."""
 
 
 @dataclass
@@ -27,10 +29,12 @@ class Machine:
 
     def read(self, t: float) -> ClockReading:
         """Both clocks at a true time."""
-        period = 1_200 / (2 * math.pi)
-        moved = t * self.ppm + self.wander_ppm * period * (1 - math.cos(t / period))
-        slewed = sum(max(0.0, min(t, end) - begin) * ppm for begin, end, ppm in self.slews)
-        stepped = sum(by for at, by in self.steps if t >= at)
+        moved = t * self.ppm + self.wander_ppm * PERIOD * (1 - math.cos(t / PERIOD))
+        slewed = stepped = 0.0
+        for begin, end, ppm in self.slews:
+            slewed += max(0.0, min(t, end) - begin) * ppm
+        for at, by in self.steps:
+            stepped += by if t >= at else 0.0
         # Times in whole nanoseconds first: a float of a wall clock's size has no nanoseconds.
         raw = round(self.raw_start_s * 1e9) + round(t * 1e9 + moved * 1e3)
         apart = round((self.wall_start_s - self.raw_start_s) * 1e9)
@@ -60,13 +64,14 @@ def exchange(local: Machine, reference: Machine, t: float, there: float, back: f
     """A probe sent at `t`, with the delays of its two ways in seconds."""
     left = t + there + 20e-6
     end = left + back
+    arrived = local.read(end)
     return Exchange(
         at=end,
         sent=local.read(t),
         received=reference.read(t + there),
         left=reference.read(left),
-        arrived=local.read(end),
-        true_offset_ns=true_offset_ns(local, reference, end),
+        arrived=arrived,
+        true_offset_ns=reference.read(end).wall_ns - arrived.wall_ns,
     )
 
 

@@ -56,8 +56,9 @@ def simulate(
         if any(probe.at - 0.1 < at <= t for at, _ in reference.steps):
             moments = []
         for moment in moments:
-            estimate = clock.at(local.read(moment))
-            error = abs(estimate.offset_ns - true_offset_ns(local, reference, moment))
+            here = local.read(moment)
+            estimate = clock.at(here)
+            error = abs(estimate.offset_ns - reference.read(moment).wall_ns + here.wall_ns)
             assert error <= estimate.uncertainty_ns, f"at {moment:.3f} s"
         outcome.errors.append(abs(clock.latest.offset_ns - probe.true_offset_ns))
         outcome.uncertainties.append(clock.latest.uncertainty_ns)

@@ -119,9 +119,9 @@ def test_more_than_is_held_is_refused_before_it_is_made() -> None:
         (Images(number=4, format="random"), Sounds()),
         (
             Images(),
-            Sounds(number=1, format="mp3", sample_rates=(44_100,)),
+            Sounds(number=1, format="mp3", sample_rates=(44_100,), seconds=Seconds(mean=2)),
         ),
-        (Images(), Sounds(number=1, format="mp3", channels=2)),
+        (Images(), Sounds(number=1, format="mp3", channels=2, seconds=Seconds(mean=2))),
     ],
     ids=["jpeg", "random", "mp3", "mp3-stereo"],
 )

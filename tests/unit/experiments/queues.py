@@ -13,24 +13,32 @@ Floats = NDArray[np.float64]
 
 
 def waits(rng: np.random.Generator, rate: float, count: int) -> tuple[Floats, Floats]:
-    """Arrival times and waits. With a fixed service time, request `i` follows request `i - 16` on
-    its server, so each server has a recursion of its own (Lindley): s = max(a, s_before + D)."""
-    arrivals = np.cumsum(rng.exponential(1 / rate, count))
-    starts = np.empty(count)
-    for server in range(SERVERS):
-        own = arrivals[server::SERVERS]
-        service = np.arange(len(own)) * SERVICE_S
-        starts[server::SERVERS] = np.maximum.accumulate(own - service) + service
-    return arrivals, starts - arrivals
+    """Arrival times and waits of at least so many requests. With a fixed service time, request `i`
+    follows request `i - 16` on its server, so each server has a recursion of its own (Lindley):
+    s = max(a, s_before + D)."""
+    arrivals = _arrivals(rng, count) / rate
+    return arrivals, _waits(arrivals)
+
+
+def _arrivals(rng: np.random.Generator, count: int) -> Floats:
+    """Of one request a second, a multiple of the number of servers."""
+    return np.cumsum(rng.exponential(1.0, -(-count // SERVERS) * SERVERS))
+
+
+def _waits(arrivals: Floats) -> Floats:
+    turns = arrivals.reshape(-1, SERVERS)
+    service = np.arange(len(turns))[:, None] * SERVICE_S
+    starts = np.maximum.accumulate(turns - service) + service
+    return starts.ravel() - arrivals
 
 
 def true_knee(allowed: float, requests: int = 2_000_000) -> float:
     """The highest rate at which the share of long waits is the allowed one, from very long runs."""
     low, high = 1.0, SERVERS / SERVICE_S
+    arrivals = _arrivals(np.random.default_rng(1), requests)
     for _ in range(14):
         rate = (low + high) / 2
-        _, waited = waits(np.random.default_rng(1), rate, requests)
-        if np.mean(waited > LIMIT_S) <= allowed:
+        if np.mean(_waits(arrivals / rate) > LIMIT_S) <= allowed:
             low = rate
         else:
             high = rate
