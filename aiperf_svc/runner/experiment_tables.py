@@ -16,6 +16,7 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.verdict_lines import print_text
 
 MEAN_WIDTH = 17
@@ -83,7 +84,7 @@ def _points_table(summary: ExperimentSummary, search: SearchReport, width: int) 
         cells = []
         for name, key in keys.items():
             value, (divisor, _) = point.statistics.get(name), words.unit_of(summary, key)
-            cells.append("–" if value is None else words.number(value / divisor))
+            cells.append("–" if value is None else number(value / divisor))
         table.add_row(
             f"{point.value:.6g}",
             HELD[point.holds],

@@ -14,8 +14,8 @@ from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.results.joint_result import Joint, rows
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
-from aiperf_svc.runner.numbers import number
 from aiperf_svc.runner.verdict_lines import print_text
 
 

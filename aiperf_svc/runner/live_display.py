@@ -9,10 +9,11 @@ from rich.text import Text
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, LiveObjective, Status
 from aiperf_svc.domain.foreign_text import lines, one_line
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.experiment_lines import parameters_text, position, short_names
-from aiperf_svc.runner.numbers import milliseconds, number, seconds
+from aiperf_svc.runner.numbers import milliseconds, seconds
 from aiperf_svc.runner.phase_progress import (
     is_loading,
     main_error,

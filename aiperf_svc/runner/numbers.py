@@ -1,20 +1,6 @@
 """Numbers as people read them in a terminal."""
 
 
-def number(value: float | None, *, missing: str = "–") -> str:
-    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346."""
-    if value is None:
-        return missing
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) < 1e-3:
-        return "<0.001" if value > 0 else ">-0.001"
-    if abs(value) >= 999.95:
-        return f"{value:,.0f}"
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:.{4 - whole if whole else 4}f}"
-
-
 def seconds(value_s: float) -> str:
     """`4.2 s`, `2:05`, `1:02:05`."""
     if value_s < 60:

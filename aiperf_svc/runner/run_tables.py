@@ -12,7 +12,7 @@ from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import MetricResult, RunResult, StepTable
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.runner.numbers import number
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
 
 SHOWN_TABLES = 2

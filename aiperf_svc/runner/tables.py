@@ -14,7 +14,7 @@ from rich.text import Text
 
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
-from aiperf_svc.runner.numbers import number
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.outcome import RunOutcome, is_experiment, is_run_result, own_part
 from aiperf_svc.runner.run_tables import print_run_result
 from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict

@@ -12,7 +12,7 @@ from rich.text import Text
 from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.core.results.slo_results import outcome_word
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.runner.numbers import number
+from aiperf_svc.domain.number_text import number
 
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 

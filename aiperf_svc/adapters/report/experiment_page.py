@@ -147,7 +147,7 @@ def _trials(summary: ExperimentSummary) -> str:
         cells.append(str(trial.repetition))
         for key, (divisor, _) in zip(keys, units, strict=True):
             value = measured.values.get(key) if measured is not None else None
-            cells.append("–" if value is None else words.number(value / divisor))
+            cells.append("–" if value is None else layout.number(value / divisor))
         said = measured.verdict if measured is not None else ""
         state = each.left_out or said
         tone = "invalid" if each.left_out else escape(said)

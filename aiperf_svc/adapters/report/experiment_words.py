@@ -10,6 +10,7 @@ from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Par
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import number
 
 LONGEST_VALUE = 40
 """Longest shown value of a parameter, in characters."""
@@ -65,11 +66,6 @@ def best_place_text(best: Best) -> str:
         others = names[0] if len(names) == 1 else f"{len(names)} other combinations"
         text += f"; not told apart from {others}: the intervals overlap"
     return text
-
-
-def number(value: float) -> str:
-    """Format a number with four significant digits, or all digits of a large one."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def runs_text(of: Combination) -> str:

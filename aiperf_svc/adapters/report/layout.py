@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from aiperf_svc.core.results.slo_results import outcome_word
 from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
+from aiperf_svc.domain import number_text
 
 
 def document(title: str, parts: Iterable[str]) -> bytes:
@@ -157,13 +158,8 @@ def cell(value: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with four significant digits, or all digits of a whole number: 0.0312, 12.35,
-    2,969, 12,346. Below a thousandth (mostly a microsecond) it is empty."""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) < 1e-3:
-        return "&lt; 0.001"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    """Render a number as a terminal shows it."""
+    return escape(number_text.number(value))
 
 
 def _sentence(text: str) -> str:

@@ -1,30 +1,6 @@
 """Numbers in a terminal are short and keep what matters."""
 
-import pytest
-
-from aiperf_svc.runner.numbers import count, milliseconds, number, seconds
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (12.0, "12"),
-        (12345.0, "12,345"),
-        (1234.56, "1,235"),
-        (999.96, "1,000"),
-        (123.456, "123.5"),
-        (12.3456, "12.35"),
-        (1.23456, "1.235"),
-        (0.123456, "0.1235"),
-        (0.0004, "<0.001"),
-        (-0.0004, ">-0.001"),
-        (-12.3456, "-12.35"),
-        (None, "–"),
-    ],
-)
-def test_a_number_has_four_significant_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
+from aiperf_svc.runner.numbers import count, milliseconds, seconds
 
 
 def test_durations_grow_units() -> None:
