@@ -18,12 +18,18 @@ from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
 from aiperf_svc.runner.verdict_lines import print_text
 
+WIDEST_NAME = 16
+"""Width of a column that its name may ask for; a longer name is folded where there is no room."""
+GAP = 2
+"""Columns between two columns of a table."""
+
 
 def print_joint(joint: Joint, console: Console) -> None:
     """Print the table, and how each run ended."""
     console.print(f"\n{one_line(joint.name)}: {len(joint.members)} {joint.kind}", style="bold")
     if rows(joint, is_short=True):
-        console.print(joint_table(joint))
+        for table in joint_tables(joint, console.width):
+            console.print(table)
     for member in joint.members:
         style = {"valid": "green", "degraded": "yellow"}.get(member.verdict or "", "bold red")
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
@@ -58,16 +64,37 @@ def print_joint_experiment(joint: JointExperiment, folder: Path, console: Consol
             print_text(console, text, style="dim")
 
 
-def joint_table(joint: Joint) -> Table:
-    """Return a column for each run or target and, where it is known, for the total."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
-    for member in joint.members:
-        table.add_column(one_line(member.name), justify="right", overflow="fold")
+def joint_tables(joint: Joint, width: int) -> list[Table]:
+    """Return a column for each run or target and, where it is known, for the total. Columns for
+    which the width has no room are in further tables."""
+    found = rows(joint, is_short=True)
+    names, units = [one_line(row.name) for row in found], [one_line(row.unit) for row in found]
+    columns = [
+        (one_line(member.name), [number(row.values[place]) for row in found])
+        for place, member in enumerate(joint.members)
+    ]
     if joint.total:
-        table.add_column("total", justify="right", no_wrap=True)
+        columns.append(("total", [number(row.total) for row in found]))
+    least = max(map(len, names), default=0) + max(map(len, units), default=0) + 2 * GAP
+    groups: list[list[tuple[str, list[str]]]] = []
+    room = 0
+    for title, cells in columns:
+        taken = max(min(len(title), WIDEST_NAME), *map(len, cells)) + GAP
+        if not groups or taken > room:
+            groups.append([])
+            room = width - least
+        groups[-1].append((title, cells))
+        room -= taken
+    return [_table(names, group, units) for group in groups]
+
+
+def _table(names: list[str], columns: list[tuple[str, list[str]]], units: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for title, cells in columns:
+        least = max(map(len, cells), default=0)
+        table.add_column(title, justify="right", overflow="fold", min_width=least)
     table.add_column("unit", no_wrap=True)
-    for row in rows(joint, is_short=True):
-        values = (*row.values, row.total) if joint.total else row.values
-        table.add_row(one_line(row.name), *map(number, values), one_line(row.unit))
+    for row in zip(names, *(cells for _, cells in columns), units, strict=True):
+        table.add_row(*row)
     return table

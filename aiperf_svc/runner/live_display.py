@@ -1,5 +1,7 @@
 """The live display of a run on a terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -45,6 +47,10 @@ WIDEST = 160
 """Most columns that are used."""
 BAR_WIDTH = 40
 INDENT = (0, 0, 0, 2)
+GAP = 2
+"""Columns between two numbers."""
+LEAST = (20, 17, 17, 0)
+"""Widths of the columns of numbers: those of usual ones, so that they do not jump."""
 ROWS = 12
 """Most trials in the table of an experiment."""
 
@@ -89,14 +95,15 @@ class LiveDisplay:
         return head
 
     def _drawn(self, status: Status) -> RenderableType:
+        width = min(WIDEST, self._console.width)
         rows: list[RenderableType] = [self._head(seconds(status.elapsed_s))]
         if status.experiment is not None:
-            rows += [_trial(status.experiment)]
+            rows += _trial(status.experiment, width)
         rows += [self._steps(status)]
         if is_loading(status) and status.steps is not None:
-            rows += [_bar(status), Text(f"  {one_line(step_line(status.steps))}")]
+            rows += [_bar(status, width), Text(f"  {one_line(step_line(status.steps))}")]
         elif is_loading(status):
-            rows += [_bar(status), _numbers(status), *_said_of_load(status)]
+            rows += [_bar(status, width), _numbers(status, width), *_said_of_load(status, width)]
             if text := main_error(status):
                 rows.append(Text(f"  most errors: {text}", style="red"))
         if status.message or status.reason:
@@ -104,7 +111,6 @@ class LiveDisplay:
             rows.append(Text(f"  {said}", style="yellow"))
         if status.experiment is not None and status.experiment.rows:
             rows.append(_trials(status.experiment))
-        width = min(WIDEST, self._console.width)
         frame = Table.grid(expand=False)
         frame.add_column(width=width)
         for row in rows:
@@ -131,18 +137,14 @@ class LiveDisplay:
         return line
 
 
-def _trial(experiment: ExperimentStatus) -> RenderableType:
+def _trial(experiment: ExperimentStatus, width: int) -> list[RenderableType]:
     """Return where the experiment is: the trial that is on, and what is left."""
     left = f"about {seconds(experiment.left_s)} left" if experiment.left_s is not None else ""
     failed = f"{experiment.failed:,} failed" if experiment.failed else ""
     facts = [f"{experiment.ended:,} done", failed, left]
-    line = Text.assemble(
-        ("  " + position(experiment), "bold"),
-        f"  {one_line(parameters_text(experiment.parameters))}  ",
-        (", ".join(fact for fact in facts if fact), "dim"),
-    )
-    line.no_wrap = True
-    return line
+    parameters = Text(one_line(parameters_text(experiment.parameters)))
+    said = Text(", ".join(fact for fact in facts if fact), style="dim")
+    return _filled([Text(position(experiment), style="bold"), parameters, said], "  ", width)
 
 
 def _trials(experiment: ExperimentStatus) -> RenderableType:
@@ -171,32 +173,45 @@ def _cut(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def _bar(status: Status) -> RenderableType:
+def _bar(status: Status, width: int) -> RenderableType:
     share = share_done(status)
-    row = Table.grid(padding=(0, 1))
-    row.add_column(width=1)
-    row.add_column(width=BAR_WIDTH)
-    row.add_column(no_wrap=True)
     facts = (f"{share:.0%}" if share is not None and share < 1 else "", time_left(status))
     label = ", ".join(fact for fact in facts if fact)
-    bar = ProgressBar(total=1.0, completed=share or 0.0, width=BAR_WIDTH, complete_style="cyan")
+    length = max(1, min(BAR_WIDTH, width - len(label) - 4))
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=1)
+    row.add_column(width=length)
+    row.add_column(no_wrap=True)
+    bar = ProgressBar(total=1.0, completed=share or 0.0, width=length, complete_style="cyan")
     row.add_row("", bar, label)
     return row
 
 
-def _said_of_load(status: Status) -> list[RenderableType]:
+def _filled(parts: Sequence[Text], between: str, width: int) -> list[RenderableType]:
+    """Return lines with as many of the parts as there is room for, which break between them."""
+    lines: list[list[Text]] = []
+    room = 0
+    for part in parts:
+        if not lines or part.cell_len + len(between) > room:
+            lines.append([])
+            room = width - INDENT[3] + len(between)
+        lines[-1].append(part)
+        room -= part.cell_len + len(between)
+    found = [Text(between).join(line) for line in lines]
+    for line in found:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return [Padding(line, INDENT) for line in found]
+
+
+def _said_of_load(status: Status, width: int) -> list[RenderableType]:
     """Return what is known of some loads only: output tokens, the server's own counts, and the
-    objectives, in a line each."""
+    objectives, each in lines of their own."""
     tokens, server = status.output_tokens_per_s, on_server(status)
     facts = [] if tokens is None else [("output ", f"{tokens:,.0f} tokens/s")]
     facts += [("server ", server)] if server else []
-    line = Text("  ").join(Text.assemble((name, "dim"), value) for name, value in facts)
-    lines = [line] if facts else []
-    if status.objectives:
-        lines.append(Text("   ").join(map(_objective, status.objectives)))
-    for each in lines:
-        each.no_wrap, each.overflow = True, "ellipsis"
-    return [Padding(each, INDENT) for each in lines]
+    said = [Text.assemble((name, "dim"), value) for name, value in facts]
+    objectives = [_objective(each) for each in status.objectives]
+    return [*_filled(said, "  ", width), *_filled(objectives, "   ", width)]
 
 
 def _objective(each: LiveObjective) -> Text:
@@ -212,7 +227,7 @@ def _objective(each: LiveObjective) -> Text:
     )
 
 
-def _numbers(status: Status) -> RenderableType:
+def _numbers(status: Status, width: int) -> RenderableType:
     """Return the counts and times of the load, in columns."""
     of = f" of {status.requested_requests:,}" if status.requested_requests else ""
     errors = Text(f"{status.errored:,}", style="bold red" if status.errored else "")
@@ -238,13 +253,22 @@ def _numbers(status: Status) -> RenderableType:
             ("workers", Text(workers, style="bold red" if status.workers_lost else "")),
         ),
     )
-    # Narrow enough for 80 columns, and as wide as usual numbers, so that they do not jump.
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for least in (20, 17, 17):
+    above, below = ([_named(*each) for each in row] for row in zip(*columns, strict=True))
+    lengths = [max(a.cell_len, b.cell_len) for a, b in zip(above, below, strict=True)]
+    wide = map(max, lengths, LEAST)
+    if sum(wide) + GAP * len(lengths) <= width:
+        return _grid([above, below])
+    return _grid([above[:3], [above[3], *below[1:3]], [below[0], below[3]]])
+
+
+def _named(name: str, value: str | Text) -> Text:
+    return Text.assemble((f"{name} ", "dim"), value)
+
+
+def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    for least in LEAST[: len(rows[0])]:
         table.add_column(no_wrap=True, min_width=least)
-    table.add_column()
-    for row in zip(*columns, strict=True):
-        cells = [Text.assemble((f"{name} ", "dim"), value) for name, value in row]
-        cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
-        table.add_row(*cells)
+    for row in rows:
+        table.add_row(*row)
     return Padding(table, INDENT)

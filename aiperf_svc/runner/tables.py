@@ -95,9 +95,10 @@ def _print_groups(summary: dict[str, Any], console: Console) -> None:
         if own_part(summary).get(kind):
             # Only runs with several of them need this.
             from aiperf_svc.core.results.joint_result import of_groups
-            from aiperf_svc.runner.joint_tables import joint_table
+            from aiperf_svc.runner.joint_tables import joint_tables
 
-            console.print(joint_table(of_groups(summary, kind)))
+            for table in joint_tables(of_groups(summary, kind), console.width):
+                console.print(table)
 
 
 def _title(summary: dict[str, Any]) -> str:

@@ -235,6 +235,36 @@ def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -
     assert second == "  ✓ TTFT p95 21.52 ≤ 60 ms   ✗ latency p95 178 ≤ 60 ms"
 
 
+def test_at_80_columns_large_numbers_and_several_objectives_are_whole() -> None:
+    limit = {"stat": "p95", "bound": "max", "limit": 6_000.0, "unit": "ms", "value": 1_234.0}
+    metrics = ("time_to_first_token", "request_latency", "inter_token_latency")
+    now = status(
+        completed=123_456, requested_requests=1_000_000, errored=12, in_flight=12_000, workers=120,
+        workers_lost=3, requests_per_s=12_345.6, latency_p50_ms=12_345.0, ttft_p50_ms=1_234.5,
+        ttft_p99_ms=9_876.5, requested_duration_s=600.0, phase_elapsed_s=601.0, grace_s=30.0,
+        objectives=tuple(LiveObjective(metric=metric, **limit) for metric in metrics),
+        experiment=ExperimentStatus(
+            number=3, parameters={"dataset.input_tokens.mean": 1_000, "load.request_rate": 36.44},
+            repetition=1, attempt=1, total=120, ended=10, failed=1, left_s=1_000.0, rows=(),
+        ),
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    display = LiveDisplay("knee", TOPOLOGY, console)
+    drawing = display._drawn(now)
+    display.close()
+    with console.capture() as capture:
+        console.print(drawing)
+    drawn = capture.get()
+    assert "…" not in drawn
+    assert max(map(len, drawn.splitlines())) <= 80
+    for whole in (
+        "10 done, 1 failed, about 16:40 left", "draining: 12,000 in flight, at most 29.0 s",
+        "requests 123,456 of 1,000,000", "in flight 12,000", "workers 120 (3 lost)",
+        "inter_token_latency p95 1,234 ≤ 6,000 ms",
+    ):  # fmt: skip
+        assert whole in drawn
+
+
 def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its_verdict() -> None:
     parameters = {"load.request_rate": 36.44, "load.duration": "12s"}
     rows = tuple(

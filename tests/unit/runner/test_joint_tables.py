@@ -1,0 +1,50 @@
+"""The table of several runs is whole on a narrow terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from aiperf_svc.core.results.joint_result import Joint, JointMember
+from aiperf_svc.runner.joint_tables import print_joint
+
+METRICS = {
+    "request_count": {"unit": "requests", "avg": 12_345.0},
+    "output_token_throughput": {"unit": "tokens/sec", "avg": 123_456.7},
+    "time_to_first_token": {"unit": "ms", "p50": 123.45, "p99": 1_234.5},
+}
+
+
+def printed(*names: str, width: int = 80) -> list[str]:
+    members = tuple(
+        JointMember(
+            name=name, where=name, folder="", state="done", reason="", exit_code=0,
+            verdict="valid", metrics=METRICS,
+        )
+        for name in names
+    )  # fmt: skip
+    joint = Joint(
+        kind="targets", name="x", exit_code=0, verdict="valid", members=members, total=METRICS
+    )
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as capture:
+        print_joint(joint, console)
+    text = capture.get()
+    return [line.rstrip() for line in text[: text.index(f"{names[0]}: done")].splitlines()]
+
+
+@pytest.mark.parametrize("name", ["eu-west", "127.0.0.1:1870"])
+def test_at_80_columns_six_runs_have_whole_names_and_numbers(name: str) -> None:
+    names = [f"{name}{number}" for number in range(6)]
+    lines = printed(*names)
+    assert max(map(len, lines)) <= 80
+    heads = " ".join(line for line in lines if line.endswith("unit")).split()
+    assert [each for each in heads if each != "unit"] == [*names, "total"]
+    rows = " ".join(line for line in lines if line.strip().startswith("Output Token Throughput"))
+    assert rows.split().count("123,457") == 7
+
+
+def test_what_fits_is_one_table() -> None:
+    names = [f"eu-west{number}" for number in range(6)]
+    assert sum(line.endswith("unit") for line in printed(*names, width=120)) == 1
+    assert sum(line.endswith("unit") for line in printed("eu", "us")) == 1
