@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.copies import each_server_once
 from aiperf_svc.core.telemetry.families import (
@@ -158,9 +159,8 @@ def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
             continue
         curves = [log.curve(number) for log, number, _ in members(known, portable)]
         if curves:
-            joined = _joined(curves, portable)
             is_rate = portable.kind is Kind.COUNTER
-            times, values = _rate(joined) if is_rate else joined
+            times, values = (_rate if is_rate else _joined)(curves, portable)
             unit = f"{portable.unit}/s".lstrip("/") if is_rate else portable.unit
             yield Plotted(portable.name, portable.title, unit, (("", times, values),))
     for field in GPU_FIELDS:
@@ -186,16 +186,8 @@ def _named(name: str) -> Portable:
 
 
 def _joined(curves: list[Curve], portable: Portable) -> Curve:
-    """All curves as one, on a grid if they were read at different times."""
-    if all(np.array_equal(curve.wall_ns, curves[0].wall_ns) for curve in curves):
-        times = curves[0].wall_ns
-        rows = [curve.values for curve in curves]
-    else:
-        ends = [curve.wall_ns for curve in curves if len(curve.wall_ns)]
-        begin, end = min(int(t[0]) for t in ends), max(int(t[-1]) for t in ends)
-        times = np.arange(begin, end + JOINED_NS, JOINED_NS, dtype=np.int64)
-        rows = [_at(curve, times) for curve in curves]
-    table = np.array(rows)
+    """All curves as one."""
+    times, table = _table(curves)
     is_there = ~np.isnan(table)
     if portable.is_worst:
         joined = np.where(is_there, table, -np.inf).max(axis=0)
@@ -205,16 +197,38 @@ def _joined(curves: list[Curve], portable: Portable) -> Curve:
     return Curve(times, joined * portable.scale)
 
 
+def _rate(curves: list[Curve], portable: Portable) -> Curve:
+    """The growth of all counters together per second between two times, at the second of each pair.
+    Where a source is not read yet, its counters have not grown, whatever they are then."""
+    times, table = _table([_from_zero(curve) for curve in curves])
+    if len(times) < 2:
+        return Curve(times[:0], table[0, :0])
+    growth = np.diff(table, axis=1)
+    is_known = ~np.isnan(growth)
+    together = np.where(is_known, growth, 0.0).sum(axis=0)
+    together[~is_known.any(axis=0)] = np.nan
+    lengths_s = np.maximum(np.diff(times) / 1e9, 1e-9)
+    return Curve(times[1:], together * portable.scale / lengths_s)
+
+
+def _from_zero(curve: Curve) -> Curve:
+    """The curve of a labelled counter, which begins at zero where it is not on the first pages."""
+    has_begun = np.maximum.accumulate(~np.isnan(curve.values))
+    return Curve(curve.wall_ns, np.where(has_begun, curve.values, 0.0))
+
+
+def _table(curves: list[Curve]) -> tuple[Times, NDArray[np.float64]]:
+    """The times and a row for each curve, on a grid if they were read at different times."""
+    if all(np.array_equal(curve.wall_ns, curves[0].wall_ns) for curve in curves):
+        return curves[0].wall_ns, np.array([curve.values for curve in curves])
+    ends = [curve.wall_ns for curve in curves if len(curve.wall_ns)]
+    begin, end = min(int(t[0]) for t in ends), max(int(t[-1]) for t in ends)
+    times = np.arange(begin, end + JOINED_NS, JOINED_NS, dtype=np.int64)
+    return times, np.array([_at(curve, times) for curve in curves])
+
+
 def _at(curve: Curve, times: Times) -> Values:
     """The last value read at or before each time."""
     places = np.searchsorted(curve.wall_ns, times, side="right") - 1
     values = np.append(curve.values, np.nan)
     return values[places]
-
-
-def _rate(curve: Curve) -> Curve:
-    """The growth per second between pages, at the second page of each pair."""
-    if len(curve.wall_ns) < 2:
-        return Curve(curve.wall_ns[:0], curve.values[:0])
-    lengths_s = np.diff(curve.wall_ns) / 1e9
-    return Curve(curve.wall_ns[1:], np.diff(curve.values) / np.maximum(lengths_s, 1e-9))

@@ -252,6 +252,20 @@ def test_the_curves_of_sources_read_at_other_times_are_added_on_a_grid() -> None
     assert set(values) == {5.0}
 
 
+def test_a_replica_that_is_read_later_has_not_made_all_its_tokens_at_once() -> None:
+    first = source(({TOKENS: 100 * n} for n in range(10)), url="a")
+    second = source(({TOKENS: 1e9 + 50 * n} for n in range(6)), url="b", first_s=4.4)
+    found = {each.name: each.lines for each in series.plotted([first, second])}
+    ((_, _, rates),) = found["generation_tokens"]
+    assert rates.tolist() == [100] * 5 + [150] * 4 + [50]
+
+
+def test_a_counter_with_new_labels_counts_from_zero_in_rates() -> None:
+    pages = [{f'{TOKENS}{{engine="{e}"}}': 10 * n for e in range(1 + n // 3)} for n in range(5)]
+    (found,) = series.plotted([source(pages)])
+    assert found.lines[0][2].tolist() == [10, 10, 40, 20]
+
+
 def test_quantiles_of_buckets_are_linear_within_them() -> None:
     buckets = {"0.1": 50.0, "0.2": 100.0, "+Inf": 100.0}
     assert quantile(buckets, 0.5) == pytest.approx(0.1)
