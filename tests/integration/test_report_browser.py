@@ -4,9 +4,11 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
+from html import escape, unescape
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fake_run
 import fake_steps
@@ -38,16 +40,13 @@ addEventListener("load", async () => {
   const again = await settled();
   const boxes = [...document.querySelectorAll("figure.zoomed")].map(figure =>
     [figure, figure.querySelector(".uplot")].map(part => part.getBoundingClientRect().width));
-  const note = document.createElement("pre");
-  note.id = "measured";
-  note.textContent = JSON.stringify({
+  tell({
     changed: whole.map((image, place) => image !== zoomed[place]),
     restored: whole.map((image, place) => image === again[place]),
-    boxes, width: document.documentElement.scrollWidth,
+    boxes, width: document.documentElement.scrollWidth, window: innerWidth,
     pictures: [...document.querySelectorAll("svg.plot")].filter(p => p.checkVisibility()).length,
     loaded: performance.getEntriesByType("resource").map(entry => entry.name),
   });
-  document.body.append(note);
 });
 </script>"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -64,7 +63,7 @@ QUIET = (
 MEASURE = """<script>
 addEventListener("load", () => {
   const box = element => element.getBoundingClientRect();
-  const found = {
+  tell({
     width: document.documentElement.scrollWidth, window: innerWidth,
     plots: [...document.querySelectorAll("svg.plot")].map(p => [box(p).width, box(p).height]),
     lines: [...document.querySelectorAll("svg.plot path.line")].filter(p => p.getTotalLength() > 9)
@@ -73,13 +72,20 @@ addEventListener("load", () => {
     verdict: document.querySelector(".verdict h2 b").textContent,
     loaded: performance.getEntriesByType("resource").map(entry => entry.name),
     background: getComputedStyle(document.body).backgroundColor,
-  };
-  const note = document.createElement("pre");
-  note.id = "measured";
-  note.textContent = JSON.stringify(found);
-  document.body.append(note);
+  });
 });
 </script>"""
+TELL = """<script>
+const tell = found => {
+  const note = parent.document.createElement("pre");
+  note.className = "measured";
+  note.textContent = JSON.stringify({name: frameElement.id, ...found});
+  parent.document.body.append(note);
+};
+</script>"""
+HEIGHT = 2000
+WIDTHS = (1280, 800, 500)
+DARK = "--blink-settings=preferredColorScheme=0"
 
 
 def browser() -> str:
@@ -90,19 +96,35 @@ def browser() -> str:
     return found
 
 
-def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """One headless start with a profile of its own."""
-    profile = tmp_path / "profile"
+class Frame(NamedTuple):
+    """A page in a frame of the browser's window, as wide as a window would be."""
+
+    page: str
+    width: int
+
+
+def opened(folder: Path, frames: Mapping[str, Frame], *flags: str) -> dict[str, Any]:
+    """What a browser finds in each of these pages, which it opens without errors; one start."""
+    path, profile = folder / "frames.html", folder / "profile"
+    boxes = [
+        f'<iframe id="{name}" srcdoc="{escape(frame.page + TELL)}" style="position: absolute;'
+        f' top: 0; left: 0; border: 0; width: {frame.width}px; height: {HEIGHT}px"></iframe>'
+        for name, frame in frames.items()
+    ]
+    path.write_text("<!doctype html><body>" + "".join(boxes))
+    size = f"--window-size={max(WIDTHS)},{HEIGHT}"
+    command = [browser(), *QUIET, f"--user-data-dir={profile}", size, "--enable-logging=stderr"]
     try:
-        return subprocess.run(
-            [browser(), *QUIET, f"--user-data-dir={profile}", *flags],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
+        done = subprocess.run(
+            [*command, "--dump-dom", *flags, path.as_uri()],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
     finally:
         shutil.rmtree(profile, ignore_errors=True)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    notes = re.findall(r'<pre class="measured">(.*?)</pre>', done.stdout)
+    found = [json.loads(unescape(note)) for note in notes]
+    return {each.pop("name"): each for each in found}
 
 
 @pytest.fixture(scope="module")
@@ -141,38 +163,37 @@ def run_report() -> str:
     return run_page.render(fake_steps.result(*records), plots).decode()
 
 
-def opened(tmp_path: Path, page: str, width: int) -> dict[str, Any]:
-    """What a browser of this width finds in the page, which it opens without errors."""
-    path = tmp_path / "report.html"
-    path.write_text(page)
-    done = run(
-        tmp_path,
-        f"--window-size={width},2000",
-        "--enable-logging=stderr",
-        "--dump-dom",
-        path.as_uri(),
-    )
-    assert "CONSOLE" not in done.stderr, done.stderr
-    match = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
-    assert match, "the page did not finish loading"
-    found: dict[str, Any] = json.loads(match[1].replace("&gt;", ">"))
-    assert found["loaded"] == []
-    return found
+@pytest.fixture(scope="module")
+def measured(
+    report: str, run_report: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What there is to see of both reports, without scripts and with them."""
+    frames = {f"zoom {width}": Frame(report + ZOOM, width) for width in (1280, 500)}
+    frames |= {f"report {width}": Frame(pictures(report), width) for width in WIDTHS}
+    frames |= {f"tool {width}": Frame(pictures(run_report), width) for width in (1280, 500)}
+    frames["light"] = Frame(report + MEASURE, 1280)
+    return opened(tmp_path_factory.mktemp("browser"), frames)
 
 
-def measured(tmp_path: Path, report: str, width: int) -> dict[str, Any]:
-    """What there is to see without scripts: the pictures."""
+def pictures(report: str) -> str:
+    """A report without its scripts: as it is printed, or read where scripts are not allowed."""
     picture = re.sub(r"<script.*?</script>", "", report, flags=re.S)
-    page = picture.replace("<details>", "<details open>") + MEASURE
-    found = opened(tmp_path, page, width)
+    return picture.replace("<details>", "<details open>") + MEASURE
+
+
+def assert_fits(found: dict[str, Any], width: int) -> None:
+    """Nothing is wider than the window, and nothing was loaded."""
     assert found["window"] == width
-    assert found["width"] <= found["window"]
-    return found
+    assert found["width"] <= width
+    assert found["loaded"] == []
 
 
-@pytest.mark.parametrize("width", [1280, 800, 500])
-def test_the_report_opens_whole_without_errors(tmp_path: Path, report: str, width: int) -> None:
-    found = measured(tmp_path, report, width)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_opens_whole_without_errors(
+    measured: dict[str, dict[str, Any]], width: int
+) -> None:
+    found = measured[f"report {width}"]
+    assert_fits(found, width)
     assert found["verdict"] == "degraded"
     assert len(found["plots"]) == 6
     assert all(0 < w <= found["window"] and h > 80 for w, h in found["plots"])
@@ -182,34 +203,31 @@ def test_the_report_opens_whole_without_errors(tmp_path: Path, report: str, widt
 
 @pytest.mark.parametrize("width", [1280, 500])
 def test_dragging_over_a_plot_zooms_all_plots_over_time(
-    tmp_path: Path, report: str, width: int
+    measured: dict[str, dict[str, Any]], width: int
 ) -> None:
-    found = opened(tmp_path, report + ZOOM, width)
+    found = measured[f"zoom {width}"]
+    assert_fits(found, width)
     assert found["changed"] == [True] * 5
     assert found["restored"] == [True] * 5
     assert found["pictures"] == 1  # latency by percentile has no time
-    assert found["width"] <= width
     assert all(0 < chart <= figure for figure, chart in found["boxes"])
 
 
 @pytest.mark.parametrize("width", [1280, 500])
 def test_the_report_of_a_tool_opens_whole_without_errors(
-    tmp_path: Path, run_report: str, width: int
+    measured: dict[str, dict[str, Any]], width: int
 ) -> None:
-    found = measured(tmp_path, run_report, width)
+    found = measured[f"tool {width}"]
+    assert_fits(found, width)
     assert found["verdict"] == "valid"
     assert len(found["plots"]) == 2
     assert found["lines"] == 2 * 10
     assert found["rows"] > 60
 
 
-def test_the_report_follows_the_dark_mode_of_the_reader(tmp_path: Path, report: str) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(report + MEASURE)
-    backgrounds = []
-    for flags in ((), ("--blink-settings=preferredColorScheme=0",)):
-        done = run(tmp_path, "--dump-dom", *flags, path.as_uri())
-        match = re.search(r'"background":"(.*?)"', done.stdout)
-        assert match
-        backgrounds.append(match[1])
+def test_the_report_follows_the_dark_mode_of_the_reader(
+    measured: dict[str, dict[str, Any]], report: str, tmp_path: Path
+) -> None:
+    dark = opened(tmp_path, {"dark": Frame(report + MEASURE, 1280)}, DARK)["dark"]
+    backgrounds = [found["background"] for found in (measured["light"], dark)]
     assert backgrounds == ["rgb(246, 247, 249)", "rgb(16, 20, 26)"]
