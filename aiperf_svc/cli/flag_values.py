@@ -261,20 +261,20 @@ def _rate_points(file: str, text: str) -> list[dict[str, str]]:
 
 def milliseconds(text: str) -> str:
     """A time; a number without a unit is milliseconds, as in traces and in AIPerf."""
-    try:
-        float(text)
-    except ValueError:
-        return text
-    return f"{text}ms"
+    return _with_unit(text, "ms")
 
 
 def percent(text: str) -> str:
     """A share; a number without a unit is per cent."""
+    return _with_unit(text, "%")
+
+
+def _with_unit(text: str, unit: str) -> str:
     try:
         float(text)
     except ValueError:
         return text
-    return f"{text}%"
+    return f"{text}{unit}"
 
 
 def values(text: str) -> list[Any]:
