@@ -6,7 +6,7 @@ from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.workloads.fio.runs import Run
 
 PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
-"""Those of completion latency that are metrics; the table has more."""
+"""Those of latency that are metrics; the table has more."""
 
 
 def metrics_of_run(run: Run) -> Iterator[MetricInfo]:
@@ -63,7 +63,7 @@ def _latency(run: Run) -> list[MetricInfo]:
             name=_titled(run, f"Latency of {way}s, average"),
             unit="us",
             better="lower",
-            formula=f"{way}.clat_ns.mean, weighted by .N over jobs and workers",
+            formula=f"{way}.lat_ns.mean, weighted by .N over jobs and workers",
             in_table="latency" in run.shows,
         )
         infos += [
@@ -74,7 +74,7 @@ def _latency(run: Run) -> list[MetricInfo]:
                     name=_titled(run, f"Latency of {way}s, p{percent:g}"),
                     unit="us",
                     better="lower",
-                    formula=f"percentile of {way}.clat_ns.bins, added over jobs and workers",
+                    formula=f"percentile of {way}.lat_ns.bins, added over jobs and workers",
                     in_table=average.in_table,
                 )
                 for tag, percent in PERCENTILES.items()

@@ -1,5 +1,8 @@
 """Reads fio's JSON (`json+`) and its logs of bandwidth.
 
+Latency is fio's `lat`, from the submission of a read or write to its completion. Its `clat` begins
+when the submission has returned, by which time a buffered read through libaio is already done.
+
 fio's own percentiles are of one job. Those of all jobs and workers come from the sum of their
 histograms: percentiles cannot be averaged.
 """
@@ -21,7 +24,7 @@ JSON = "fio.json"
 """File of fio's JSON: its progress is on standard output."""
 BANDWIDTH_LOG = "fio_bw.*.log"
 """Files that `--write_bw_log=fio` writes, one for each job."""
-LATENCY_TABLE = "completion latency"
+LATENCY_TABLE = "latency"
 _TABLE_PERCENTILES = (1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99)
 _ETA = re.compile(r"\[([^][]*/s)\]\[([^][]*) IOPS\]")
 """Matches the rates in a line such as
@@ -58,6 +61,9 @@ def read_run(run: Run, ramp_ns: int, outputs: Sequence[Output]) -> Reading:
     if errors:
         return Reading(values={}, tool=tool, tools=versions, errors=errors)
     bins = {way: added(_bins(rank, job, way) for rank, job in jobs) for way in run.directions}
+    for way, histogram in bins.items():
+        if not histogram:
+            raise UnreadableOutput(f"fio completed no {way}s; expected some")
     return Reading(
         values=_values(run, [job for _, job in jobs], bins),
         series=tuple(_series(run, ramp_ns / SECOND_NS, outputs)),
@@ -109,13 +115,13 @@ def _error_name(code: int) -> str:
 
 
 def _bins(rank: int, job: Fields, way: Direction) -> Bins:
-    count = int(job.number(way, "clat_ns", "N"))
+    count = int(job.number(way, "lat_ns", "N"))
     if not count:
-        raise UnreadableOutput(f"fio on rank {rank}: a job completed no {way}s; expected some")
-    bins = {int(ns): int(n) for ns, n in job.numbers(way, "clat_ns", "bins").items()}
+        return {}  # fio leaves out the histogram.
+    bins = {int(ns): int(n) for ns, n in job.numbers(way, "lat_ns", "bins").items()}
     if sum(bins.values()) != count:
         raise UnreadableOutput(
-            f"fio on rank {rank}: {way}.clat_ns.bins has {sum(bins.values())} completions; "
+            f"fio on rank {rank}: {way}.lat_ns.bins has {sum(bins.values())} completions; "
             f"expected {count}, its N"
         )
     return bins
@@ -130,7 +136,7 @@ def _values(run: Run, jobs: Sequence[Fields], bins: Mapping[Direction, Bins]) ->
             values |= {f"{run.prefix}{way}_{tag}": value for way, value in sums.items()}
     for way in run.directions:
         total_ns = sum(
-            job.number(way, "clat_ns", "mean") * job.number(way, "clat_ns", "N") for job in jobs
+            job.number(way, "lat_ns", "mean") * job.number(way, "lat_ns", "N") for job in jobs
         )
         average = run.latency_tag(way)
         values[average] = total_ns / sum(bins[way].values()) / 1000

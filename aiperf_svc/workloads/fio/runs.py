@@ -35,7 +35,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return ("read",) if "read" in self.rw else ("write",)
 
     def latency_tag(self, way: Direction) -> str:
-        """Tag of the average completion latency in a direction. The name of a suite's run with one
+        """Tag of the average latency in a direction. The name of a suite's run with one
         direction says which."""
         return (
             f"{self.prefix}latency"

@@ -45,7 +45,7 @@ class FioSpec(WorkloadSpec):
     """Bypass the page cache."""
     nrfiles: Annotated[int, Field(gt=0, le=100_000)] = 1
     """Files of each job."""
-    rwmixread: Annotated[int, Field(ge=0, le=100)] = 50
+    rwmixread: Annotated[int, Field(ge=1, le=99)] = 50
     """Per cent of reads where `rw` has both."""
     percentage_random: Annotated[int, Field(ge=0, le=100)] = 100
     """Per cent of a random pattern that is random."""

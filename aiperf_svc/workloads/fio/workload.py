@@ -1,11 +1,13 @@
 """Runs fio on each worker's volume: once to write the files, then for each measured run."""
 
+import math
 from collections.abc import Sequence
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_size
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.verdict.check_result import Reason, told
 from aiperf_svc.workloads.base import (
     Command,
     Output,
@@ -103,12 +105,21 @@ class Fio(Workload[FioSpec]):
     def progress(self, config: Config, line: str) -> str:
         return read_eta(line)
 
+    def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
+        if config.workload.direct:
+            return ()
+        text = (
+            "the numbers have the page cache in them (workload.direct is false): reads may come "
+            "from memory, and writes may end there"
+        )
+        return (told("page-cache", text),)
+
     def plots(self, config: Config) -> tuple[Plot, ...]:
         ways = {way for run in runs_of(config.workload) for way in run.directions}
         return (
             Plot(title="Bandwidth", kind="series", name="bandwidth"),
             Plot(
-                title="Completion latency by percentile",
+                title="Latency by percentile",
                 kind="table",
                 name=LATENCY_TABLE,
                 x="percentile",
@@ -122,8 +133,12 @@ def _write_files(spec: FioSpec, rank: Rank) -> tuple[str, ...]:
     """Writes every block that a run may read or overwrite: a volume serves reads of blocks that
     nobody has written without touching its disks."""
     run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=_jobs(spec))
+    # fio writes no part of a block. The end of a file, or a small file, takes smaller ones, of
+    # which the blocks of the runs are multiples.
+    smallest = math.gcd(run.bs, *(each.bs for each in runs_of(spec)))
     return (
         *_common(spec, run, rank),
+        f"--bsrange={smallest}-{run.bs}",
         "--ioengine=psync",
         "--end_fsync=1",
     )
@@ -138,6 +153,8 @@ def _measure(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
         f"--ramp_time={spec.ramp // 10**6}ms",
         # Without it all workers, and all repetitions, go to the same random places.
         "--randrepeat=0",
+        "--lat_percentiles=1",
+        "--clat_percentiles=0",
         "--write_bw_log=fio",
         "--log_avg_msec=1000",
     ]
@@ -152,12 +169,14 @@ def _measure(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
 
 def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
     # Workers may share a volume: the names of their files have the rank.
-    name = f"aiperf-{rank.number}"
+    name, size = f"aiperf-{rank.number}", spec.size
     if spec.suite is not None:
         files = [f"--filename={rank.volume}/{name}"]
         if run.num_jobs > 1:
-            # The jobs begin at different places of the one file.
-            files.append(f"--offset_increment={spec.size // run.num_jobs // run.bs * run.bs}")
+            # Each job has a part of the one file. With the size of all of it, fio would add to the
+            # file what is beyond its end.
+            size = size // run.num_jobs // run.bs * run.bs
+            files.append(f"--offset_increment={size}")
     else:
         files = [
             f"--directory={rank.volume}",
@@ -173,7 +192,7 @@ def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
         "--eta=always",
         "--eta-interval=1",
         *files,
-        f"--size={spec.size}",
+        f"--size={size}",
         f"--numjobs={run.num_jobs}",
         f"--rw={run.rw}",
         f"--bs={run.bs}",
