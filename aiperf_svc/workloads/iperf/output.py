@@ -93,23 +93,24 @@ def _rates(path: _Path) -> dict[str, float]:
 
 
 def _tcp(path: _Path) -> dict[str, float]:
-    streams = [
-        stream
+    # iperf3's own mean_rtt, min_rtt and max_rtt have the omitted time in them.
+    rtts = [
+        rtt
         for end in path.senders
-        for stream in end.each("end", "streams")
-        if stream.flag("sender", "sender")
+        for interval in end.each("intervals")
+        if not interval.flag(f"sum{path.key}", "omitted")
+        for rtt in _rtts(interval)
     ]
-    if not streams:
-        raise UnreadableOutput("iperf3: end.streams of the sender has no stream that sent")
-    rtts = [stream.number("sender", "mean_rtt") for stream in streams]
+    if not rtts:
+        raise UnreadableOutput("iperf3: no interval of the sender is measured")
     return {
         **_rates(path),
         f"retransmits{path.suffix}": sum(
             end.number("end", f"sum_sent{path.key}", "retransmits") for end in path.senders
         ),
         f"rtt{path.suffix}": sum(rtts) / len(rtts),
-        f"rtt_min{path.suffix}": min(stream.number("sender", "min_rtt") for stream in streams),
-        f"rtt_max{path.suffix}": max(stream.number("sender", "max_rtt") for stream in streams),
+        f"rtt_min{path.suffix}": min(rtts),
+        f"rtt_max{path.suffix}": max(rtts),
         f"pmtu{path.suffix}": min(_last_pmtus(path)),
     }
 
@@ -198,10 +199,16 @@ def _intervals(end: Fields, key: str) -> Iterator[tuple[float, Fields]]:
 
 
 def _mean_rtt(interval: Fields) -> float:
+    rtts = _rtts(interval)
+    return sum(rtts) / len(rtts)
+
+
+def _rtts(interval: Fields) -> list[float]:
+    """The kernel's smoothed RTT of each sending stream at the end of an interval."""
     rtts = [stream.number("rtt") for stream in interval.each("streams") if stream.flag("sender")]
     if not rtts:
         raise UnreadableOutput("iperf3: an interval of the sender has no stream that sent")
-    return sum(rtts) / len(rtts)
+    return rtts
 
 
 def _one(name: str, unit: str, points: Sequence[tuple[float, float]], label: str) -> Series:

@@ -53,14 +53,14 @@ _TCP = (
         name="RTT under load",
         unit="us",
         better="lower",
-        formula="average over streams of the sender's end.streams[].sender.mean_rtt",
+        formula="average of the sender's intervals[].streams[].rtt without omitted intervals",
     ),
     MetricInfo(
         tag="rtt_min",
         name="RTT under load, min",
         unit="us",
         better="lower",
-        formula="smallest of the sender's end.streams[].sender.min_rtt",
+        formula="smallest of the sender's intervals[].streams[].rtt without omitted intervals",
         in_table=False,
     ),
     MetricInfo(
@@ -68,7 +68,7 @@ _TCP = (
         name="RTT under load, max",
         unit="us",
         better="lower",
-        formula="largest of the sender's end.streams[].sender.max_rtt",
+        formula="largest of the sender's intervals[].streams[].rtt without omitted intervals",
         in_table=False,
     ),
     MetricInfo(

@@ -42,6 +42,15 @@ def document(recorded: Recorded, name: str) -> dict[str, Any]:
     return loaded
 
 
+def rtts_of(sender: dict[str, Any], *, omitted: bool = False) -> list[float]:
+    return [
+        stream["rtt"]
+        for interval in sender["intervals"]
+        for stream in interval["streams"]
+        if stream["sender"] and stream["omitted"] is omitted
+    ]
+
+
 def test_every_key_of_the_spec_reaches_iperf3(config: Configure, ranks: Ranks) -> None:
     spec = {"streams": 4, "duration": "10s", "omit": "1s", "bitrate": "2G", "window": "1Mi"}
     parsed = config("iperf", **spec, mss=1400, bidirectional=True, port=6000, processes=2)
@@ -96,13 +105,27 @@ def test_what_arrived_is_the_servers_number_and_what_was_sent_the_clients(
     assert read.values["bandwidth"] == server["sum_received"]["bits_per_second"]
     assert read.values["bandwidth_sent"] == client["sum_sent"]["bits_per_second"]
     assert read.values["retransmits"] == client["sum_sent"]["retransmits"] > 0
-    rtts = [stream["sender"]["mean_rtt"] for stream in client["streams"]]
-    assert read.values["rtt"] == sum(rtts) / 2
     assert read.values["pmtu"] == 65535
     assert read.values["cpu_client"] == client["cpu_utilization_percent"]["host_total"] / 100
     assert read.values["cpu_server"] == server["cpu_utilization_percent"]["host_total"] / 100
     assert (read.tool, read.tools) == ("iperf 3.12", {0: "iperf 3.12", 1: "iperf 3.12"})
     assert read.facts["path MTU"] == "65535"
+
+
+def test_the_rtt_is_that_of_the_measured_time(
+    reading: Callable[..., Reading], recorded: Recorded
+) -> None:
+    """While TCP finds its rate, queues are full or empty as never after; iperf3's own mean_rtt,
+    min_rtt and max_rtt count it."""
+    read = reading("tcp", streams=2)
+    client = document(recorded, "tcp-client")
+    measured, omitted = rtts_of(client), rtts_of(client, omitted=True)
+    assert read.values["rtt"] == pytest.approx(sum(measured) / len(measured))
+    assert (read.values["rtt_min"], read.values["rtt_max"]) == (min(measured), max(measured))
+    both = measured + omitted
+    own = [stream["sender"]["mean_rtt"] for stream in client["end"]["streams"]]
+    assert sum(own) / 2 == pytest.approx(sum(both) / len(both), abs=1)
+    assert sum(own) / 2 != pytest.approx(read.values["rtt"], rel=0.01)
 
 
 def test_claimed_bytes_have_those_of_the_omitted_time(
@@ -138,7 +161,8 @@ def test_both_directions_are_told_apart(
     assert (
         read.values["bandwidth_backward"] == client["sum_received_bidir_reverse"]["bits_per_second"]
     )
-    assert read.values["rtt_backward"] == server["streams"][1]["sender"]["mean_rtt"]
+    rtts = rtts_of(document(recorded, "bidirectional-server"))
+    assert read.values["rtt_backward"] == sum(rtts) / len(rtts)
     assert {each.label for each in read.series} == {"", "backward"}
     assert read.claimed_bytes[0].sent > 0
     assert read.claimed_bytes[0].received > 0
@@ -149,11 +173,11 @@ def test_processes_are_summed_and_with_reverse_the_server_knows_the_rtt(
 ) -> None:
     read = reading("reverse1", "reverse2", reverse=True, processes=2)
     clients = [document(recorded, f"reverse{n}-client")["end"] for n in (1, 2)]
-    servers = [document(recorded, f"reverse{n}-server")["end"] for n in (1, 2)]
+    servers = [document(recorded, f"reverse{n}-server") for n in (1, 2)]
     assert read.values["bandwidth"] == sum(
         end["sum_received"]["bits_per_second"] for end in clients
     )
-    assert read.values["rtt_min"] == min(end["streams"][0]["sender"]["min_rtt"] for end in servers)
+    assert read.values["rtt_min"] == min(min(rtts_of(end)) for end in servers)
     assert {each.label for each in read.series} == {"process 0", "process 1"}
     assert read.claimed_bytes[1].sent == 0
     assert read.claimed_bytes[0].sent == pytest.approx(read.claimed_bytes[1].received, rel=0.001)
