@@ -136,7 +136,7 @@ LOAD = (
         "closed loop: this many users, each sending when its last response has ended; with "
         "--request-rate, the most requests at a time"),
     Flag(("--request-rate",), "load.request_rate",
-        "open loop: requests a second, whatever the server does"),
+        "open loop: requests, or conversations, a second, whatever the server does"),
     Flag(("--arrival-pattern", "--request-rate-mode"), "load.arrival.pattern",
         "spacing in open loop: constant, poisson (default) or gamma", "PATTERN"),
     Flag(("--burstiness", "--arrival-smoothness", "--vllm-burstiness"), "load.arrival.burstiness",

@@ -295,11 +295,13 @@ _SCALARS = (
         "length; the stop is when the duration is over or the last request starts, whichever is "
         "first; absent if none ended within",
         better=HIGHER, is_ours=True, in_table=True),
-    _scalar("requested_rate", "Requested Rate", "requests/sec", "load.request_rate",
+    _scalar("requested_rate", "Requested Rate", "requests/sec",
+        "load.request_rate; of conversations the rate of these",
         source="config", is_ours=True),
     _scalar("achieved_rate", "Achieved Rate", "requests/sec",
         "requested_rate x rate_achievement; of a load that ends by time x the arrivals that were "
-        "drawn / those that the rate makes expected",
+        "drawn / those that the rate makes expected; of conversations x due requests / "
+        "conversations",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
         "written / due x min(1, span of due times / span of starts); a request whose connection "

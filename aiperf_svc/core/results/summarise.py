@@ -293,13 +293,15 @@ def _achieved(
         numbers["concurrency_achievement"] = use.ratio
     share, rate = ev.achieved_share(totals, accounts.unsent), context.requested_rate
     if share is not None and rate is not None:
-        if context.config.load.user_centric is not None and window.stop_ns:
+        if context.config.load.user_centric is not None:
             # A turn is due only when the response before it is there, and a conversation that is
             # cut short has no further ones, so what was due may be less than was asked for.
-            share = min(
-                share,
-                ev.turns_share(totals, rate=rate, stop_ns=window.stop_ns, begin_ns=window.begin_ns),
-            )
+            times = {"begin_ns": window.begin_ns, "stop_ns": window.stop_ns}
+            asked = ev.turns_share(totals, rate=rate, **times) if window.stop_ns else share
+            share = min(share, asked)
+        elif totals.is_multi_turn and accounts.issued:
+            # The rate is that of conversations, whose turns are requests.
+            rate *= (totals.requests - totals.unsent + accounts.unsent) / accounts.issued
         numbers["rate_achievement"] = share
         # The arrivals of a random schedule are not exactly those of the rate that it is drawn from.
         arrivals = _arrivals(accounts, context, window)

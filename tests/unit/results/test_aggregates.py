@@ -460,6 +460,23 @@ def test_the_achieved_rate_is_that_of_the_arrivals_that_were_drawn() -> None:
     assert found["achieved_rate"] == pytest.approx(found["request_count"] / 10) == 74
 
 
+def test_the_achieved_rate_of_conversations_is_that_of_their_requests() -> None:
+    rows, times = _open_loop(30, 10, late_ms=0.1)
+    rows["turn"] = np.arange(300) % 3
+    (run,) = fake_run.accounts_of(rows)
+    counts = replace(run.account.counts, granted=100, completed=100)
+    found = results(
+        rows,
+        config=fake_run.config(request_rate=10, duration="10s", arrival={"pattern": "constant"}),
+        profiling=times,
+        workers=(replace(run, account=replace(run.account, counts=counts)),),
+        credits_granted=100,
+    )
+    assert found.scalars["requested_rate"] == 10
+    assert found.scalars["achieved_rate"] == pytest.approx(30)
+    assert found.verdict.label == "valid"
+
+
 @pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
 def test_turns_that_users_did_not_take_are_no_achieved_rate(every: int, expected: float) -> None:
     rows, times = _open_loop(100, 10, late_ms=0.1)
