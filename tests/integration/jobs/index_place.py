@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from preloaded import finished
+from forked_commands import finished
 
 from aiperf_svc.adapters.exports.experiment_file import NAME
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object
