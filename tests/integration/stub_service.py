@@ -4,17 +4,18 @@ The process with the records manager serves the real results API with a run that
 Others do as they are told: end when the run ends, die, ignore signals, leave something behind.
 """
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aiperf_svc.adapters.results_api.local_socket import LocalResultsServer
-from aiperf_svc.adapters.results_api.status import Status
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiperf_svc.adapters.results_api.status import Status
 
 PLAY = os.environ["STUB"]
 STATE = Path(os.environ["AIPERF_STATE_DIR"])
@@ -26,13 +27,15 @@ SUMMARY = {"request_count": {"unit": "requests", "avg": 3.0}, "aiperf_svc": {"ve
 class Run:
     """A run that moves on with every look at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: "asyncio.Event") -> None:
         self.number = 0
         self.reason = ""
         self.is_cancelled = False
-        self.ended = asyncio.Event()
+        self.ended = ended
 
-    def status(self) -> Status:
+    def status(self) -> "Status":
+        from aiperf_svc.adapters.results_api.status import Status
+
         self.number += 1
         state = self._state()
         is_final = state in ("done", "failed", "cancelled")
@@ -99,14 +102,22 @@ class Run:
         return None
 
 
-async def play_control() -> None:
-    run = Run()
+def play_control() -> None:
+    # Here: two of three processes need neither, and the imports are most of what they cost.
+    import asyncio
+
+    from aiperf_svc.adapters.results_api.local_socket import LocalResultsServer
+
+    async def serve() -> None:
+        run = Run(asyncio.Event())
+        server = LocalResultsServer(run)
+        await server.listen(Path(os.environ["AIPERF_RESULTS_SOCKET"]))
+        await run.ended.wait()
+        await server.close()
+
     if PLAY in ("stubborn worker", "grandchild"):
         (ARTIFACTS / "left").write_text(wait_for("ready"))
-    server = LocalResultsServer(run)
-    await server.listen(Path(os.environ["AIPERF_RESULTS_SOCKET"]))
-    await run.ended.wait()
-    await server.close()
+    asyncio.run(serve())
 
 
 def play_worker() -> int:
@@ -146,7 +157,7 @@ if __name__ == "__main__":
     if "records-manager" in sys.argv:
         if PLAY == "run" and ARTIFACTS.is_dir():
             (ARTIFACTS / "results").touch()
-        asyncio.run(play_control())
+        play_control()
     elif "worker" in sys.argv:
         sys.exit(play_worker())
     else:

@@ -1,8 +1,6 @@
 """Finished runs in MLflow and Weights & Biases: whole runs against their own local stores."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from fake_folders import write_trials
+from forked_commands import finished
 from pydantic import ValidationError
 
 from aiperf_svc.adapters.trackers import mlflow_runs
@@ -49,10 +49,7 @@ def measured(folder: Path, url: str, *flags: str) -> tuple[int, dict[str, Any], 
     """Exit code, what was printed, and what was said."""
     target = ("-u", url, "-m", "mock", "--streaming", "--artifact-dir", "artifacts")
     key = ("--api-key", SECRET)
-    command = [sys.executable, "-m", "aiperf_svc", "profile", *target, *key, *LOAD, *flags]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = finished(["profile", *target, *key, *LOAD, *flags], cwd=folder, timeout=120)
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
@@ -102,14 +99,12 @@ def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
 
 
 def test_the_trials_of_an_experiment_are_filed_each_by_hand(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, mlflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from mlflow import MlflowClient
-
-    _, said, _ = measured(tmp_path, url, "--num-profile-runs", "2")
-    folder, store = tmp_path / said["artifacts"], f"file:{tmp_path}/mlruns"
+    folder, store = tmp_path / "experiment", f"file:{tmp_path}/mlruns"
+    write_trials(folder, 30, 30)
     assert main(["track", str(folder), "--mlflow-tracking-uri", store]) == 0
-    client = MlflowClient(tracking_uri=store)
+    client = mlflow.MlflowClient(tracking_uri=store)
     experiment = client.get_experiment_by_name("aiperf")
     assert experiment is not None
     first = client.search_runs([experiment.experiment_id])
