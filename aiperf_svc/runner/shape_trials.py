@@ -5,6 +5,7 @@ leave is merged here, so that the files of the experiment are over all trials.
 """
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,11 @@ SHAPES = "shapes"
 """Folder of the logs of each shape, in that of the experiment."""
 KEPT = ("logs", "evidence")
 """Folders that stay in that of a shape."""
+QUICK_S = 0.1
+"""Time to write the progress up to which it is written whenever a shape has ended."""
+REST = 10
+"""Ratio of the time until it is written again to that which writing took, if that was longer: it
+holds all trials so far, of which an experiment may have many thousands."""
 
 
 def experiment_of(folder: Path) -> tuple[Path, str]:
@@ -50,6 +56,10 @@ class ShapeTrials:
         self._upload_into = upload_into
         self._rows: dict[int, TrialRow] = {}
         """Trials that have ended, by number. Their results as a whole would be 100 KB each."""
+        self._moved: list[Path] = []
+        """Folders of shapes that list trials which the progress does not have yet. A runner that
+        goes on after this one was killed takes them from there."""
+        self._rests_until_mono_s = 0.0
 
     def folder_of(self, shape: int) -> Path:
         """Return the folder of a shape by its number, made if needed. Raises OSError."""
@@ -121,12 +131,11 @@ class ShapeTrials:
                     _remove(place)
                 trial.rename(place)
             self._take(folder)
-            self.write_progress()
-            for each in folder.iterdir():
-                if each.name not in KEPT:
-                    _remove(each)
         except OSError as error:
             raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
+        self._moved.append(folder)
+        if time.monotonic() >= self._rests_until_mono_s:
+            self.write_progress()
 
     def move_collected(self) -> None:
         """Move the trials of shapes that were collected, where a killed runner did not. Raises
@@ -182,7 +191,14 @@ class ShapeTrials:
         after this one was killed. Raises EnvironmentProblem."""
         from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
 
+        began = time.monotonic()
         write_progress(self.folder, self._config, self._in_order())
+        while self._moved:
+            _clear(self._moved[-1])
+            self._moved.pop()
+        ended = time.monotonic()
+        if ended - began > QUICK_S:
+            self._rests_until_mono_s = ended + REST * (ended - began)
 
     def _in_order(self) -> "list[TrialRow]":
         return [self._rows[number] for number in sorted(self._rows)]
@@ -195,6 +211,8 @@ class ShapeTrials:
         from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
         from aiperf_svc.core.experiments.summary import summarise_rows
 
+        if self._moved:
+            self.write_progress()
         for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):
             folders.remove_if_empty(each)
         with suppress(OSError):
@@ -205,6 +223,16 @@ class ShapeTrials:
         write_manifest(self.folder, run_id)
         content: dict[str, Any] = msgspec.json.decode((self.folder / NAME).read_bytes())
         return content
+
+
+def _clear(folder: Path) -> None:
+    """Remove what need not stay in the folder of a shape. Raises EnvironmentProblem."""
+    try:
+        for each in folder.iterdir():
+            if each.name not in KEPT:
+                _remove(each)
+    except OSError as error:
+        raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
 
 
 def _remove(path: Path) -> None:

@@ -2,13 +2,23 @@
 
 import json
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
+from aiperf_svc.adapters.storage import experiment_artifacts
+from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.shapes import index_shapes
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
-from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.runner import shape_trials
+from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 
 COUNT = 50
 LARGE_BYTES = 200_000
@@ -16,13 +26,7 @@ LARGE_BYTES = 200_000
 
 
 def test_whole_results_of_trials_are_not_kept_in_memory(tmp_path: Path) -> None:
-    data: dict[str, Any] = {
-        "endpoint": {"url": "http://target", "model": "m"},
-        "load": {"duration": "1s", "concurrency": 1},
-        "experiment": {"explicit": [{}], "repetitions": COUNT, "fan_out": "jobs"},
-        "deployment": {"target": {"kind": "mock"}},
-    }
-    config = parse_any(data, "")
+    config = parse_any(jobs({"explicit": [{}], "repetitions": COUNT}), "")
     shapes = index_shapes(config)
     trials = ShapeTrials(config, shapes, tmp_path)
     listed = []
@@ -44,6 +48,57 @@ def test_whole_results_of_trials_are_not_kept_in_memory(tmp_path: Path) -> None:
     assert trials.finished == {each.number for each in shapes[0].trials}
     assert len(trials.finished) == COUNT
     assert kept < COUNT * LARGE_BYTES / 10
+
+
+def test_the_progress_of_many_shapes_takes_a_small_part_of_the_time_and_survives_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, writes = 0.0, 0
+
+    def write(folder: Path, config: Config, rows: Sequence[TrialRow]) -> None:
+        nonlocal now_s, writes
+        now_s += 0.01 * len(rows)
+        writes += 1
+        write_progress(folder, config, rows)
+
+    monkeypatch.setattr(shape_trials, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(experiment_artifacts, "write_progress", write)
+    args = [["--seed", str(number)] for number in range(COUNT)]
+    config = parse_any(jobs({"product": {"deployment.target.args": args}}), "")
+    shapes = index_shapes(config)
+    trials = ShapeTrials(config, shapes, tmp_path)
+    for number, shape in enumerate(shapes, start=1):
+        (trial,) = shape.trials
+        folder = trials.folder_of(number)
+        (folder / TRIALS / trial.folder).mkdir(parents=True)
+        (folder / "logs").mkdir()
+        listed = {"schema_version": "experiment/1", "version": "1", "config": {}}
+        (folder / "experiment.json").write_text(json.dumps(listed | {"trials": [entry(trial)]}))
+        trials.move(number)
+        now_s += 0.1
+    assert 10 <= writes < COUNT / 3
+    killed = read_experiment_file(tmp_path).trials
+    assert len(killed) < COUNT
+    # What the progress lacks is listed in the folders of shapes.
+    after = ShapeTrials(config, shapes, tmp_path)
+    after.add(tmp_path)
+    for folder in sorted((tmp_path / SHAPES).iterdir()):
+        if (folder / "experiment.json").exists():
+            after.move(int(folder.name))
+    assert after.is_complete
+    after.write("run")
+    assert len(read_experiment_file(tmp_path).trials) == COUNT
+    left = {path.name for path in (tmp_path / SHAPES).glob("*/*")}
+    assert left <= {"logs"}
+
+
+def jobs(experiment: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"duration": "1s", "concurrency": 1},
+        "experiment": {"fan_out": "jobs", **experiment},
+        "deployment": {"target": {"kind": "mock"}},
+    }
 
 
 def entry(trial: Trial) -> dict[str, Any]:
