@@ -7,8 +7,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -182,6 +182,50 @@ async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_repla
         assert made == connections
 
 
+@contextmanager
+def silent(port: int) -> Iterator[str]:
+    """An address at which connects get no response: its queue of them is full."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket())
+        listening.bind((SECOND_HOST, port))
+        listening.listen(0)
+        for _ in range(2):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex((SECOND_HOST, port))
+        yield SECOND_HOST
+
+
+async def test_a_page_is_read_from_the_next_address_of_a_name_if_the_first_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with saying(WHOLE) as (url, _):
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with silent(port) as first:
+
+            def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+                hosts = (first, "127.0.0.1") if host == "server" else (host,)
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (h, port)) for h in hosts]
+
+            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+            async with PageClient(no_tls) as client:
+                page = await client.fetch(f"http://server:{port}/metrics", timeout_s=30)
+    assert (page.failure, page.text) == ("", "up 1\n")
+
+
+async def test_a_name_of_which_no_address_takes_a_connection_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+        hosts = ("127.0.0.1", SECOND_HOST) if host == "server" else (host,)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 1)) for each in hosts]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with PageClient(no_tls) as client:
+        page = await client.fetch("http://server:1/metrics", timeout_s=30)
+    assert "Connect call failed" in page.failure
+
+
 @pytest.mark.parametrize(
     "date",
     [
@@ -255,7 +299,9 @@ async def test_each_address_of_the_targets_name_is_a_server_with_a_page(
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = int(url.rpartition(":")[2])
 
-        def getaddrinfo(*_asked: Any, **_more: Any) -> list[Any]:
+        def getaddrinfo(asked: str, *_asked: Any, **_more: Any) -> list[Any]:
+            if asked != "replicas":
+                return [(socket.AF_INET, 1, 6, "", (asked, port))]
             # Nothing listens on the third. The last is the first server's by another version of IP.
             hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")
             found: list[Any] = [(socket.AF_INET, 1, 6, "", (host, port)) for host in hosts]

@@ -7,7 +7,9 @@ is the longest of all imports.
 import asyncio
 import functools
 import re
+import socket
 import ssl
+from asyncio.staggered import staggered_race
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from time import monotonic_ns, time_ns
@@ -27,6 +29,8 @@ MAX_HEAD_BYTES = 2**16
 """Limit of a response's headers, with those of interim responses."""
 PIECE_BYTES = 2**16
 MOST_REDIRECTS = 5
+NEXT_ADDRESS_S = 0.25
+"""Time after which the next address of a name is tried too (RFC 8305)."""
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
 MAX_OFF_S = 366 * 24 * 3600.0
@@ -117,7 +121,7 @@ class PageClient:
                 pass  # The server may have closed it since the page before.
         host, port, is_tls = address_of(url)
         tls = await asyncio.to_thread(self._tls) if is_tls else None
-        return await self._exchange(url, *await asyncio.open_connection(host, port, ssl=tls))
+        return await self._exchange(url, *await _connected(host, port, tls))
 
     async def _exchange(
         self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -132,6 +136,24 @@ class PageClient:
             else:
                 writer.transport.abort()
         return response
+
+
+async def _connected(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
+    """A connection to the first address of a name that takes one: they are tried one after the
+    other, without waiting long for one that is silent. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    name = host if tls is not None else None
+    attempts = [
+        functools.partial(asyncio.open_connection, address, port, ssl=tls, server_hostname=name)
+        for address in dict.fromkeys(str(each[4][0]) for each in found)
+    ]
+    if len(attempts) == 1:
+        return await attempts[0]()
+    made, _, failures = await staggered_race(attempts, NEXT_ADDRESS_S)
+    if made is None:
+        raise next(each for each in failures if each is not None)
+    connection: Connection = made
+    return connection
 
 
 def _request(url: str) -> bytes:
