@@ -361,11 +361,12 @@ def page_rows(folder: Path) -> dict[str, list[list[str]]]:
 
 
 def shown_as(value: float | None, text: str) -> bool:
-    """True if a page shows a number with at least four digits that are right."""
+    """True if a page shows a number as the terminal does: with at least four digits that are right,
+    or below 1 with four decimals."""
     text = text.rstrip("*")
     if value is None:
         return text == "–" or text.startswith(">")
     if text.startswith("<"):
         return abs(value) < float(text[1:])
     found = float(re.sub(r"[,\s]", "", text))
-    return math.isclose(found, value, rel_tol=5.1e-4, abs_tol=0)
+    return math.isclose(found, value, rel_tol=5.1e-4, abs_tol=5.1e-5 if abs(value) < 1 else 0)
