@@ -25,7 +25,7 @@ SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
 TESTS = (
     "tests/unit/records",
     "tests/unit/mock_server",
-    "tests/integration/test_stamped_reads.py",
+    "tests/integration/stamped_reads",
     "tests/integration/mock_server/test_quick_serving.py",
     "tests/integration/mock_server/test_due_writes.py",
 )

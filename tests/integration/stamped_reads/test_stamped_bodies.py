@@ -1,0 +1,195 @@
+"""The compiled reads of a body leave a connection as the interpreted ones and the client do."""
+
+import random
+import select
+import socket
+
+import pytest
+from read_pair import (
+    EVENT,
+    HEAD_BYTES,
+    NO_RECORDS,
+    TakeReady,
+    body_of,
+    chunked,
+    compiled,
+    connection,
+    cut,
+    end_of,
+    in_a_body,
+    needs_compiled,
+    received,
+    request_of,
+    taken,
+)
+
+from aiperf_svc.adapters.inference import framing as response_framing
+from aiperf_svc.adapters.inference import stamped_reads
+from aiperf_svc.adapters.inference.connection import BODY, HEAD
+from aiperf_svc.adapters.inference.framing import ResponseFraming
+from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.stamped_reads import (
+    FIRST_READS_BYTES,
+    FRAGMENT_BYTES,
+    Unhandled,
+    interpreted_pass_chunks,
+    interpreted_take_ready,
+    part_bytes,
+)
+from aiperf_svc.protocol.records import READ, Framing
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", range(60))
+def test_a_body_is_taken_as_the_reference_takes_it(
+    pair: tuple[socket.socket, socket.socket], seed: int
+) -> None:
+    assert compiled is not None
+    rng = random.Random(seed)
+    pieces = cut(body_of(rng), rng)
+    expected = received(interpreted_take_ready, pair, pieces)
+    assert received(compiled.take_ready, pair, pieces) == expected
+    assert expected.bodies == b"".join(pieces)
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", range(40))
+def test_an_end_is_found_where_walking_all_chunks_finds_it(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket], seed: int
+) -> None:
+    """Heads and ends come with chunks in the same read, which are the client's to pass over."""
+    rng = random.Random(seed)
+    pieces = cut(HEAD_BYTES + body_of(rng), rng)
+    ways = []
+    for pass_chunks in (stamped_reads.pass_chunks, interpreted_pass_chunks):
+        monkeypatch.setattr(response_framing, "pass_chunks", pass_chunks)
+        framing, conn, request, head = (
+            ResponseFraming(),
+            connection(pair[1], HEAD),
+            request_of(),
+            b"",
+        )
+        found = []
+        for piece in pieces:
+            if conn.state == BODY:
+                end = end_of(framing.end_of_body, conn, request, piece, 0)
+            else:
+                head += piece
+                end = end_of(framing.take_head, conn, request, head, 1)
+            found.append((end, conn.left, conn.line, conn.in_trailers))
+            if end is not None:
+                break
+        ways.append(found)
+    assert ways[0] == ways[1]
+
+
+@needs_compiled
+@pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.UNTIL_CLOSE])
+def test_other_framings_are_the_client_s(
+    pair: tuple[socket.socket, socket.socket], framing: Framing
+) -> None:
+    assert compiled is not None
+    pieces = [b"some ", b"bytes ", b"of ", b"twenty-six"]
+    expected = received(interpreted_take_ready, pair, pieces, framing=framing, left=24)
+    assert received(compiled.take_ready, pair, pieces, framing=framing, left=24) == expected
+    assert expected.ends == ([10] if framing is Framing.LENGTH else [])
+
+
+@needs_compiled
+def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn, request = in_a_body(client, request_id=15)
+    batches: list[tuple[bytes, bytes, bytes, int]] = []
+    records = RawRecords(lambda *batch: batches.append(batch))
+    said = []
+    while not request.part:
+        server.sendall(chunked(EVENT))
+        said.append(taken(compiled.take_ready, conn, 5, {}, records))
+    assert len(said) == -(-FRAGMENT_BYTES // len(chunked(EVENT)))
+    in_the_middle = FIRST_READS_BYTES // READ.size - 1
+    assert [(at, left) for at, left in enumerate(said) if left] == [
+        (in_the_middle, [(Unhandled.IN_MIDDLE, None)])
+    ]
+    assert (request.part, request.buffer, request.read_rows) == (1, None, None)
+    records.flush()
+    assert batches[0][2] == chunked(EVENT) * len(said)
+    assert len(batches[0][1]) == READ.size * len(said)
+
+
+@needs_compiled
+@pytest.mark.parametrize(("number", "part"), [(0, 0), (1, 0), (14, 0), (15, 0), (17, 0), (3, 1)])
+def test_streams_that_begin_together_send_on_their_parts_one_after_the_other(
+    pair: tuple[socket.socket, socket.socket], number: int, part: int
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn, request = in_a_body(client, request_id=number, part=part)
+    rows = bytearray(FIRST_READS_BYTES)
+    expected = FRAGMENT_BYTES if part else FRAGMENT_BYTES * (1 + number % 16) // 16
+    assert part_bytes(request) == expected
+    for size, has_left in ((expected - 1, False), (expected, True)):
+        request.buffer, request.read_rows = bytearray(size - len(chunked(EVENT))), rows
+        server.sendall(chunked(EVENT))
+        assert taken(compiled.take_ready, conn, 5) == []
+        assert request.part == part + has_left
+
+
+@needs_compiled
+def test_bytes_that_somebody_keeps_are_the_client_s(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn, _ = in_a_body(client, buffer=bytearray(), read_rows=bytearray(), kept=bytearray())
+    server.sendall(chunked(EVENT))
+    [(left, read)] = taken(compiled.take_ready, conn, 5)
+    assert left == Unhandled.WAS_READ
+    assert read[0] == chunked(EVENT)
+
+
+TAKE_READY = [
+    pytest.param(interpreted_take_ready, id="interpreted"),
+    pytest.param(compiled and compiled.take_ready, id="compiled", marks=needs_compiled),
+]
+
+
+@pytest.mark.parametrize("take_ready", TAKE_READY)
+def test_only_what_is_asked_for_and_still_known_is_read(
+    pair: tuple[socket.socket, socket.socket], take_ready: TakeReady
+) -> None:
+    server, client = pair
+    server.sendall(b"bytes")
+    conn = connection(client)
+    events = [(conn.fd, select.EPOLLIN), (conn.fd, select.EPOLLIN | select.EPOLLHUP)]
+    rest = 5, {}, NO_RECORDS
+    assert take_ready(events, 0, 2, {}, *rest) == [(None, Unhandled.IS_OTHER, conn.fd)] * 2
+    assert take_ready(events, 2, 18, {conn.fd: conn}, *rest) == []
+    assert take_ready(events, 1, 2, {conn.fd: conn}, *rest) == [
+        (conn, Unhandled.HAS_EVENT, events[1][1])
+    ]
+    [(found, left, read)] = take_ready(events, 0, 1, {conn.fd: conn}, *rest)
+    assert (found, left) == (conn, Unhandled.WAS_READ)
+    assert read[0] == b"bytes"
+    assert take_ready(events, 0, 1, {conn.fd: conn}, *rest) == []
+
+
+@pytest.mark.parametrize("take_ready", TAKE_READY)
+def test_a_connection_that_breaks_takes_nothing_from_the_others(
+    pair: tuple[socket.socket, socket.socket], take_ready: TakeReady
+) -> None:
+    server, client = pair
+    other, others_server = socket.socketpair()
+    with other, others_server:
+        conns = {conn.fd: conn for conn in (connection(client), connection(other))}
+        others_server.sendall(b"bytes")
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        server.close()
+        events = [(client.fileno(), select.EPOLLIN), (other.fileno(), select.EPOLLIN)]
+        found, left, values = zip(*take_ready(events, 0, 2, conns, 5, {}, NO_RECORDS), strict=True)
+        assert found == tuple(conns.values())
+        assert left == (Unhandled.FAILED, Unhandled.WAS_READ)
+        error, read = values
+        assert isinstance(error, ConnectionResetError)
+        assert error.strerror
+        assert read[0] == b"bytes"
