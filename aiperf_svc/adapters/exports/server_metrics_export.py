@@ -13,6 +13,7 @@ import numpy as np
 
 from aiperf_svc.adapters.exports.json_export import input_config, iso_time
 from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.telemetry.families import PORTABLE
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.series import gpus
 from aiperf_svc.core.telemetry.sources import SourceReport
@@ -36,6 +37,8 @@ _UNITS = (
     ("_ratio", "ratio"),
     ("_perc", "percent"),
 )
+_RATIOS = {name for each in PORTABLE if each.unit == "ratio" for name in each.families}
+"""Families of which 1 is the whole, whatever their names end with."""
 
 
 def servers(summary: Summary) -> list[tuple[SourceLog, SourceReport]]:
@@ -161,6 +164,8 @@ def _text(value: float | None) -> str:
 
 def unit_of(name: str) -> str | None:
     """Return the unit of a family, by its name."""
+    if name in _RATIOS:
+        return "ratio"
     return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), None)
 
 

@@ -2,7 +2,7 @@
 
 from fake_sources import START_NS, at
 
-from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines
+from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines, unit_of
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.statistics import families, statistics
@@ -41,3 +41,8 @@ def test_a_counter_and_a_gauge_of_one_name_are_two_families() -> None:
 def test_a_gpu_that_is_no_number_has_a_line() -> None:
     log = read('DCGM_FI_DEV_GPU_UTIL{gpu="first",UUID="GPU-a"} NOW\n')
     assert len(list(render_gpu_lines([log]))) == 2
+
+
+def test_a_cache_that_is_full_at_1_is_a_ratio_though_it_is_called_perc() -> None:
+    assert unit_of("vllm:kv_cache_usage_perc") == unit_of("sglang:token_usage") == "ratio"
+    assert unit_of("disk_used_perc") == "percent"
