@@ -98,6 +98,10 @@ def local_problems(
     if variable is not None and not environ.get(variable):
         text = f"the environment variable {variable!r} is not set; set it, or use --api-key"
         found.append(Problem("endpoint.api_key_env", text))
+    variable = config.telemetry.key_env
+    if variable is not None and not environ.get(variable):
+        text = f"the environment variable {variable!r} is not set"
+        found.append(Problem("telemetry.key_env", text))
     if config.artifacts.s3 is not None:
         if not uploads.has_library():
             text = f"needs the package {uploads.LIBRARY!r}: {uploads.INSTALL}"

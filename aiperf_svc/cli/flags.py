@@ -381,6 +381,9 @@ TELEMETRY = (
         "/metrics; again for more", "URL", "list", values.pages),
     Flag(("--gpu-telemetry",), "telemetry.gpu_telemetry",
         "read this page of a DCGM exporter; again for more", "URL", "list", values.pages),
+    Flag(("--metrics-key-env",), "telemetry.key_env",
+        "environment variable with what the servers of these pages ask for: a token, or "
+        "USER:PASSWORD", "NAME"),
     Flag(("--no-server-metrics",), "telemetry.target",
         "do not read the target's own /metrics, which is read where it is there", kind="off"),
     Flag(("--no-gpu-telemetry",), "telemetry.find_gpus",

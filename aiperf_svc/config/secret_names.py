@@ -12,6 +12,9 @@ TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
 """Environment variable in which workers, and who calls hooks, find the target's API key if it was
 given by `--api-key` or is in a stack's Secret."""
 
+PAGES_KEY_ENV = "AIPERF_PAGES_KEY"
+"""Environment variable in which the records manager of a stack finds the key of pages."""
+
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
 

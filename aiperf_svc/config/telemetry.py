@@ -62,6 +62,9 @@ class Telemetry(Model):
     """Further pages of servers, such as the replicas behind a router."""
     gpu_telemetry: Sources = ()
     """Pages of DCGM exporters."""
+    key_env: Annotated[str, Field(min_length=1)] | None = None
+    """Name of the environment variable that holds what servers ask for before they send these
+    pages: a token, or `USER:PASSWORD`. No other server gets it."""
     find_gpus: bool = True
     """Whether `run` looks for the exporters of the nodes on which the target's pods use GPUs, if
     `gpu_telemetry` names none."""
@@ -69,6 +72,14 @@ class Telemetry(Model):
     """What it has found."""
     interval: PositiveDurationNs = SECOND_NS
     """Time between two reads of a page."""
+
+    @model_validator(mode="after")
+    def _has_pages_for_its_key(self) -> Self:
+        if self.key_env is not None and not (self.server_metrics or self.gpu_telemetry):
+            raise ValueError(
+                "{key_env} is for pages that are named; give {server_metrics} or {gpu_telemetry}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _is_not_too_often(self) -> Self:

@@ -41,9 +41,10 @@ class Volume(msgspec.Struct, frozen=True):
 
 class SecretKey(msgspec.Struct, frozen=True):
     """One value of one of the stack's Secrets. `keys` is made by the stack; the others hold the
-    user's values for the target, for the bucket of the results and for a workload's commands."""
+    user's values for the target, for pages of metrics, for the bucket of the results and for a
+    workload's commands."""
 
-    secret: Literal["keys", "target", "upload", "workload"]
+    secret: Literal["keys", "target", "pages", "upload", "workload"]
     key: str
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID, Identity
@@ -24,6 +24,8 @@ from aiperf_svc.protocol.services import Service
 CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
 ARTIFACTS_DIR = "/artifacts"
+PAGES_KEY = "pagesKey"
+"""Key of that of pages of metrics in the stack's configuration and in its Secret."""
 TARGET_KEY = "targetApiKey"
 """Key of the target's API key in the stack's configuration and in its Secret."""
 UPLOAD_KEYS = {
@@ -137,6 +139,8 @@ def _service_pod(
             secret_env["AIPERF_METRICS_TOKEN"] = SecretKey("keys", METRICS_TOKEN_KEY)
         for variable, key in upload_keys(config).items():
             secret_env[variable] = SecretKey("upload", key)
+        if has_pages_key(config):
+            secret_env[PAGES_KEY_ENV] = SecretKey("pages", PAGES_KEY)
     if has_target_key(config) and (is_worker or _calls_hooks(config, group)):
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
     scratch = SCRATCH_BYTES + download_bytes(config)
@@ -191,6 +195,11 @@ def _scrape_annotations(config: Config) -> dict[str, str]:
 def has_target_key(config: Config) -> bool:
     """Return whether the workers need the key of an inference server."""
     return isinstance(config, BenchmarkConfig) and config.endpoint.api_key_env is not None
+
+
+def has_pages_key(config: Config) -> bool:
+    """Return whether pages of metrics of an inference server have a key."""
+    return isinstance(config, BenchmarkConfig) and config.telemetry.key_env is not None
 
 
 def upload_keys(config: Config) -> dict[str, str]:

@@ -16,7 +16,7 @@ import yaml
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, is_mutable
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV, is_secret_name
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV, is_secret_name
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
@@ -42,8 +42,10 @@ from aiperf_svc.plan.run_id import (
     run_id_of,
 )
 from aiperf_svc.plan.service_pods import (
+    PAGES_KEY,
     TARGET_KEY,
     deadline_pod,
+    has_pages_key,
     has_target_key,
     service_pods,
     upload_keys,
@@ -301,7 +303,9 @@ def _resolve(config: Config, identity: Identity) -> Config:
         host = identity.name(HOST)
         url = resolve_url(config, host)
         update["endpoint"] = config.endpoint.model_copy(update={"url": url, "api_key_env": key_env})
-        update["telemetry"] = resolve_pages(config, host)
+        pages = resolve_pages(config, host)
+        pages_env = PAGES_KEY_ENV if pages.key_env else None
+        update["telemetry"] = pages.model_copy(update={"key_env": pages_env})
     return config.model_copy(update=update)
 
 
@@ -406,6 +410,7 @@ def secret_keys_of(config: Config) -> dict[str, tuple[str, ...]]:
     secrets = {
         "target": tuple(sorted(keys)),
         "upload": tuple(upload_keys(config).values()),
+        "pages": (PAGES_KEY,) if has_pages_key(config) else (),
         "workload": tuple(sorted(set(own.values()))),
     }
     return {name: keys for name, keys in secrets.items() if keys}

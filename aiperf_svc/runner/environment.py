@@ -116,7 +116,7 @@ class LocalRun:
         self, name: str, services: tuple[Service, ...], shared: Mapping[str, str]
     ) -> dict[str, str]:
         """Variables of one process; secrets of the target are for workers only, those of an upload
-        for the records manager."""
+        and of pages of metrics for the records manager."""
         own = {**shared, "AIPERF_SERVICE_ID": name}
         if self.config.artifacts.s3 and Service.RECORDS_MANAGER not in services:
             for variable in (*KEY_VARIABLES, TOKEN_VARIABLE):
@@ -126,7 +126,19 @@ class LocalRun:
         else:
             for variable in self._secret_variables:
                 own.pop(variable, None)
+        pages = self._pages_variable
+        if Service.RECORDS_MANAGER in services:
+            for given in (shared, self.options.secrets):
+                own |= {name: value for name, value in given.items() if name == pages}
+        elif pages is not None and pages not in self._secret_variables:
+            own.pop(pages, None)
         return own
+
+    @property
+    def _pages_variable(self) -> str | None:
+        """Variable with the key of pages of metrics."""
+        config = self.config
+        return config.telemetry.key_env if isinstance(config, BenchmarkConfig) else None
 
     @property
     def _secret_variables(self) -> tuple[str, ...]:

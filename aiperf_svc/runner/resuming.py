@@ -31,6 +31,7 @@ _OF_PODS = (
     "deployment.registration_timeout",
     "deployment.namespace.mode",
     "endpoint.api_key_env",
+    "telemetry.key_env",
 )
 """Keys that pods have with other values than those that a user writes."""
 _FOUND = ("deployment.target.pods", "telemetry.exporters")

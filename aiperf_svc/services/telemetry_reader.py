@@ -7,6 +7,8 @@ logged and named in the results.
 import asyncio
 import functools
 import logging
+import os
+from collections.abc import Mapping
 from time import monotonic_ns
 from urllib.parse import urlsplit
 
@@ -14,7 +16,7 @@ from aiperf_svc.adapters.inference.name_lookup import look_up_apart
 from aiperf_svc.adapters.inference.resolved_target import at_url, tls_context
 from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.telemetry import MAX_SOURCES
+from aiperf_svc.config.telemetry import MAX_SOURCES, Telemetry
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
@@ -117,7 +119,13 @@ class TelemetryReader:
         self._replicas = [[instead[each.source] for each in s] for s in found if len(s) > 1]
         self._unread = len(self._sources)
         make_tls = functools.partial(tls_context, self._config.endpoint.tls)
-        async with PageClient(make_tls) as client, asyncio.TaskGroup() as group:
+        telemetry = self._config.telemetry
+        named = (*telemetry.server_metrics, *telemetry.gpu_telemetry)
+        key = key_of_pages(telemetry)
+        async with (
+            PageClient(make_tls, key=key, key_urls=named) as client,
+            asyncio.TaskGroup() as group,
+        ):
             for source in self._sources:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
 
@@ -190,6 +198,19 @@ class TelemetryReader:
         source.add(
             page, wall_ns=fetched.wall_ns, latency_ns=fetched.latency_ns, off_s=fetched.off_s
         )
+
+
+def key_of_pages(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the key of pages that are named; empty if they have none. Raises ConfigError."""
+    if telemetry.key_env is None:
+        return ""
+    key = environ.get(telemetry.key_env, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(
+            f"telemetry.key_env: expected a key of printable characters in the environment "
+            f"variable {telemetry.key_env!r}"
+        )
+    return key
 
 
 def _sources(config: BenchmarkConfig) -> list[SourceLog]:

@@ -164,6 +164,7 @@ async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -
         ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "compressed by gzip"),
         ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "no HTTP/1.1 status line"),
         ((MOVED.replace(b"/metrics/", b"file:///etc/passwd"),), "expected http or https"),
+        ((b"HTTP/1.1 401 Unauthorized\r\n\r\n",), "401; telemetry.key_env names its key"),
         ((MOVED + b"Connection: close",) * 6, "over 5 redirects"),
     ],
 )
@@ -180,6 +181,87 @@ async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_repla
         pages, made = await fetched(*responses, times=3)
         assert [page.text for page in pages] == ["up 1\n"] * 3
         assert made == connections
+
+
+async def heads(*responses: bytes, key: str, others: bytes = b"") -> list[str]:
+    """What a client with a key sends to the server of a page, and to another one that `others` is
+    the redirect from."""
+    seen: list[str] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            port = writer.get_extra_info("sockname")[1]
+            moved = b"http://%s:%d/metrics" % (SECOND_HOST.encode(), port)
+            is_first = len(seen) == 1
+            writer.write(MOVED.replace(b"/metrics/", moved) if is_first and others else WHOLE)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "0.0.0.0", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
+        async with PageClient(no_tls, key=key, key_urls=[url]) as client:
+            assert (await client.fetch(url, timeout_s=30)).text == "up 1\n"
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("key", "header"), [("abc.def", "Bearer abc.def"), ("me:open", "Basic bWU6b3Blbg==")]
+)
+async def test_a_page_is_asked_for_with_its_key_and_no_other_server_gets_it(
+    key: str, header: str
+) -> None:
+    (head,) = await heads(key=key)
+    assert f"\r\nAuthorization: {header}\r\n" in head
+    first, redirected = await heads(key=key, others=MOVED)
+    assert "Authorization" in first
+    assert "Authorization" not in redirected
+
+
+def contents(folder: Path) -> list[bytes]:
+    """The contents of all files below a folder."""
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_the_key_of_pages_is_read_from_its_variable_and_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        asked.append(request.headers.get("Authorization", ""))
+        if asked[-1] != "Bearer s3cret-token":
+            raise web.HTTPUnauthorized
+        return web.Response(text="up 1\n")
+
+    monkeypatch.setenv("PAGES", "s3cret-token\n")
+    app = web.Application()
+    app.router.add_get("/metrics", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
+        with server(tokens=3) as mock:
+            base = config(mock.url, concurrency=2, requests=20)
+            wanted = {"server_metrics": [url], "key_env": "PAGES"}
+            async with stack(with_telemetry(base, **wanted), tmp_path) as run:
+                summary = await run.results()
+    finally:
+        await runner.cleanup()
+    sources = {each["url"]: each for each in summary["aiperf_svc"]["system"]["sources"]}
+    assert sources[url]["failures"] == 0
+    assert set(asked) == {"Bearer s3cret-token"}
+    found = contents(tmp_path)
+    assert found
+    assert not [text for text in found if b"s3cret-token" in text]
+
+
+async def test_a_key_that_no_header_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGES", "a\r\nX: y")
+    base = config("http://127.0.0.1:1", concurrency=1, requests=1)
+    wanted = {"target": False, "server_metrics": ["http://127.0.0.1:1"], "key_env": "PAGES"}
+    (log,) = await read_once(with_telemetry(base, **wanted))
+    assert "telemetry.key_env: expected a key of printable characters" in log.failure
 
 
 @contextmanager

@@ -5,12 +5,13 @@ is the longest of all imports.
 """
 
 import asyncio
+import base64
 import functools
 import re
 import socket
 import ssl
 from asyncio.staggered import staggered_race
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
 from time import monotonic_ns, time_ns
 from typing import NamedTuple, Self
@@ -68,10 +69,15 @@ class _Response(NamedTuple):
 class PageClient:
     """The connections to all sources of a run."""
 
-    def __init__(self, make_tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(
+        self, make_tls: Callable[[], ssl.SSLContext], *, key: str = "", key_urls: Iterable[str] = ()
+    ) -> None:
         """`make_tls` is called when the first page over TLS is read: the authorities that a machine
-        trusts take longer to load than a page."""
+        trusts take longer to load than a page. The servers of `key_urls`, and no others, get
+        `key`, a token or `USER:PASSWORD`."""
         self._tls = functools.cache(make_tls)
+        self._authorization = _authorization(key) if key else ""
+        self._authorized = {address_of(url) for url in key_urls}
         self._idle: dict[str, Connection] = {}
         """The connection of each URL, of which one page is read at a time."""
 
@@ -94,7 +100,8 @@ class PageClient:
         except (OSError, ValueError) as error:
             return FetchedPage(one_line(str(error) or type(error).__name__))
         if response.status != 200:
-            return FetchedPage(f"the server responds with status {response.status}")
+            hint = "; telemetry.key_env names its key" if response.status == 401 else ""
+            return FetchedPage(f"the server responds with status {response.status}{hint}")
         latency_ns = monotonic_ns() - began_ns
         wall_ns = time_ns() - latency_ns // 2
         text = response.body.decode("utf-8", "replace")
@@ -128,7 +135,8 @@ class PageClient:
     ) -> _Response:
         response = None
         try:
-            writer.write(_request(url))
+            is_authorized = address_of(url) in self._authorized
+            writer.write(_request(url, self._authorization if is_authorized else ""))
             response = await _read(reader)
         finally:
             if response is not None and response.is_kept:
@@ -156,14 +164,21 @@ async def _connected(host: str, port: int, tls: ssl.SSLContext | None) -> Connec
     return connection
 
 
-def _request(url: str) -> bytes:
+def _authorization(key: str) -> str:
+    if ":" in key:
+        key = base64.b64encode(key.encode()).decode()
+        return f"Authorization: Basic {key}\r\n"
+    return f"Authorization: Bearer {key}\r\n"
+
+
+def _request(url: str, authorization: str) -> bytes:
     parts = urlsplit(url)
     path = quote(parts.path or "/", safe=_UNQUOTED)
     query = f"?{quote(parts.query, safe=_UNQUOTED)}" if parts.query else ""
     host = parts.netloc.rpartition("@")[2]
     return (
         f"GET {path}{query} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: aiperf-svc\r\n"
-        "Accept: text/plain;version=0.0.4\r\nAccept-Encoding: identity\r\n\r\n"
+        f"Accept: text/plain;version=0.0.4\r\n{authorization}Accept-Encoding: identity\r\n\r\n"
     ).encode("ascii")
 
 

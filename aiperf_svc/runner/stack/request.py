@@ -20,7 +20,7 @@ from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.service_pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
+from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed
@@ -225,8 +225,11 @@ def secrets_from(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     sources = {v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()} if config.artifacts.s3 else {}
     if not isinstance(config, BenchmarkConfig):
         sources |= {key: variable for variable, key in config.workload.secret_env.items()}
-    elif config.endpoint.api_key_env:
-        sources[TARGET_KEY] = config.endpoint.api_key_env
+    else:
+        if config.endpoint.api_key_env:
+            sources[TARGET_KEY] = config.endpoint.api_key_env
+        if config.telemetry.key_env:
+            sources[PAGES_KEY] = config.telemetry.key_env
     return {key: environ[name] for key, name in sources.items() if environ.get(name)}
 
 
@@ -280,5 +283,10 @@ def open_project(
 
 
 def _sources(missing: tuple[str, ...]) -> str:
-    names = {TARGET_KEY: "--api-key", **{v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()}}
+    pages = "the variable of telemetry.key_env"
+    names = {
+        TARGET_KEY: "--api-key",
+        PAGES_KEY: pages,
+        **{v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()},
+    }
     return ", ".join(names.get(key, key) for key in missing)

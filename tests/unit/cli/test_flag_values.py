@@ -273,6 +273,10 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--no-server-metrics": (("--no-server-metrics",), False),
     "--no-gpu-telemetry": (("--no-gpu-telemetry",), False),
+    "--metrics-key-env": (
+        ("--server-metrics", "replica-1:8000", "--metrics-key-env", "PAGES_KEY"),
+        "PAGES_KEY",
+    ),
     "--metrics-interval": (("--metrics-interval", "500ms"), 500_000_000),
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
     "--name": (("--name", "night-run"), "night-run"),

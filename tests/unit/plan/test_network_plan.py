@@ -6,7 +6,7 @@ import pytest
 from planning import make_config, plan_it
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.network import (
     LabelledPods,
@@ -18,6 +18,7 @@ from aiperf_svc.plan.network import (
 )
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
+from aiperf_svc.runner.stack.request import secrets_from
 
 
 def policy(plan: StackPlan, name: str) -> Policy:
@@ -307,6 +308,19 @@ def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(layout: str
     assert policy(plan, "to-target").components == ("worker", "preflight", caller)
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
     assert sorted(with_key) == sorted([caller, "worker"])
+
+
+def test_the_key_of_pages_is_in_the_pod_that_reads_them_and_in_no_config() -> None:
+    config = make_config(target={"kind": "mock"})
+    data = config.model_dump(exclude_unset=True)
+    data["telemetry"] = {"server_metrics": ["http://target"], "key_env": "MY_PAGES"}
+    plan = plan_it(config.model_validate(data))
+    with_key = [pod.name for pod in plan.pods if PAGES_KEY_ENV in pod.secret_env]
+    assert with_key == ["records-manager"]
+    assert plan.secret_keys == {"pages": ("pagesKey",)}
+    assert f"key_env: {PAGES_KEY_ENV}" in plan.files["config.yaml"]
+    assert "MY_PAGES" not in plan.files["config.yaml"]
+    assert secrets_from(config.model_validate(data), {"MY_PAGES": "u:p"}) == {"pagesKey": "u:p"}
 
 
 def test_workers_reach_the_proxy_and_not_what_is_behind_it() -> None:

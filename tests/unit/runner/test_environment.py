@@ -18,6 +18,7 @@ def make_run(
     *,
     deployment: dict[str, Any] | None = None,
     artifacts: dict[str, Any] | None = None,
+    telemetry: dict[str, Any] | None = None,
 ) -> LocalRun:
     config = BenchmarkConfig.model_validate(
         {
@@ -25,6 +26,7 @@ def make_run(
             "load": {"concurrency": 4, "requests": 10},
             "deployment": deployment or {},
             "artifacts": artifacts or {},
+            "telemetry": telemetry or {},
         }
     )
     return LocalRun(
@@ -73,6 +75,22 @@ def test_the_targets_key_is_given_to_workers_only(tmp_path: Path) -> None:
     assert worker["TARGET_KEY"] == "from the command line"
     assert "TARGET_KEY" not in control
     assert worker["HOME"] == control["HOME"] == "/home/me"
+
+
+def test_the_key_of_pages_is_given_to_the_records_manager_only(tmp_path: Path) -> None:
+    pages = {"server_metrics": ["http://h"], "key_env": "PAGES"}
+    run = make_run(tmp_path, telemetry=pages)
+    shared = run.shared_environment({"PAGES": "u:p", "TARGET_KEY": "from the shell"})
+    worker = run.environment_of("worker-0", (Service.WORKER,), shared)
+    control = run.environment_of("control", (Service.RECORDS_MANAGER,), shared)
+    assert ("PAGES" in worker, control["PAGES"]) == (False, "u:p")
+    assert "TARGET_KEY" not in control
+    # One variable may hold the keys of both.
+    run = make_run(tmp_path, telemetry=pages | {"key_env": "TARGET_KEY"})
+    for services in ((Service.WORKER,), (Service.RECORDS_MANAGER,)):
+        given = run.environment_of("any", services, shared)
+        assert given["TARGET_KEY"] == "from the command line"
+    assert "TARGET_KEY" not in run.environment_of("any", (Service.TIMING_MANAGER,), shared)
 
 
 def test_the_keys_of_an_upload_are_given_to_the_records_manager_only(tmp_path: Path) -> None:

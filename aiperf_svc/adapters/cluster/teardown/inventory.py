@@ -27,7 +27,7 @@ OWNER_NAMES: Final = (
 objects."""
 
 OTHER_NAMES: Final = (
-    "default", "downloads", INDEX, "keys", "monitoring", "ranks", "services", "to-metrics",
+    "default", "downloads", INDEX, "keys", "monitoring", "pages", "ranks", "services", "to-metrics",
     "to-target", "upload", "volume", "workload",
 )  # fmt: skip
 """Name prefixes of our objects for which no controller makes others."""
