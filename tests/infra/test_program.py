@@ -362,6 +362,23 @@ def test_the_keys_of_an_upload_are_only_in_their_secret() -> None:
     assert readers == [("records-manager", name) for name in names]
 
 
+def test_the_key_of_pages_is_only_in_its_secret_and_only_the_records_manager_reads_it() -> None:
+    benchmark = _benchmark(target={"kind": "mock"})
+    benchmark["telemetry"] = {"server_metrics": ["http://target"], "key_env": "MY_PAGES"}
+    recording = record(STACK, {"aiperf:benchmark": benchmark}, secrets={"aiperf:pagesKey": KEY})
+    assert recording.registration("Secret", "pages").secret_inputs == {"data"}
+    for one in recording.resources.values():
+        assert KEY not in json.dumps(one.inputs)
+    readers = [
+        (t["metadata"]["labels"][COMPONENT_LABEL], env["name"])
+        for t in _pod_templates(recording)
+        for env in t["spec"]["containers"][0].get("env", ())
+        if env.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == f"pages-{STACK}"
+    ]
+    assert readers == [("records-manager", "AIPERF_PAGES_KEY")]
+    assert "key_env: AIPERF_PAGES_KEY" in _config_file(recording)
+
+
 def test_a_missing_key_of_the_target_is_named() -> None:
     benchmark = _benchmark(target={"kind": "none"})
     benchmark["endpoint"] = {"url": "https://x.example", "model": "m", "api_key_env": "MY_KEY"}
