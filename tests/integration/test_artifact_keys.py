@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def keys_of(content: Any, path: str = "") -> set[str]:
     return found
 
 
+@cache
 def is_metric(name: str) -> bool:
     """Whether a name is the tag of a metric, or begins with it, as an experiment's columns do."""
     return name in CATALOG or any(name.startswith(f"{tag}_") for tag in CATALOG)
