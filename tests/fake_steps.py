@@ -70,6 +70,9 @@ def witness(rank: int = 0, **keys: Any) -> RankWitness:
         "clock_uncertainty_ns": 100_000,
         "interface_rx_bytes": SEEN,
         "interface_tx_bytes": SEEN,
+        "cpu_pressure": 0.0,
+        "io_pressure": 0.0,
+        "memory_pressure": 0.0,
         "courier_cpu_ns": 20_000_000,
     }
     return RankWitness(**{**values, **keys})

@@ -39,14 +39,18 @@ def step_length(e: StepEvidence) -> Reason | None:
 
 def _length(attempt: Attempt) -> Reason:
     expected_ns = attempt.plan.step.expected_ns
-    short = 1 - attempt.length_ns / expected_ns
+    shortest_ns, who = attempt.shortest
+    short = 1 - shortest_ns / expected_ns
     long = (attempt.length_ns - expected_ns - LONGER_NS) / expected_ns
-    is_short = short > 0
+    # A rank that ends early counts, however long the others take.
+    is_short = short > max(long, 0.0)
+    length_ns = shortest_ns if is_short else attempt.length_ns
+    where = who if is_short else ""
     return graded(
         "step-length",
         short if is_short else max(long, 0.0),
         TOO_SHORT if is_short else TOO_LONG,
-        text=f"{attempt.name} took {attempt.length_ns / 1e9:.3g} s; {expected_ns / 1e9:g} s were "
+        text=f"{attempt.name} took {length_ns / 1e9:.3g} s{where}; {expected_ns / 1e9:g} s were "
         "asked for",
         remedy="look at the tool's output under raw/: did it end early, or wait for something?",
     )
@@ -162,7 +166,7 @@ def throttled(e: StepEvidence) -> Reason | None:
 
 def cpu_pressure(e: StepEvidence) -> Reason | None:
     """Time in which a task of the node waited for a CPU."""
-    return _worst_share(
+    return _pressure(
         e,
         "cpu-pressure",
         lambda w, _: w.cpu_pressure,
@@ -174,7 +178,7 @@ def cpu_pressure(e: StepEvidence) -> Reason | None:
 
 def memory_pressure(e: StepEvidence) -> Reason | None:
     """Time in which a task of the node waited for memory."""
-    return _worst_share(
+    return _pressure(
         e,
         "memory-pressure",
         lambda w, _: w.memory_pressure,
@@ -241,19 +245,34 @@ def courier_load(e: StepEvidence) -> Reason | None:
     )
 
 
+def _pressure(
+    e: StepEvidence,
+    check: str,
+    share_of: Callable[[RankWitness, int], float | None],
+    limit: float,
+    text: str,
+    remedy: str,
+) -> Reason | None:
+    """Grade a share that a kernel without PSI does not count."""
+    reason = _worst_share(e, check, share_of, limit, text, remedy)
+    if reason is None and e.counted:
+        return told(check, "the kernel of no node counts this (/proc/pressure): nothing is judged")
+    return reason
+
+
 def _worst_share(
     e: StepEvidence,
     check: str,
-    share_of: Callable[[RankWitness, int], float],
+    share_of: Callable[[RankWitness, int], float | None],
     limits: tuple[float, float] | float,
     text: str,
     remedy: str,
 ) -> Reason | None:
-    """Grade the worst rank and step by a share of the step's length."""
+    """Grade the worst rank and step by a share of the step's length, among those that have one."""
     shares = [
-        (share_of(witness, attempt.length_ns), witness, attempt)
+        (share, witness, attempt)
         for attempt, witness in witnessed(e.counted)
-        if attempt.length_ns
+        if attempt.length_ns and (share := share_of(witness, attempt.length_ns)) is not None
     ]
     if not shares:
         return None

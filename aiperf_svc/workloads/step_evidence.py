@@ -48,6 +48,18 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return max(max(ends) - max(starts), 0) if starts else 0
 
     @property
+    def shortest(self) -> tuple[int, str]:
+        """Time of the command that took least, which is at most that of the step, and on which rank
+        that was, for a text; empty of the step as a whole."""
+        commands = self.plan.step.commands
+        times = [
+            (end.ended_wall_ns - end.started_wall_ns, f" on rank {commands[end.index].rank}")
+            for end in self.ends
+            if end.index < len(commands) and not commands[end.index].ends_with_step
+        ]
+        return min([*times, (self.length_ns, "")])
+
+    @property
     def skew_ns(self) -> int | None:
         """From the first rank's start to the last one's; None with fewer than two."""
         starts = [w.started_wall_ns for w in self.witnesses if w.started_wall_ns]

@@ -189,10 +189,11 @@ def _witnesses(result: RunResult) -> str:
     for step in result.steps:
         for seen in step.witnesses:
             length_ns = seen.ended_wall_ns - seen.started_wall_ns if seen.started_wall_ns else 0
-            cores = seen.cpu_ns / length_ns if length_ns > 0 else None
+            cores = seen.cpu_ns / length_ns if seen.cpu_ns and length_ns > 0 else None
             late = (seen.started_wall_ns - seen.due_wall_ns) / 1e6 if seen.started_wall_ns else None
-            figures = [cores, seen.throttled_ns / 1e6, 100 * seen.cpu_pressure]
-            figures += [seen.stolen_ns / 1e6, seen.memory_peak_bytes / 2**20]
+            pressure = 100 * seen.cpu_pressure if seen.cpu_pressure is not None else None
+            peak = seen.memory_peak_bytes / 2**20 if seen.memory_peak_bytes else None
+            figures = [cores, seen.throttled_ns / 1e6, pressure, seen.stolen_ns / 1e6, peak]
             figures += [float(getattr(seen, name)) for name in WITNESSED]
             cells = "".join(map(cell, figures))
             rows.append(

@@ -109,9 +109,9 @@ class StepWitness(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak_bytes: int
     memory_limit_bytes: int
     oom_kills: int
-    cpu_pressure: float
-    io_pressure: float
-    memory_pressure: float
+    cpu_pressure: float | None
+    io_pressure: float | None
+    memory_pressure: float | None
     stolen_ns: int
     courier_cpu_ns: int
     is_shared_network: bool

@@ -136,10 +136,11 @@ class RankWitness(Value, frozen=True):
     memory_peak_bytes: int = 0
     memory_limit_bytes: int = 0
     oom_kills: int = 0
-    cpu_pressure: float = 0.0
-    """Share of the time in which some task of the node waited for a CPU."""
-    io_pressure: float = 0.0
-    memory_pressure: float = 0.0
+    cpu_pressure: float | None = None
+    """Share of the time in which some task of the node waited for a CPU; None: its kernel does not
+    count this."""
+    io_pressure: float | None = None
+    memory_pressure: float | None = None
     stolen_ns: int = 0
     """Time per core that the virtual machine's host gave to others."""
     courier_cpu_ns: int = 0

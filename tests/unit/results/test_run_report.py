@@ -161,3 +161,18 @@ def test_a_binary_scale_has_few_ticks() -> None:
     ]  # fmt: skip
     assert scale.place(0.5) == 0.0
     assert scale.place(2**22) == 1.0
+
+
+def test_what_a_courier_could_not_see_is_a_dash() -> None:
+    """Of a local rank nobody knows its CPU time and its memory, and not every kernel counts
+    pressure: 0 would be a number."""
+
+    def cells(**seen: Any) -> list[str]:
+        text = report(fake.result(fake.record(witnesses=(fake.witness(0, **seen),))))
+        table = text.partition("cores used")[2].partition("</table>")[0]
+        return re.findall(r"<td>(?:<i>)?(.*?)(?:</i>)?</td>", table)[3:8]
+
+    known = {"cpu_ns": fake.LENGTH_NS, "cpu_pressure": 0.5, "memory_peak_bytes": 2**21}
+    assert cells(**known) == ["1", "0", "50", "0", "2"]
+    unknown = {"cpu_ns": 0, "cpu_pressure": None, "memory_peak_bytes": 0}
+    assert cells(**unknown) == ["–", "0", "–", "0", "–"]

@@ -228,6 +228,16 @@ def test_what_a_rank_suffered_is_judged(
             assert check(name, seen(**{field: value})).severity == severity, value
 
 
+@pytest.mark.parametrize("name", ["cpu-pressure", "memory-pressure"])
+def test_pressure_that_no_kernel_counts_is_not_said_to_be_none(name: str) -> None:
+    field = name.replace("-", "_")
+    unknown = {field: None}
+    nobody = fake.record(witnesses=(fake.witness(0, **unknown), fake.witness(1, **unknown)))
+    assert check(name, nobody).severity == "info"
+    one_node = fake.record(witnesses=(fake.witness(0, **unknown), fake.witness(1, **{field: 0.9})))
+    assert check(name, one_node).severity == DEGRADED
+
+
 def test_a_starved_rank_is_the_cause() -> None:
     result = fake.result(seen(throttled_ns=fake.LENGTH_NS // 2))
     assert (result.verdict, result.cause) == (INVALID, "rank-starved")
@@ -255,6 +265,32 @@ def test_a_step_takes_as_long_as_was_asked(length_s: float, severity: str) -> No
     ended = fake.START_NS + MS + round(length_s * 1e9)
     record = fake.record(witnesses=tuple(fake.witness(n, ended_wall_ns=ended) for n in (0, 1)))
     assert check("step-length", record).severity == severity
+
+
+def ended(*lengths_s: float) -> tuple[CommandEnd, ...]:
+    """Ends of the commands of ranks 0, 1, … that took so long; a third one is a server's."""
+    started = fake.START_NS + MS
+    return tuple(
+        CommandEnd(
+            index=index,
+            exit_code=0,
+            started_wall_ns=started,
+            ended_wall_ns=started + round(length_s * 1e9),
+        )
+        for index, length_s in enumerate(lengths_s)
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths_s", "severity"),
+    [((10, 9.9), VALID), ((10, 9.7), DEGRADED), ((10, 5), INVALID), ((10, 10, 0.1), VALID)],
+)
+def test_a_rank_whose_command_ends_early_makes_the_step_short(
+    lengths_s: tuple[float, ...], severity: str
+) -> None:
+    reason = check("step-length", fake.record(ends=ended(*lengths_s)))
+    assert reason.severity == severity
+    assert (" on rank 1;" in reason.text) is (lengths_s[1] < 10)
 
 
 def test_apart_means_a_node_for_each_rank() -> None:
