@@ -5,12 +5,14 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 from forked_servers import ForkedServer
 
 from aiperf_svc.mock_server import running
@@ -45,14 +47,37 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collecting makes hundreds of thousands of objects that stay until the end, in each process:
     the garbage collector need not search them again and again."""
+    if hasattr(session.config, "workerinput") and not sys.dont_write_bytecode:
+        _rewrite_a_part(session.config)
     gc.disable()
     yield
-    gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def _rewrite_a_part(config: pytest.Config) -> None:
+    """In a new clone pytest rewrites the asserts of all tests and keeps the result: seconds of
+    work. All processes collect the same files in the same order, so each would do all of it. Here
+    each begins at another file and leaves out what another has written."""
+    worker: dict[str, Any] = getattr(config, "workerinput")  # noqa: B009 (pytest has no type of it)
+    number, parts = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    ignored = [Path(each).resolve() for each in config.getoption("ignore") or ()]
+    files = sorted(
+        file
+        for folder in config.args
+        for file in Path(folder).resolve().rglob("test_*.py")
+        if not any(file.is_relative_to(each) for each in ignored)
+    )
+    first = len(files) * number // parts
+    for file in files[first:] + files[:first]:
+        written = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)
+        if not written.exists():
+            written.parent.mkdir(exist_ok=True)
+            source_hash, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, written)
 
 
 @pytest.hookimpl(trylast=True)
