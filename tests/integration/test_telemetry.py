@@ -1,6 +1,7 @@
 """Telemetry of whole runs, and of servers that have no page, a wrong one or too much of it."""
 
 import asyncio
+import csv
 import json
 import re
 import shutil
@@ -472,6 +473,13 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     series = stats["metrics"]["vllm:generation_tokens"]["series"]
     (tokens,) = [each for each in series if each["endpoint_url"].startswith(mock.url)]
     assert tokens["stats"]["total"] == 10 * summary["request_count"]["avg"]
+    blocks = (folder / "server_metrics_export.csv").read_text().split("\n\n")
+    (counters,) = [block for block in blocks if ",total,rate," in block]
+    rows = csv.DictReader(counters.splitlines())
+    named = [row for row in rows if row["Metric"] == "vllm:generation_tokens"]
+    (row,) = [row for row in named if row["Endpoint"] in mock.url]
+    written = {name: float(row[name]) for name in tokens["stats"]}
+    assert written == pytest.approx(tokens["stats"], rel=1e-10)
     wide = read_parquet(folder / "server_metrics_export.parquet").read_all()
     names = ("metric_name", "bucket_le", "timestamp_ns", "bucket_count", "count", "engine")
     columns = [[value.as_py() for value in wide.column(name)] for name in names]

@@ -159,7 +159,7 @@ def render_csv(summary: Summary) -> bytes:
 
 
 def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+    return "" if value is None else f"{value:.12g}"
 
 
 def unit_of(name: str) -> str | None:
