@@ -9,19 +9,18 @@ from aiperf_svc.workloads.base import Output, Reading, UnreadableOutput
 from aiperf_svc.workloads.ucx.spec import UcxSpec
 
 TABLE = "by message size"
-COLUMNS = (
-    Column("size", "bytes"),
-    Column("latency_p50", "us"),
-    Column("latency", "us"),
-    Column("bandwidth", "bit/s"),
-    Column("message_rate", "ops/s"),
-)
 _HEADER = (
     "batch,iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr"
 )
 _VERSION = re.compile(r"UCX\s+INFO\s+Version (\S+)")
 _MIB = 2**20
 """ucx_perftest's MB."""
+
+
+def time_of(spec: UcxSpec) -> str:
+    """Column of the time that a message takes. While many are in flight it is no latency:
+    ucx_perftest's table for people calls it overhead then."""
+    return "latency" if spec.is_latency else "overhead"
 
 
 class Row(NamedTuple):
@@ -42,9 +41,17 @@ def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
     client = next(output for output in outputs if not output.is_server)
     rows = _rows(spec, client)
     versions = {output.rank: _version(output) for output in outputs}
+    time = time_of(spec)
+    columns = (
+        Column("size", "bytes"),
+        Column(f"{time}_p50", "us"),
+        Column(time, "us"),
+        Column("bandwidth", "bit/s"),
+        Column("message_rate", "ops/s"),
+    )
     return Reading(
         values=_values(spec, rows),
-        tables=(Table(name=TABLE, columns=COLUMNS, rows=rows),),
+        tables=(Table(name=TABLE, columns=columns, rows=rows),),
         tool=versions[client.rank],
         tools=versions,
         facts=_facts(client),
@@ -67,8 +74,8 @@ def _rows(spec: UcxSpec, output: Output) -> tuple[tuple[float, ...], ...]:
             raise UnreadableOutput(
                 f"{where}: {line!r}; expected {iterations} iterations of {size} bytes"
             )
-        _, _, p50, _, latency, _, bandwidth, _, rate = numbers
-        rows.append((float(size), p50, latency, bandwidth * _MIB * 8, rate))
+        _, _, p50, _, latency, _, _, _, rate = numbers
+        rows.append((float(size), p50, latency, _bandwidth(numbers), rate))
     if len(lines) - 1 != len(spec.sizes):
         raise UnreadableOutput(
             f"{where}: {len(lines) - 1} message sizes; expected {len(spec.sizes)}"
@@ -81,7 +88,7 @@ def read_line(line: str) -> Row | None:
     numbers = _numbers(line)
     if not numbers:
         return None
-    return Row(size=int(numbers[0]), latency_us=numbers[2], bandwidth=numbers[6] * _MIB * 8)
+    return Row(size=int(numbers[0]), latency_us=numbers[2], bandwidth=_bandwidth(numbers))
 
 
 def _numbers(line: str) -> list[float]:
@@ -92,6 +99,13 @@ def _numbers(line: str) -> list[float]:
         return []
     is_whole = len(numbers) == len(_HEADER.split(",")) and all(n - n == 0 for n in numbers)
     return numbers if is_whole else []
+
+
+def _bandwidth(numbers: Sequence[float]) -> float:
+    """Bits per second of a row. Its MB/s have two decimals, of which little is left for small
+    messages: then the whole number of messages per second is more exact."""
+    size, _, _, _, _, _, megabytes, _, rate = numbers
+    return (size * rate if rate > 100 * megabytes else megabytes * _MIB) * 8
 
 
 def _values(spec: UcxSpec, rows: Sequence[tuple[float, ...]]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from aiperf_svc.workloads.base import (
     timeout_of,
 )
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
-from aiperf_svc.workloads.ucx.output import TABLE, read_both, read_line
+from aiperf_svc.workloads.ucx.output import TABLE, read_both, read_line, time_of
 from aiperf_svc.workloads.ucx.spec import UcxSpec
 
 Config = WorkloadConfig[UcxSpec]
@@ -31,7 +31,8 @@ _BANDWIDTH = (
         name="Peak bandwidth",
         unit="bit/s",
         better="higher",
-        formula="largest overall_bw of all message sizes, times 2^20 * 8",
+        formula="largest overall_bw of all message sizes, times 2^20 * 8; size * overall_mr * 8 "
+        "where that has more digits",
     ),
     MetricInfo(
         tag="message_rate",
@@ -133,14 +134,15 @@ class Ucx(Workload[UcxSpec]):
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
         headline = self.metrics_of(config)[0]
+        time = time_of(config.workload)
         return (
             Plot(title=f"{headline.name} between nodes", kind="matrix", name=headline.tag),
             Plot(
-                title="Latency by message size",
+                title=f"{time.capitalize()} by message size",
                 kind="table",
                 name=TABLE,
                 x="size",
-                y=("latency_p50",) if config.workload.is_latency else ("latency",),
+                y=(f"{time}_p50",) if config.workload.is_latency else (time,),
                 x_is_log=True,
                 y_is_log=True,
             ),
