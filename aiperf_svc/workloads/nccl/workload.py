@@ -13,6 +13,7 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
+    UnreadableOutput,
     Workload,
     timeout_of,
 )
@@ -52,7 +53,7 @@ class Nccl(Workload[NcclSpec]):
             name="Latency at the smallest size",
             unit="us",
             better="lower",
-            formula="time(us) of the first row, out of place",
+            formula="time(us) of the first row with a size above 0, out of place",
         ),
     )
 
@@ -88,6 +89,10 @@ class Nccl(Workload[NcclSpec]):
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         spec = config.workload
         output = read_output(outputs[0].text, gpus=spec.ranks * spec.gpus, sizes=spec.sizes)
+        # A size of which each GPU's share is below 16 bytes is measured with none, and says so.
+        smallest = next((row for row in output.rows if row.size), None)
+        if smallest is None:
+            raise UnreadableOutput("every row has the size 0: raise workload.max_bytes")
         peak = max(max(row.out_of_place.bus_gb_s, row.in_place.bus_gb_s) for row in output.rows)
         facts = {"transport": spec.transport, "gpus": str(spec.ranks * spec.gpus)}
         if output.reduced_to is not None:
@@ -96,7 +101,7 @@ class Nccl(Workload[NcclSpec]):
             values={
                 "bus_bandwidth": output.average_gb_s * _GB,
                 "bus_bandwidth_peak": peak * _GB,
-                "latency": output.rows[0].out_of_place.time_us,
+                "latency": smallest.out_of_place.time_us,
             },
             tables=(
                 Table(

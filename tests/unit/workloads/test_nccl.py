@@ -61,6 +61,17 @@ def test_the_headline_is_the_tools_average_and_the_peak_is_over_both_halves() ->
     assert reading.errors == ()
 
 
+def test_the_latency_is_that_of_a_size_that_moves_something() -> None:
+    """all_gather shares a size among the GPUs in units of 16 bytes: the smallest ones move none."""
+    empty = SAMPLE.replace("1048576        262144", "      0             0").replace("83.7", "0.17")
+    assert reading_of(empty).values["latency"] == 127.4
+    lines = [line for line in empty.splitlines() if not line.strip()[:1].isdigit()]
+    head = next(n for n, line in enumerate(lines) if "#        (B)" in line)
+    lines.insert(head + 1, next(line for line in empty.splitlines() if "0.17" in line))
+    with pytest.raises(UnreadableOutput, match="every row has the size 0"):
+        reading_of("\n".join(lines), min_bytes=8, max_bytes=8)
+
+
 def test_the_table_has_both_halves_of_each_size() -> None:
     (table,) = reading_of(SAMPLE).tables
     assert [row[0] for row in table.rows] == [2**power for power in range(20, 27)]
