@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from _pytest.assertion import rewrite
 from forked_servers import ForkedServer
+from forking import template_processes
 
 from aiperf_svc.mock_server import running
 
@@ -146,7 +147,7 @@ def _leaves_nothing_running() -> Iterator[None]:
     """Fails a test that leaves a child process, a thread or a task behind."""
     children, threads = _children(), set(threading.enumerate())
     yield
-    left = [f"process {pid}" for pid in _children() - children]
+    left = [f"process {pid}" for pid in _children() - children - template_processes()]
     left += [
         f"thread {thread.name}"
         for thread in set(threading.enumerate()) - threads

@@ -70,6 +70,12 @@ class Fork:
 
 
 _one_at_a_time = threading.Lock()
+_templates: "list[subprocess.Popen[bytes]]" = []
+
+
+def template_processes() -> set[int]:
+    """Process ids of the template, which goes on until this process ends."""
+    return {template.pid for template in _templates}
 
 
 def _template() -> socket.socket:
@@ -80,19 +86,27 @@ def _template() -> socket.socket:
 
 @cache
 def _start_template() -> socket.socket:
-    """Start the template, which ends when this process does. It is the child of none: a test leaves
-    no child behind that it has not started."""
     from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
-        subprocess.run(
+        template = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno()), " " * ROOM],
             env=os.environ | PROCESS_ENVIRONMENT | {"ROOM": " " * ROOM},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
-            check=True,
+            # Ctrl-C is for the tests.
+            start_new_session=True,
         )
+    _templates.append(template)
+    atexit.register(_end, ours, template)
     return ours
+
+
+def _end(orders: socket.socket, template: "subprocess.Popen[bytes]") -> None:
+    orders.close()
+    template.wait()
 
 
 def _serve(orders: socket.socket) -> None:
@@ -158,13 +172,6 @@ def _main() -> None:
     gc.enable()
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a thread is not in a fork"
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
     _serve(socket.socket(fileno=int(sys.argv[1])))
 
 
