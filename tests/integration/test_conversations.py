@@ -64,4 +64,8 @@ async def test_a_user_that_thinks_for_longer_than_the_run_is_a_held_user(
         async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
             summary = await run.results()
     assert summary["request_count"]["avg"] == 4
-    assert "concurrency" not in [reason["check"] for reason in summary["aiperf_svc"]["reasons"]]
+    reasons = summary["aiperf_svc"]["reasons"]
+    missing = sum(each["measured"] for each in reasons if each["check"] == "concurrency")
+    # Without the time in which they think, users would be missing for 95% of the run. A busy
+    # machine may send their requests late.
+    assert missing < 0.5
