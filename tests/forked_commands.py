@@ -27,18 +27,21 @@ from aiperf_svc.services import forks
 PROGRAM = (sys.executable, "-m", "aiperf_svc")
 AHEAD = (
     "adapters.storage.experiment_artifacts",
+    "cli.checked_files",
     "cli.checks",
     "cli.commands.profile",
     "cli.commands.run",
     "cli.commands.service",
     "cli.experiments",
     "cli.flag_config",
+    "cli.main",
     "cli.runs",
     "runner.experiment_tables",
     "runner.live_display",
     "runner.local_shapes",
     "runner.local_targets",
     "runner.run_tables",
+    "runner.tables",
 )
 """Modules that are imported when they are needed, beside those of services."""
 READ_AT_START = ("ASAN_", "LD_", "LSAN_", "MALLOC_", "PYTHON", "UBSAN_")
