@@ -13,7 +13,7 @@ import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
@@ -160,7 +160,9 @@ def plan_fan_out(
 def _resolve(config: BenchmarkConfig) -> BenchmarkConfig:
     key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
     endpoint = config.endpoint.model_copy(update={"api_key_env": key_env})
-    return config.model_copy(update={"endpoint": endpoint})
+    pages_env = PAGES_KEY_ENV if config.telemetry.key_env else None
+    telemetry = config.telemetry.model_copy(update={"key_env": pages_env})
+    return config.model_copy(update={"endpoint": endpoint, "telemetry": telemetry})
 
 
 def _times(trials: Sequence[BenchmarkConfig], cooldown_ns: int) -> LongestTimes:

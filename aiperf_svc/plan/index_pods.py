@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.domain.errors import ConfigError
@@ -33,8 +33,10 @@ from aiperf_svc.plan.service_pods import (
     ARTIFACTS_DIR,
     CONFIG_DIR,
     CURVE_DIR,
+    PAGES_KEY,
     PORT_RANGE,
     TARGET_KEY,
+    has_pages_key,
     has_target_key,
     key_files,
 )
@@ -168,6 +170,8 @@ def index_template(
     secret_env = {}
     if has_target_key(config):
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
+    if has_pages_key(config):
+        secret_env[PAGES_KEY_ENV] = SecretKey("pages", PAGES_KEY)
     small = with_storage(Requests(10, 128 * 2**20), (launch,))
     return PodPlan(
         name=INDEX,

@@ -21,7 +21,7 @@ from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.any_kind.shapes import shape_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
@@ -91,7 +91,7 @@ def read_place(environ: Mapping[str, str]) -> IndexPlace:
         artifacts=Path(environ["AIPERF_ARTIFACTS"]),
         server=Path(environ.get("AIPERF_SERVER", LAUNCH_DIR)),
         may_be_tried_again=int(failures) < int(environ["AIPERF_RETRIES"]),
-        secrets={k: environ[k] for k in (TARGET_KEY_ENV,) if k in environ},
+        secrets={k: environ[k] for k in (PAGES_KEY_ENV, TARGET_KEY_ENV) if k in environ},
     )
 
 

@@ -12,6 +12,7 @@ from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
@@ -232,3 +233,21 @@ def test_trials_that_have_ended_before_are_in_no_index() -> None:
     assert job.shapes == (1,)
     found = index_shapes(parse_any(yaml.safe_load(plan.files["config.yaml"]), "the collector"))
     assert [shape.trials[0].number for shape in found] == [2]
+
+
+def test_indexes_have_the_keys_of_the_target_and_of_pages_of_metrics() -> None:
+    data = benchmark()
+    data["endpoint"]["api_key_env"] = "MY_KEY"
+    data["telemetry"] = {
+        "server_metrics": ["http://target:8000/metrics"],
+        "key_env": "MY_PAGES_KEY",
+    }
+    plan = planned(data)
+    secret_env = plan.jobs[0].pod.secret_env
+    assert {name: at.key for name, at in secret_env.items()} == {
+        TARGET_KEY_ENV: "targetApiKey",
+        PAGES_KEY_ENV: "pagesKey",
+    }
+    (written,) = (text for text in plan.files.values() if "server_metrics" in text)
+    assert f"key_env: {PAGES_KEY_ENV}" in written
+    assert "MY_" not in written
