@@ -64,14 +64,14 @@ fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten 
 sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
 	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
-# Tests wait as much as they work: four at a time, whole runs among the others. Those marked alone have the machine for
+# Tests wait as much as they work: six at a time, whole runs among the others. Those marked alone have the machine for
 # themselves.
 test: $(STAMP) ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/e2e/stack -m "not alone"
+	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore tests/e2e/stack -m "not alone"
 	$(BIN)/python -m pytest tests/e2e --ignore tests/e2e/stack -m alone
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
-	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/e2e
+	$(BIN)/python -m pytest -n 6 --dist worksteal --ignore tests/e2e
 
 test-gate: $(STAMP) cluster-tools ## Run the cluster tests that CI runs: one scenario of each kind
 	tests/cluster/with $(STACK_TESTS) -n 2 -m gate

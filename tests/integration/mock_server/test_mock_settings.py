@@ -1,7 +1,6 @@
 """What a mock server is set to do: when it serves, whom, and where."""
 
 import contextlib
-import itertools
 import ssl
 import time
 from pathlib import Path
@@ -40,7 +39,10 @@ def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
         began_ns, ended_ns = truth["frozen_wall_ns"][row["process"]]
         assert ended_ns - began_ns > 0
         sent = row["chunk_wall_ns"]
-        assert max(b - a for a, b in itertools.pairwise(sent)) >= 250_000_000
+        # A busy machine may begin the freeze late; it ends when it was to end.
+        assert not any(began_ns < at_ns < ended_ns for at_ns in sent)
+        assert sent[0] < began_ns
+        assert sent[-1] - row["arrival_wall_ns"] >= 99 * 5_000_000 + 250_000_000
         assert sent[-1] - row["arrival_wall_ns"] >= 250_000_000 + 99 * 5_000_000
         assert not [at for at in sent if began_ns < at < ended_ns]
 
