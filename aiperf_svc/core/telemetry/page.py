@@ -85,10 +85,11 @@ class PageReader:
                 stamps.append(stamp)
         if not values:
             raise PageError("the page has no samples")
-        oldest = min(filter(math.isfinite, stamps), default=None)
         # OpenMetrics, which ends with this line, has timestamps in seconds.
         to_ms = 1000 if text.rstrip().endswith("\n# EOF") else 1
-        return Page(values, types, None if oldest is None else round(oldest * to_ms))
+        stamps_ms = (stamp * to_ms for stamp in stamps)
+        oldest_ms = min(filter(math.isfinite, stamps_ms), default=None)
+        return Page(values, types, None if oldest_ms is None else round(oldest_ms))
 
     def _take_apart(self, line: str, number: int) -> tuple[Series, float, float | None]:
         match = _LINE.fullmatch(line)

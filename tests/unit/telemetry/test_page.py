@@ -179,3 +179,8 @@ def test_types_and_the_oldest_timestamp_are_read() -> None:
 def test_timestamps_of_openmetrics_are_seconds() -> None:
     page = PageReader().read("up 1 1795227878.25\nslow 1 1795227878.5\n# EOF\n")
     assert page.oldest_ms == 1795227878250
+
+
+def test_a_timestamp_without_a_time_in_milliseconds_is_left_out() -> None:
+    page = PageReader().read("up 1 -1e308\nslow 1 2.5\n# EOF\n")
+    assert page.oldest_ms == 2500
