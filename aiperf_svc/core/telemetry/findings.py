@@ -270,8 +270,7 @@ def _growth(curve: Curve, facts: LoadFacts, *, longest_share: float) -> float | 
     """Return by how much a GPU's counter grew under load, linear between its samples. Unlike those
     of servers these counters count since the driver was loaded, and exporters read them seldom.
 
-    None if there is no sample for more than `longest_share` of the load's time, or if the counter
-    fell: the driver was loaded again.
+    None if there is no sample for more than `longest_share` of the load's time.
     """
     times, values = curve
     length_ns = facts.end_ns - facts.begin_ns
@@ -283,8 +282,6 @@ def _growth(curve: Curve, facts: LoadFacts, *, longest_share: float) -> float | 
     gaps_ns = np.diff(times[first : last + 1]).tolist()
     longest_ns = max(begin_ns - facts.begin_ns, facts.end_ns - end_ns, *gaps_ns, 0)
     if longest_ns > longest_share * length_ns or end_ns <= begin_ns:
-        return None
-    if not (np.diff(values[first : last + 1]) >= 0).all():
         return None
     at_begin, at_end = np.interp((begin_ns, end_ns), times, values).tolist()
     return float(at_end - at_begin) * length_ns / (end_ns - begin_ns)

@@ -165,13 +165,6 @@ def test_energy_and_power_are_not_known_from_samples_of_another_time() -> None:
     assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
 
 
-def test_energy_is_not_known_if_the_driver_is_loaded_again_under_load() -> None:
-    pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n % 12)} for n in range(25)]
-    report = judged(gpu(pages))
-    assert "gpu_energy" not in report.metrics
-    assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
-
-
 def test_energy_is_not_that_of_some_gpus_only() -> None:
     one, two = ('{gpu="0",UUID="GPU-1"}', '{gpu="1",UUID="GPU-2"}')
     power, energy = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
