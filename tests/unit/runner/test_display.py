@@ -40,6 +40,17 @@ def status(**fields: Any) -> Status:
     return Status(**{**values, **fields})
 
 
+def drawn(now: Status, *, width: int, title: str = "knee") -> str:
+    """The live display as a terminal of so many columns shows it."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    display = LiveDisplay(title, TOPOLOGY, console)
+    drawing = display._drawn(now)
+    display.close()
+    with console.capture() as capture:
+        console.print(drawing)
+    return capture.get()
+
+
 def test_requests_on_the_server_stand_beside_our_own() -> None:
     assert in_flight(status(in_flight=1_200)) == "1,200"
     assert in_flight(status(in_flight=8, server_running=8.0)) == "8 (server 8)"
@@ -118,24 +129,14 @@ def test_errors_are_shown_with_the_text_of_the_most_frequent_one() -> None:
     refused = "cannot connect to http://127.0.0.1:1: Connection refused"
     now = status(errored=5, main_error=refused)
     assert f"5 errors ({refused}), " in plain_line(now)
-    console = Console(file=io.StringIO(), width=100, color_system=None)
-    display = LiveDisplay("bench", TOPOLOGY, console)
-    with console.capture() as capture:
-        console.print(display._drawn(now))
-    display.close()
-    assert f"most errors: {refused}" in capture.get()
+    assert f"most errors: {refused}" in drawn(now, width=100)
 
 
 def test_after_the_duration_the_wait_for_requests_in_flight_is_shown_with_its_end() -> None:
     now = status(requested_duration_s=6.0, phase_elapsed_s=8.0, in_flight=5, grace_s=30.0)
     draining = "draining: 5 in flight, at most 28.0 s"
     assert plain_line(now).endswith(draining)
-    console = Console(file=io.StringIO(), width=80, color_system=None)
-    display = LiveDisplay("bench", TOPOLOGY, console)
-    with console.capture() as capture:
-        console.print(display._drawn(now))
-    display.close()
-    assert draining in capture.get()
+    assert draining in drawn(now, width=80)
     ended = status(requested_duration_s=6.0, phase_elapsed_s=8.0, grace_s=30.0)
     assert plain_line(ended).endswith("0.0 s left")
 
@@ -173,13 +174,12 @@ def test_the_live_display_shows_the_phase_and_leaves_only_notes() -> None:
 
 
 def test_the_live_display_fits_into_a_narrow_terminal() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=60, color_system=None)
-    display = LiveDisplay("a title that is longer than the terminal is wide" * 2, TOPOLOGY, console)
-    drawn = display._drawn(status(requested_requests=10))
-    display.close()
-    with console.capture() as capture:
-        console.print(drawn)
-    assert max(map(len, capture.get().splitlines())) <= 60
+    shown = drawn(
+        status(requested_requests=10),
+        width=60,
+        title="a title that is longer than the terminal is wide" * 2,
+    )
+    assert max(map(len, shown.splitlines())) <= 60
 
 
 def test_an_experiment_is_shown_by_its_trials() -> None:
@@ -195,15 +195,9 @@ def test_an_experiment_is_shown_by_its_trials() -> None:
     assert plain_line(now).startswith(" 20.0 s  trial 3 of 12  profiling")
     assert trial_line(row) == "trial 2 (load.concurrency 4) · done · 412 requests/s · verdict valid"
     assert final_line(status(state="done", experiment=experiment)) == "done: 2 trials"
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    display = LiveDisplay("knee", TOPOLOGY, console)
-    drawing = display._drawn(now)
-    display.close()
-    with console.capture() as capture:
-        console.print(drawing)
-    drawn = capture.get()
-    assert "trial 3 of 12  load.concurrency 8  2 done, about 1:30 left" in drawn
-    assert "412 requests/s" in drawn
+    shown = drawn(now, width=100)
+    assert "trial 3 of 12  load.concurrency 8  2 done, about 1:30 left" in shown
+    assert "412 requests/s" in shown
 
 
 def test_names_of_keys_are_their_shortest_ends_that_tell_them_apart() -> None:
@@ -224,13 +218,8 @@ def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -
             LiveObjective(metric="request_latency", value=178.0, **limit),
         ),
     )  # fmt: skip
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    display = LiveDisplay("knee", TOPOLOGY, console)
-    drawing = display._drawn(now)
-    display.close()
-    with console.capture() as capture:
-        console.print(drawing)
-    *_, first, second = (line.rstrip() for line in capture.get().splitlines())
+    shown = drawn(now, width=80)
+    *_, first, second = (line.rstrip() for line in shown.splitlines())
     assert first == "  output 1,270 tokens/s  server 5 + 3 waiting"
     assert second == "  ✓ TTFT p95 21.52 ≤ 60 ms   ✗ latency p95 178 ≤ 60 ms"
 
@@ -248,21 +237,15 @@ def test_at_80_columns_large_numbers_and_several_objectives_are_whole() -> None:
             repetition=1, attempt=1, total=120, ended=10, failed=1, left_s=1_000.0, rows=(),
         ),
     )  # fmt: skip
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    display = LiveDisplay("knee", TOPOLOGY, console)
-    drawing = display._drawn(now)
-    display.close()
-    with console.capture() as capture:
-        console.print(drawing)
-    drawn = capture.get()
-    assert "…" not in drawn
-    assert max(map(len, drawn.splitlines())) <= 80
+    shown = drawn(now, width=80)
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
     for whole in (
         "10 done, 1 failed, about 16:40 left", "draining: 12,000 in flight, at most 29.0 s",
         "requests 123,456 of 1,000,000", "in flight 12,000", "workers 120 (3 lost)",
         "inter_token_latency p95 1,234 ≤ 6,000 ms",
     ):  # fmt: skip
-        assert whole in drawn
+        assert whole in shown
 
 
 def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its_verdict() -> None:
@@ -279,13 +262,8 @@ def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its
         left_s=None, rows=rows,
     )  # fmt: skip
     times = {"latency_p50_ms": 269.8, "ttft_p50_ms": 269.8, "ttft_p99_ms": 1_517.2}
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    display = LiveDisplay("knee", TOPOLOGY, console)
-    drawing = display._drawn(status(experiment=experiment, requests_per_s=1_239.9, **times))
-    display.close()
-    with console.capture() as capture:
-        console.print(drawing)
-    lines = capture.get().splitlines()
+    shown = drawn(status(experiment=experiment, requests_per_s=1_239.9, **times), width=80)
+    lines = shown.splitlines()
     assert max(map(len, lines)) <= 80
     assert "  latency p50 269.8 ms  TTFT p50 269.8 ms  TTFT p99 1.52 s    workers 0" in lines[-3]
     for number, line in zip((" 9", "10"), lines[-2:], strict=True):
