@@ -44,8 +44,6 @@ AHEAD = (
     "runner.tables",
 )
 """Modules that are imported when they are needed, beside those of services."""
-READ_AT_START = ("ASAN_", "LD_", "LSAN_", "MALLOC_", "PYTHON", "UBSAN_")
-"""Beginnings of variables that only a new process reads."""
 _ENV_START, _ENV_END = 47, 48
 """In /proc/PID/stat, counted from the state: where the environment is in memory."""
 
@@ -78,7 +76,7 @@ def finished(
 
 def needs_a_start(environ: Mapping[str, str]) -> bool:
     """Whether only a process that is executed has what these variables ask for."""
-    return any(name.startswith(READ_AT_START) for name in environ)
+    return any(name.startswith(fork_server.READ_AT_START_PREFIXES) for name in environ)
 
 
 def prepare() -> None:

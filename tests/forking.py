@@ -21,6 +21,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+
 ROOM = 32_768
 """Bytes for the command line of a fork, and as many for its environment."""
 _ORDER_BYTES = 1 << 20
@@ -86,8 +88,6 @@ def _template() -> socket.socket:
 
 @cache
 def _start_template() -> socket.socket:
-    from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
-
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         template = subprocess.Popen(

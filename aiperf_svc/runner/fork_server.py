@@ -23,7 +23,7 @@ ROOM = 120
 SWITCH = "AIPERF_FORK"
 """Variable; 0: each service is executed by itself, for what changes one at its start."""
 _READ_AT_START = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
-_READ_AT_START_PREFIXES = ("ASAN_", "LC_", "LD_", "LSAN_", "MALLOC_", "PYTHON", "UBSAN_")
+READ_AT_START_PREFIXES = ("ASAN_", "LC_", "LD_", "LSAN_", "MALLOC_", "PYTHON", "UBSAN_")
 """Variables that the loader, the allocator and the interpreter read before the first order. A fork
 is given the others with its order; what is not for it is never in its memory."""
 
@@ -120,4 +120,4 @@ def _adopt_as_needed() -> None:
 
 
 def _is_read_at_start(name: str) -> bool:
-    return name in _READ_AT_START or name.startswith(_READ_AT_START_PREFIXES)
+    return name in _READ_AT_START or name.startswith(READ_AT_START_PREFIXES)
