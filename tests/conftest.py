@@ -5,22 +5,19 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.assertion import rewrite
 from forked_servers import ForkedServer
 from forking import template_processes
 
 from aiperf_svc.mock_server import running
 
-HERE = Path(__file__).parent
-WHOLE_RUNS = HERE / "e2e"
-SLOW = (HERE / "integration", HERE / "infra")
+pytest_plugins = ("processes",)
+
 ENDING_S = 2.0
 """Longest time for a thread that was told to end; over only where one was left behind."""
 
@@ -47,69 +44,15 @@ def pytest_configure() -> None:
     running.start = ForkedServer
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collecting makes hundreds of thousands of objects that stay until the end, in each process:
-    the garbage collector need not search them again and again."""
-    if hasattr(session.config, "workerinput") and not sys.dont_write_bytecode:
-        _rewrite_a_part(session.config)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collecting makes hundreds of thousands of objects that stay until the end: the garbage
+    collector need not search them again and again."""
     gc.disable()
-    yield
+    collected = yield
     gc.freeze()
     gc.enable()
-
-
-def _rewrite_a_part(config: pytest.Config) -> None:
-    """In a new clone pytest rewrites the asserts of all tests and keeps the result: seconds of
-    work. All processes collect the same files in the same order, so each would do all of it. Here
-    each begins at another file and leaves out what another has written."""
-    worker: dict[str, Any] = getattr(config, "workerinput")  # noqa: B009 (pytest has no type of it)
-    number, parts = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    ignored = [Path(each).resolve() for each in config.getoption("ignore") or ()]
-    files = sorted(
-        file
-        for folder in config.args
-        for file in Path(folder).resolve().rglob("test_*.py")
-        if not any(file.is_relative_to(each) for each in ignored)
-    )
-    first = len(files) * number // parts
-    for file in files[first:] + files[:first]:
-        written = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)
-        if not written.exists():
-            written.parent.mkdir(exist_ok=True)
-            source_hash, code = rewrite._rewrite_test(file, config)
-            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, written)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several processes begin with as many equal parts of the list, and one that has nothing left
-    takes over tests from the end of another's part. So each part begins with its share of the whole
-    runs and ends with tests that take milliseconds: then all processes end at about the same time.
-    """
-    parts = getattr(config, "workerinput", {}).get("workercount", 1)
-    if parts > 1:
-        items[:] = _in_parts(items, parts)
-
-
-def _in_parts(items: list[pytest.Item], parts: int) -> list[pytest.Item]:
-    runs = [item for item in items if item.path.is_relative_to(WHOLE_RUNS)]
-    files: dict[Path, list[pytest.Item]] = {}
-    short = []
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in SLOW):
-            # The tests of a file may share what takes long to make.
-            files.setdefault(item.path, []).append(item)
-        elif not item.path.is_relative_to(WHOLE_RUNS):
-            short.append(item)
-    found = []
-    for number in range(parts):
-        share = list(files.values())[number::parts]
-        part = [*runs[number::parts], *(item for each in share for item in each)]
-        left = len(items) // parts - len(part) if number < parts - 1 else len(short)
-        found += [*part, *short[: max(0, left)]]
-        del short[: max(0, left)]
-    return found
+    return collected
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -39,7 +39,7 @@ class Fork:
         self._said, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             body = json.dumps((module, order)).encode()
-            socket.send_fds(_template(), [body], [theirs.fileno(), *fds])
+            socket.send_fds(start(), [body], [theirs.fileno(), *fds])
         self.pid = int(self._said.recv(16))
 
     def poll(self) -> int | None:
@@ -80,8 +80,9 @@ def template_processes() -> set[int]:
     return {template.pid for template in _templates}
 
 
-def _template() -> socket.socket:
-    """Where the template takes orders."""
+def start() -> socket.socket:
+    """Start the template, if that is still to be done; where it takes orders. Forks of this process
+    share it."""
     with _one_at_a_time:
         return _start_template()
 

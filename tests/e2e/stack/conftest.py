@@ -21,8 +21,6 @@ from rank_stack import Volumes
 from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
 from real_runner import Runner
 from real_stack import Stack, modest
-from sharing import BySharing
-from xdist.remote import Producer
 
 IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""
@@ -49,11 +47,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _needs_two_nodes(item: pytest.Item) -> bool:
     return item.get_closest_marker("two_nodes") is not None
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:
-    """Several processes share the tests so that stacks are made once."""
-    return BySharing(config, log)
 
 
 @pytest.fixture(scope="session")

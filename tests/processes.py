@@ -1,0 +1,185 @@
+"""Tests in several processes: `pytest --processes 6`.
+
+The processes are forks of one that has collected the tests. Processes that are started (those of
+pytest-xdist) each import and collect everything again, which takes as long as hundreds of tests.
+"""
+
+from contextlib import suppress
+from itertools import pairwise
+from multiprocessing import connection, get_context
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from threading import active_count
+from typing import Any
+
+import forking
+import pytest
+
+HERE = Path(__file__).parent
+SLOW_FIRST = (HERE / "e2e", HERE / "integration", HERE / "infra")
+"""Folders with tests that wait as much as they compute, the longest first."""
+TAKES_LAST = 3
+"""One process in so many takes the last tests first. Those only compute: the processors have work
+while other tests wait."""
+_FORKS = get_context("fork")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many processes."""
+    parser.addoption("--processes", type=int, default=1, help="run tests in so many processes")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that all processes end at about the same time."""
+    if config.getoption("processes") > 1:
+        items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    ranks = [n for n, folder in enumerate(SLOW_FIRST) if item.path.is_relative_to(folder)]
+    return ranks[0] if ranks else len(SLOW_FIRST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run the tests, if several processes are to."""
+    number = session.config.getoption("processes")
+    if number == 1 or session.config.option.collectonly or session.testsfailed:
+        return None
+    # All make their folders in one.
+    session.config._tmp_path_factory.getbasetemp()
+    if _rank(session.items[0]) < len(SLOW_FIRST):
+        forking.start()
+    assert active_count() == 1, "a thread is not in a fork"
+    queue = _Queue(session.items)
+    processes = [_Process(session, queue, n) for n in range(number)]
+    try:
+        _report(session, processes, queue)
+    finally:
+        queue.clear()
+        for process in processes:
+            process.results.close()
+            process.join()
+    if session.shouldfail:
+        raise session.Failed(session.shouldfail)
+    if session.shouldstop:
+        raise session.Interrupted(session.shouldstop)
+    return True
+
+
+def _report(session: pytest.Session, processes: "list[_Process]", queue: "_Queue") -> None:
+    """Report tests as they end, as if they had been run here."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and session.config.get_verbosity() <= 0:
+        # Otherwise the name of a file is written whenever the next test is in another.
+        reporter.showfspath = False
+    hook = session.config.hook
+    locations = {item.nodeid: item.location for item in session.items}
+    left = set(locations)
+    running = {process.results: process for process in processes}
+    while running:
+        for results in connection.wait(list(running)):
+            try:
+                node_id, reports = results.recv()
+            except EOFError:
+                running.pop(results).join()
+                continue
+            left.discard(node_id)
+            location = locations[node_id]
+            hook.pytest_runtest_logstart(nodeid=node_id, location=location)
+            for data in reports:
+                report = hook.pytest_report_from_serializable(config=session.config, data=data)
+                hook.pytest_runtest_logreport(report=report)
+            hook.pytest_runtest_logfinish(nodeid=node_id, location=location)
+        if session.shouldfail or session.shouldstop:
+            queue.clear()
+            left.clear()
+    for node_id in sorted(left):
+        said = f"its process has ended; exit codes: {[process.exitcode for process in processes]}"
+        failed = pytest.TestReport(node_id, locations[node_id], {}, "failed", said, "call")
+        hook.pytest_runtest_logreport(report=failed)
+
+
+class _Queue:
+    """Which tests are next, for all processes. Tests that share what is made once for their file
+    come together."""
+
+    def __init__(self, items: list[pytest.Item]) -> None:
+        self._groups: list[list[pytest.Item]] = []
+        sharing: dict[Path, list[pytest.Item]] = {}
+        for item in items:
+            group = sharing.setdefault(item.path, []) if _shares(item) else []
+            if not group:
+                self._groups.append(group)
+            group.append(item)
+        self._bounds = _FORKS.Array("i", [0, len(self._groups)])
+
+    def take(self, *, is_last: bool) -> list[pytest.Item]:
+        """The next tests, or the last; none if all are taken."""
+        with self._bounds.get_lock():
+            first, end = self._bounds
+            if first == end:
+                return []
+            self._bounds[:] = (first, end - 1) if is_last else (first + 1, end)
+        return self._groups[end - 1 if is_last else first]
+
+    def clear(self) -> None:
+        """Have each process end after the tests that it has."""
+        with self._bounds.get_lock():
+            self._bounds[0] = self._bounds[1]
+
+
+def _shares(item: pytest.Item) -> bool:
+    used = item._fixtureinfo.name2fixturedefs.values()
+    return any(definitions[-1].scope in ("class", "module") for definitions in used)
+
+
+class _Process(ForkProcess):
+    """Runs tests and sends `results`: the id of each test and its reports."""
+
+    def __init__(self, session: pytest.Session, queue: _Queue, number: int) -> None:
+        super().__init__()
+        self.results, self._results = _FORKS.Pipe(duplex=False)
+        self._session, self._queue = session, queue
+        self._takes_last = number % TAKES_LAST == TAKES_LAST - 1
+        self._reports: list[dict[str, Any]] = []
+        self.start()
+        self._results.close()
+
+    def run(self) -> None:
+        """What the fork does."""
+        plugins = self._session.config.pluginmanager
+        # What is captured goes through a file that the forks would share.
+        capture = plugins.get_plugin("capturemanager")
+        capture.stop_global_capturing()
+        capture.start_global_capturing()
+        plugins.unregister(name="terminalreporter")
+        plugins.register(self)
+        # Ctrl-C ends all processes; the first that ended has said so.
+        with suppress(KeyboardInterrupt, BrokenPipeError):
+            try:
+                self._run_tests()
+            finally:
+                self._session._setupstate.teardown_exact(None)
+
+    def _run_tests(self) -> None:
+        group = self._take()
+        while group:
+            following = self._take()
+            for item, after in pairwise([*group, following[0] if following else None]):
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=after)
+                self._results.send((item.nodeid, self._reports))
+                self._reports = []
+                if self._session.shouldfail or self._session.shouldstop:
+                    return
+            group = following
+
+    def _take(self) -> list[pytest.Item]:
+        return self._queue.take(is_last=self._takes_last)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep a report until the test has ended."""
+        config = self._session.config
+        data = config.hook.pytest_report_to_serializable(config=config, report=report)
+        self._reports.append(data)
