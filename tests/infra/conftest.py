@@ -3,5 +3,16 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 # The program and its tests are run from their own folders, as Pulumi does it.
 sys.path.insert(0, str(Path(__file__).parent))
+
+from program import usual_stack
+from recording import Recording
+
+
+@pytest.fixture(scope="module")
+def usual() -> Recording:
+    """The stack with nothing but the default."""
+    return usual_stack()

@@ -177,7 +177,7 @@ def _program() -> None:
 def stack_config(stack: str) -> dict[str, Any]:
     """The configuration of a committed stack file."""
     text = (ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text()
-    config: dict[str, Any] = yaml.safe_load(text)["config"]
+    config: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)["config"]
     return config
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from recording import Manifest, Recording, record
 
 COMMAND = {
@@ -19,6 +20,37 @@ def recorded(workload: dict[str, Any] | None = None, **ranks: Any) -> Recording:
     return record("s", {"aiperf:benchmark": benchmark}, secrets={"aiperf:hubToken": "secret"})
 
 
+@pytest.fixture(scope="module")
+def anywhere() -> Recording:
+    """Ranks on any nodes, whose containers have a network, devices and a secret."""
+    return recorded(
+        {"secret_env": {"TOKEN": "hubToken"}},
+        nodes="any",
+        mtu=9000,
+        network={"name": "net/fast", "attach": "additional"},
+        devices={"rdma/hca": 1},
+    )
+
+
+@pytest.fixture(scope="module")
+def apart() -> Recording:
+    """Ranks on nodes of their own, each with a claim."""
+    volume = {"kind": "claim", "size": "3Gi", "storage_class": "fast"}
+    return recorded(nodes="apart", volume=volume)
+
+
+@pytest.fixture(scope="module")
+def together() -> Recording:
+    """Ranks on one node, with one claim for all."""
+    return recorded(nodes="together", volume={"kind": "shared-claim"})
+
+
+@pytest.fixture(scope="module")
+def on_named_nodes() -> Recording:
+    """A rank on each of two nodes, with a folder of the node."""
+    return recorded(nodes=["a", "b"], volume={"kind": "host-path", "path": "/mnt/nvme"})
+
+
 def pod_of(made: Recording, name: str = "rank-s") -> Manifest:
     template: Manifest = made.manifest("StatefulSet", name)["spec"]["template"]
     return template
@@ -28,30 +60,32 @@ def container(pod: Manifest, name: str, *, kind: str = "containers") -> Manifest
     return next(each for each in pod["spec"][kind] if each["name"] == name)
 
 
-def test_ranks_have_stable_names_and_start_together() -> None:
-    made = recorded()
-    spec = made.manifest("StatefulSet", "rank-s")["spec"]
+def test_ranks_have_stable_names_and_start_together(anywhere: Recording) -> None:
+    spec = anywhere.manifest("StatefulSet", "rank-s")["spec"]
     assert (spec["replicas"], spec["podManagementPolicy"]) == (2, "Parallel")
-    service = made.manifest("Service", spec["serviceName"])["spec"]
+    service = anywhere.manifest("Service", spec["serviceName"])["spec"]
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
-    assert service["selector"].items() <= pod_of(made)["metadata"]["labels"].items()
+    assert service["selector"].items() <= pod_of(anywhere)["metadata"]["labels"].items()
 
 
-def test_apart_and_together_are_rules_and_not_wishes() -> None:
+def test_apart_and_together_are_rules_and_not_wishes(
+    apart: Recording, together: Recording, anywhere: Recording
+) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    apart, together = (pod_of(recorded(nodes=nodes)) for nodes in ("apart", "together"))
-    for pod, kind in ((apart, "podAntiAffinity"), (together, "podAffinity")):
-        (term,) = pod["spec"]["affinity"][kind][required]
+    for made, kind in ((apart, "podAntiAffinity"), (together, "podAffinity")):
+        (term,) = pod_of(made)["spec"]["affinity"][kind][required]
         assert term["topologyKey"] == "kubernetes.io/hostname"
         assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "rank"
-    assert "affinity" not in pod_of(recorded(nodes="any"))["spec"]
+    assert "affinity" not in pod_of(anywhere)["spec"]
 
 
-def test_each_rank_on_a_named_node_is_a_set_with_the_rank_s_own_id() -> None:
-    made = recorded(nodes=["a", "b"])
+def test_each_rank_on_a_named_node_is_a_set_with_the_rank_s_own_id(
+    on_named_nodes: Recording,
+) -> None:
     for number, node in enumerate("ab"):
         name = f"rank-{number}-s"
-        spec, pod = made.manifest("StatefulSet", name)["spec"], pod_of(made, name)
+        spec = on_named_nodes.manifest("StatefulSet", name)["spec"]
+        pod = pod_of(on_named_nodes, name)
         affinity = pod["spec"]["affinity"]["nodeAffinity"]
         (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         fields = {"key": "metadata.name", "operator": "In", "values": [node]}
@@ -63,9 +97,8 @@ def test_each_rank_on_a_named_node_is_a_set_with_the_rank_s_own_id() -> None:
         assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_a_claim_of_each_rank_goes_with_its_set() -> None:
-    made = recorded(volume={"kind": "claim", "size": "3Gi", "storage_class": "fast"})
-    spec = made.manifest("StatefulSet", "rank-s")["spec"]
+def test_a_claim_of_each_rank_goes_with_its_set(apart: Recording) -> None:
+    spec = apart.manifest("StatefulSet", "rank-s")["spec"]
     (claim,) = spec["volumeClaimTemplates"]
     assert claim["metadata"]["labels"]["aiperf.dev/stack"] == "s"
     assert claim["spec"] == {
@@ -77,23 +110,24 @@ def test_a_claim_of_each_rank_goes_with_its_set() -> None:
     assert retention == {"whenDeleted": "Delete", "whenScaled": "Delete"}
 
 
-def test_a_shared_claim_is_one_that_all_ranks_mount() -> None:
-    made = recorded(volume={"kind": "shared-claim"})
-    claim = made.manifest("PersistentVolumeClaim", "volume-s")
+def test_a_shared_claim_is_one_that_all_ranks_mount(together: Recording) -> None:
+    claim = together.manifest("PersistentVolumeClaim", "volume-s")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    volumes = pod_of(made)["spec"]["volumes"]
+    volumes = pod_of(together)["spec"]["volumes"]
     assert {"name": "volume", "persistentVolumeClaim": {"claimName": "volume-s"}} in volumes
 
 
-def test_a_folder_of_the_node_must_be_there() -> None:
-    pod = pod_of(recorded(volume={"kind": "host-path", "path": "/mnt/nvme"}))
+def test_a_folder_of_the_node_must_be_there(on_named_nodes: Recording) -> None:
+    pod = pod_of(on_named_nodes, "rank-0-s")
     there = {"name": "volume", "hostPath": {"path": "/mnt/nvme", "type": "Directory"}}
     assert there in pod["spec"]["volumes"]
     assert pod["spec"]["securityContext"]["runAsUser"] == 0
 
 
-def test_only_the_init_container_that_sets_the_mtu_is_root_with_net_admin() -> None:
-    pod = pod_of(recorded(mtu=9000))
+def test_only_the_init_container_that_sets_the_mtu_is_root_with_net_admin(
+    anywhere: Recording,
+) -> None:
+    pod = pod_of(anywhere)
     mtu = container(pod, "mtu", kind="initContainers")["securityContext"]
     assert (mtu["runAsUser"], mtu["runAsNonRoot"]) == (0, False)
     assert mtu["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
@@ -102,8 +136,10 @@ def test_only_the_init_container_that_sets_the_mtu_is_root_with_net_admin() -> N
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_status_of_an_additional_network_is_a_file_of_the_courier() -> None:
-    pod = pod_of(recorded(network={"name": "net/fast", "attach": "additional"}))
+def test_the_status_of_an_additional_network_is_a_file_of_the_courier(
+    anywhere: Recording,
+) -> None:
+    pod = pod_of(anywhere)
     (volume,) = (v for v in pod["spec"]["volumes"] if "downwardAPI" in v)
     (file,) = volume["downwardAPI"]["items"]
     field = "metadata.annotations['k8s.v1.cni.cncf.io/network-status']"
@@ -113,16 +149,15 @@ def test_the_status_of_an_additional_network_is_a_file_of_the_courier() -> None:
     assert "k8s.v1.cni.cncf.io/networks" in pod["metadata"]["annotations"]
 
 
-def test_devices_are_requested_and_limited() -> None:
-    rank = container(pod_of(recorded(devices={"rdma/hca": 1})), "rank")
+def test_devices_are_requested_and_limited(anywhere: Recording) -> None:
+    rank = container(pod_of(anywhere), "rank")
     for bound in ("requests", "limits"):
         assert rank["resources"][bound]["rdma/hca"] == "1"
 
 
-def test_a_secret_of_the_workload_is_read_by_the_courier_alone() -> None:
-    made = recorded({"secret_env": {"TOKEN": "hubToken"}})
-    assert made.manifest("Secret", "workload-s")["data"] == {"hubToken": "(secret)"}
-    pod = pod_of(made)
+def test_a_secret_of_the_workload_is_read_by_the_courier_alone(anywhere: Recording) -> None:
+    assert anywhere.manifest("Secret", "workload-s")["data"] == {"hubToken": "(secret)"}
+    pod = pod_of(anywhere)
     (variable,) = (e for e in container(pod, "courier")["env"] if e["name"] == "TOKEN")
     assert variable["valueFrom"]["secretKeyRef"] == {"key": "hubToken", "name": "workload-s"}
     assert "TOKEN" not in {e["name"] for e in container(pod, "rank")["env"]}

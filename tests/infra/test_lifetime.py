@@ -1,0 +1,212 @@
+"""How long the objects of a stack are there: namespace, anchor, deadline pod, disruption budget."""
+
+import json
+
+import pytest
+from program import (
+    STACK,
+    benchmark,
+    component_of,
+    environment_of,
+    kinds_and_names,
+    pod_templates,
+    recorded,
+)
+from recording import SUFFIX, Manifest, Recording, record
+
+
+@pytest.fixture(scope="module")
+def guest() -> Recording:
+    """A stack in a namespace that is there, whose pods have a minute to start."""
+    return recorded(namespace={"mode": "existing", "name": "team"}, ready_timeout="1m")
+
+
+@pytest.fixture(scope="module")
+def unlimited() -> Recording:
+    """A stack in a namespace whose name is given, with a load that has no duration."""
+    deployed = benchmark(namespace={"mode": "create", "name": "team"})
+    load = {"concurrency": 1, "requests": 9}
+    return record(STACK, {"aiperf:benchmark": deployed | {"load": load}})
+
+
+def test_a_namespace_of_its_own_gets_its_name_from_pulumi(usual: Recording) -> None:
+    made = usual.registration("Namespace", f"aiperf-{STACK}")
+    assert "name" not in made.inputs["metadata"]
+    assert usual.outputs["namespace"] == f"aiperf-{STACK}-{SUFFIX}"
+    enforced = made.inputs["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    assert enforced == "restricted"
+
+
+def test_a_namespace_to_create_is_refused_if_it_exists(unlimited: Recording) -> None:
+    made = unlimited.registration("Namespace", f"aiperf-{STACK}")
+    assert made.inputs["metadata"]["name"] == "team"
+    assert _applies_on_the_server(unlimited, made.provider) is False
+
+
+def test_the_anchor_is_refused_if_it_exists(usual: Recording) -> None:
+    made = usual.registration("ConfigMap", "anchor")
+    assert _applies_on_the_server(usual, made.provider) is False
+    assert "data" not in made.inputs
+    assert made.inputs["metadata"]["annotations"]["aiperf.dev/ttl-seconds"] == "7200"
+
+
+def _applies_on_the_server(recording: Recording, provider: str) -> bool:
+    urn = provider.rpartition("::")[0]
+    return bool(json.loads(recording.resources[urn].inputs["enableServerSideApply"]))
+
+
+def test_in_an_existing_namespace_the_anchor_owns_everything_else(guest: Recording) -> None:
+    assert not [m for m in guest.manifests if m["kind"] == "Namespace"]
+    for manifest in guest.manifests:
+        owners = manifest["metadata"].get("ownerReferences")
+        if manifest["metadata"]["name"] == f"anchor-{STACK}":
+            assert owners is None
+        else:
+            assert owners == [
+                {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "name": f"anchor-{STACK}",
+                    "uid": f"uid-of-anchor-{STACK}",
+                }
+            ], _named(manifest)
+        assert manifest["metadata"]["namespace"] == "team"
+
+
+def test_in_an_own_namespace_everything_goes_with_it(usual: Recording, guest: Recording) -> None:
+    namespaces = {made.deleted_with.rpartition("::")[2] for made in usual.objects.values()}
+    assert namespaces == {"", f"aiperf-{STACK}"}
+    # Pods end before, all but the one that keeps the deadline.
+    on_their_own = {made.name for made in usual.objects.values() if not made.deleted_with}
+    deployments = {
+        made.name for made in usual.objects.values() if made.type == "kubernetes:apps/v1:Deployment"
+    }
+    assert on_their_own == {f"aiperf-{STACK}"} | deployments - {"deadline"}
+    assert not [made for made in guest.objects.values() if made.deleted_with]
+
+
+def test_no_deletion_leaves_an_object_behind_until_its_dependents_are_gone(
+    usual: Recording, guest: Recording
+) -> None:
+    for manifest in usual.manifests + guest.manifests:
+        policy = manifest["metadata"]["annotations"]["pulumi.com/deletionPropagationPolicy"]
+        assert policy == "background", _named(manifest)
+
+
+def _named(manifest: Manifest) -> str:
+    return f"{manifest['kind']}/{manifest['metadata']['name']}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "resource", "name"),
+    [
+        ("create", "namespaces", f"aiperf-{STACK}-{SUFFIX}"),
+        ("existing", "configmaps", f"anchor-{STACK}"),
+    ],
+)
+def test_the_only_rights_are_to_see_and_delete_what_ends_the_stack_and_the_run_s_budget(
+    mode: str, resource: str, name: str, usual: Recording, guest: Recording
+) -> None:
+    recording = guest if mode == "existing" else usual
+    roles = [m for m in recording.manifests if "Role" in m["kind"]]
+    assert [m["kind"] for m in roles] == ["Role", "RoleBinding"]
+    assert roles[0]["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": [resource],
+            "resourceNames": [name],
+            "verbs": ["get", "delete"],
+        },
+        {
+            "apiGroups": ["policy"],
+            "resources": ["poddisruptionbudgets"],
+            "resourceNames": [_budget(recording)["metadata"]["name"]],
+            "verbs": ["get", "delete"],
+        },
+    ]
+    assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
+
+
+def _budget(recording: Recording) -> Manifest:
+    (budget,) = (m for m in recording.manifests if m["kind"] == "PodDisruptionBudget")
+    return budget
+
+
+def test_a_budget_is_of_one_run_and_its_time_is_the_start_s_and_the_load_s(
+    usual: Recording, guest: Recording
+) -> None:
+    names = {_budget(each)["metadata"]["name"] for each in (usual, guest)}
+    assert names == {f"benchmark-{each.outputs['runId'][:8]}-{STACK}" for each in (usual, guest)}
+    assert len(names) == 2
+    # Two budgets at a time would make every eviction an error.
+    assert usual.registration("PodDisruptionBudget", "benchmark").is_deleted_before_replaced
+    env = _deadline_environment(guest)
+    assert env["AIPERF_BUDGET"] == _budget(guest)["metadata"]["name"]
+    # The target's 5 m, the services' 1 m, the load's 15 s.
+    assert env["AIPERF_BUDGET_SECONDS"] == "375"
+
+
+def test_without_a_duration_of_the_load_the_budget_stays_as_long_as_the_stack(
+    unlimited: Recording,
+) -> None:
+    assert _budget(unlimited)
+    assert "AIPERF_BUDGET" not in _deadline_environment(unlimited)
+    (role,) = (m for m in unlimited.manifests if m["kind"] == "Role")
+    assert len(role["rules"]) == 1
+
+
+def _deadline_environment(recording: Recording) -> dict[str, str]:
+    holder = recording.manifest("Deployment", f"deadline-{STACK}")
+    environment = environment_of(holder["spec"]["template"])
+    return {name: each.get("value", "") for name, each in environment.items()}
+
+
+def test_nothing_waits_for_a_surge_and_nobody_may_evict(usual: Recording) -> None:
+    for manifest in usual.manifests:
+        if manifest["kind"] == "Deployment":
+            assert manifest["spec"]["strategy"] == {"type": "Recreate"}
+    assert _budget(usual)["spec"]["maxUnavailable"] == 0
+
+
+def test_only_the_deadline_pod_gets_a_token(usual: Recording) -> None:
+    for manifest in usual.manifests:
+        if manifest["kind"] == "ServiceAccount":
+            assert manifest["automountServiceAccountToken"] is False
+    mounting = [
+        component_of(t) for t in pod_templates(usual) if t["spec"]["automountServiceAccountToken"]
+    ]
+    assert mounting == ["deadline"]
+
+
+def test_pods_are_made_after_the_deadline_pod_and_nothing_else_waits_for_it(
+    usual: Recording,
+) -> None:
+    holder = next(
+        urn
+        for urn, made in usual.objects.items()
+        if (made.type, made.name) == ("kubernetes:apps/v1:Deployment", "deadline")
+    )
+    after = {urn for urn, made in usual.objects.items() if holder in made.dependencies}
+    pods = {
+        urn for urn, made in usual.objects.items() if made.type == "kubernetes:apps/v1:Deployment"
+    }
+    # The time of the budget is counted from its creation, by that pod.
+    budget = {urn for urn, made in usual.objects.items() if made.name == "benchmark"}
+    assert after == pods - {holder} | budget
+    # It is not ready before it has reached the API server, which somebody else's policies may deny.
+    known = kinds_and_names(usual, usual.objects[holder].dependencies)
+    assert ("NetworkPolicy", "deadline") in known
+
+
+def test_the_deadline_pod_is_ready_when_the_api_server_has_responded(
+    usual: Recording,
+) -> None:
+    pods = {component_of(t): t["spec"] for t in pod_templates(usual)}
+    probe = pods["deadline"]["containers"][0]["startupProbe"]
+    ready_file = _deadline_environment(usual)["AIPERF_READY_FILE"]
+    assert probe["exec"]["command"] == ["cat", ready_file]
+    # It is never killed for it: its log says why the stack does not come up.
+    patience_s = probe["periodSeconds"] * probe["failureThreshold"]
+    holder = usual.manifest("Deployment", f"deadline-{STACK}")
+    assert patience_s > holder["spec"]["progressDeadlineSeconds"]
+    assert [n for n, s in pods.items() if "startupProbe" in s["containers"][0]] == ["deadline"]
