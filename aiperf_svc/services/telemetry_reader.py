@@ -18,6 +18,7 @@ from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES, Telemetry
 from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.telemetry.copies import CopyFinder
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
@@ -54,6 +55,7 @@ class TelemetryReader:
         self._replicas: list[list[SourceLog]] = []
         """The pages of each name of the target that has several addresses: of servers that have
         other names too, under those that are read."""
+        self._copies = CopyFinder()
         self._unread = 0
         """Sources of which no read has ended."""
         self._started = asyncio.Event()
@@ -79,7 +81,7 @@ class TelemetryReader:
 
     def server_load(self) -> ServerLoad:
         """Return what the servers say of themselves, by the newest pages."""
-        return server_load(self._sources)
+        return server_load(self._sources, self._copies)
 
     async def run(self) -> None:
         """Read until `stop`. What a source does is never an error of the run."""

@@ -50,8 +50,19 @@ class SourceLog:
         """Numbers of the series of each portable quantity."""
         self.has_several_servers = False
         """True if its portable series are told apart by server."""
+        self.spent = array("q")
+        """A hash of all times that the page's server had spent on requests, for each page on which
+        one of them differs from the page before."""
+        self.spent_since_ns = array("q")
+        """When each of these pages was read."""
         self._marks: dict[Mark, list[int]] = {mark: [] for mark in Mark}
         """Numbers of the series that tell which server the page is of."""
+        self._spent_numbers: set[int] = set()
+        """Those of them that are times spent on requests."""
+        self._of_gpus: set[int] = set()
+        """Numbers of the series that are fields of GPUs."""
+        self._gpu_places = array("q")
+        """Numbers of the pages on which a value of any GPU changed."""
         self._served: set[Series] = set()
         """Portable series without the labels of ranks: those of further ranks are copies."""
         self._finder = ChangeFinder()
@@ -80,6 +91,10 @@ class SourceLog:
                     self.has_several_servers |= names_a_server(new.series)
             if (mark := mark_of(new.series)) is not None:
                 self._marks[mark].append(len(self.series))
+                if mark is Mark.SPENT:
+                    self._spent_numbers.add(len(self.series))
+            if gpu_field_of(new.series) is not None:
+                self._of_gpus.add(len(self.series))
             self.series.append(new)
             self._changed.append(array("i"))
             self._values.append(array("d"))
@@ -95,6 +110,21 @@ class SourceLog:
         for number, value in zip(changes.numbers, changes.values, strict=True):
             self._changed[number].append(place)
             self._values[number].append(value)
+        if not self._of_gpus.isdisjoint(changes.numbers):
+            self._gpu_places.append(place)
+        if not self._spent_numbers.isdisjoint(changes.numbers):
+            self._note_spent(wall_ns)
+
+    def _note_spent(self, wall_ns: int) -> None:
+        """Note the times spent on requests if any of them is new. Zeros tell no servers apart."""
+        marks = self.marks(Mark.SPENT)
+        values = {series: value for series, value in marks.items() if value == value}
+        if not any(values.values()):
+            return
+        spent = hash(frozenset(values.items()))
+        if not self.spent or spent != self.spent[-1]:
+            self.spent.append(spent)
+            self.spent_since_ns.append(wall_ns)
 
     def _is_copy(self, series: Series) -> bool:
         """Whether another rank has reported this series."""
@@ -119,7 +149,7 @@ class SourceLog:
     @property
     def has_gpus(self) -> bool:
         """True if a page has fields of GPUs."""
-        return any(gpu_field_of(each.series) is not None for each in self.series)
+        return bool(self._of_gpus)
 
     @property
     def wall_ns(self) -> Times:
@@ -150,8 +180,7 @@ class SourceLog:
         """Return a GPU's series at the pages on which a value of any GPU changed, where it has one:
         an exporter that reads its GPUs seldom repeats old values in between."""
         curve = self.curve(number)
-        of_gpus = (n for n, each in enumerate(self.series) if gpu_field_of(each.series) is not None)
-        places = np.unique([place for each in of_gpus for place in self._changed[each]])
+        places = np.array(self._gpu_places, dtype=np.int64)
         places = places[~np.isnan(curve.values[places])]
         return Curve(curve.wall_ns[places], curve.values[places])
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.telemetry.copies import each_server_once
+from aiperf_svc.core.telemetry.copies import CopyFinder, each_server_once
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,
@@ -105,9 +105,9 @@ def histogram(
     return ServerHistogram(count=totals["_count"], sum=totals["_sum"])
 
 
-def server_load(logs: Iterable[SourceLog]) -> ServerLoad:
-    """Return what the newest pages say."""
-    known = each_server_once(logs)
+def server_load(logs: Iterable[SourceLog], finder: CopyFinder | None = None) -> ServerLoad:
+    """Return what the newest pages say, each server counted once."""
+    known = each_server_once(logs, finder)
     return ServerLoad(
         running=_last_gauge(known, "running"),
         waiting=_last_gauge(known, "waiting"),

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from aiperf_svc.core.telemetry.copies import repeated
+from aiperf_svc.core.telemetry.copies import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, restarts
 from aiperf_svc.core.telemetry.page import Series
@@ -56,7 +56,8 @@ def judge_sources(
         log: judge_source(log, begin_ns=begin_ns, end_ns=end_ns, interval_s=interval_s)
         for log in logs
     }
-    for log, other in repeated([log for log in logs if reports[log].is_used]).items():
+    used = [log for log in logs if reports[log].is_used]
+    for log, other in CopyFinder().repeated(used).items():
         problem = f"its servers are on {other.url} too and are counted once"
         reports[log] = replace(reports[log], problem=problem)
     return tuple(reports.values())

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pytest
 from fake_sources import at, source
 
-from aiperf_svc.core.telemetry.copies import each_server_once
+from aiperf_svc.core.telemetry.copies import CopyFinder, each_server_once
+from aiperf_svc.core.telemetry.identity import Mark
 from aiperf_svc.core.telemetry.log import SourceLog
-from aiperf_svc.core.telemetry.page import PageReader
+from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import server_load
 from aiperf_svc.core.telemetry.sources import judge_sources
 
@@ -64,7 +65,60 @@ def test_replicas_with_the_same_counts_are_counted_each(
     assert server_load(pages).running == 6
 
 
-def test_the_newest_pages_decide() -> None:
+def spent(name: str, *values: float, first_s: float = 0.0) -> SourceLog:
+    """A page each second that says so much time was spent on requests."""
+    pages = [RUNNING | {SUM: value} for value in values]
+    return source(pages, url=f"http://{name}/metrics", first_s=first_s)
+
+
+def test_two_pages_of_a_busy_server_that_were_the_same_before_the_load_are_of_one_server() -> None:
+    one = spent("a", 0.0, 2.513, 2.513, 9.124, 17.25)
+    other = spent("b", 0.0, 2.513, 2.513, 9.5, 18.75, first_s=0.4)
+    assert each_server_once([one, other]) == [one]
+    third = spent("c", 0.0, 2.514, 2.514, 9.125, 17.5)
+    assert each_server_once([one, other, third]) == [one, third]
+
+
+def test_a_page_is_of_a_server_that_is_known_under_two_urls_if_it_was_once_as_one_of_both() -> None:
+    one, other = spent("a", 2.5, 9.124, 17.25), spent("b", 2.5, 9.5, 18.75)
+    third = spent("c", 2.25, 9.5, 19.5)
+    assert each_server_once([one, third, other]) == [one]
+
+
+def test_replicas_that_had_the_same_times_at_different_moments_are_counted_each() -> None:
+    one, other = spent("a", 30.0, 31.0, 32.0), spent("b", 30.0, 31.5, 33.0, first_s=60)
+    assert each_server_once([one, other]) == [one, other]
+
+
+def test_a_finder_knows_what_pages_said_once() -> None:
+    finder = CopyFinder()
+    one, other = spent("a", 2.5), spent("b", 2.5)
+    assert each_server_once([one, other], finder) == [one]
+    for place, log in enumerate((one, other)):
+        text = f"{SUM} {9.0 + place}\nvllm:num_requests_running 3\n"
+        log.add(PageReader().read(text), wall_ns=at(2), latency_ns=1)
+    assert each_server_once([one, other], finder) == [one]
+    assert server_load([one, other], finder).running == 3
+
+
+@pytest.mark.parametrize("mark", [CREATED, SUM])
+def test_each_page_is_looked_at_a_few_times_however_many_replicas_there_are(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = [page(f"10.0.0.{n}", RUNNING | {mark: 1795404091.0 + n}) for n in range(200)]
+    looked_at: list[SourceLog] = []
+    marks = SourceLog.marks
+
+    def counted(log: SourceLog, mark: Mark) -> dict[Series, float]:
+        looked_at.append(log)
+        return marks(log, mark)
+
+    monkeypatch.setattr(SourceLog, "marks", counted)
+    assert each_server_once(replicas) == replicas
+    assert len(looked_at) <= 4 * len(replicas)
+
+
+def test_times_that_were_never_spent_tell_nothing() -> None:
     begin = {SUM: 0.0}
     one, other = (
         source([RUNNING | begin, RUNNING | {SUM: last}], url=f"http://{last}/metrics")
