@@ -64,11 +64,10 @@ fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten 
 sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
 	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
-# Tests wait as much as they work: six at a time, whole runs among the others. Those marked alone have the machine for
-# themselves.
+# Tests wait as much as they work: six at a time, whole runs among the others. Those marked alone follow, one after the
+# other, and have the machine for themselves.
 test: $(STAMP) ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
-	$(BIN)/python -m pytest --processes 6 --ignore tests/e2e/stack -m "not alone"
-	$(BIN)/python -m pytest tests/e2e --ignore tests/e2e/stack -m alone
+	$(BIN)/python -m pytest --processes 6 --ignore tests/e2e/stack
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
 	$(BIN)/python -m pytest --processes 6 --ignore tests/e2e
@@ -80,7 +79,7 @@ test-gate: $(STAMP) cluster-tools ## Run the cluster tests that CI runs: one sce
 # Scenarios wait as much as they work: two at a time, but for those that count or measure. Those marked two_nodes are
 # left out unless they are all that is selected: they have a cluster of their own.
 test-stack: $(STAMP) cluster-tools ## Run all tests on a cluster: over half an hour
-	tests/cluster/with sh -c '$(STACK_TESTS) --processes 2 -m "not alone" && $(STACK_TESTS) -m alone'
+	tests/cluster/with $(STACK_TESTS) --processes 2
 	tests/cluster/with --nodes 2 $(STACK_TESTS) -m two_nodes
 
 # The first time takes half an hour; on a machine that cannot have a cluster the tests say why.

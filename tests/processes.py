@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", type=int, default=1, help="run tests in so many processes")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker of tests that have the machine for themselves."""
+    config.addinivalue_line("markers", "alone: measures, or changes what all others see")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes long, so that all processes end at about the same time."""
@@ -43,39 +48,59 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run the tests, if several processes are to."""
+    """Run the tests, if several processes are to. Those marked `alone` follow when all others have
+    ended, one after the other."""
     number = session.config.getoption("processes")
     if number == 1 or session.config.option.collectonly or session.testsfailed:
         return None
+    alone = [item for item in session.items if item.get_closest_marker("alone")]
+    others = [item for item in session.items if not item.get_closest_marker("alone")]
+    if others:
+        _run_in_forks(session, others, number)
+        _raise_if_over(session)
+    for item, after in pairwise([*alone, None]):
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=after)
+        _raise_if_over(session)
+    return True
+
+
+def _raise_if_over(session: pytest.Session) -> None:
+    if session.shouldfail:
+        raise session.Failed(session.shouldfail)
+    if session.shouldstop:
+        raise session.Interrupted(session.shouldstop)
+
+
+def _run_in_forks(session: pytest.Session, items: list[pytest.Item], number: int) -> None:
     # All make their folders in one.
     session.config._tmp_path_factory.getbasetemp()
-    if _rank(session.items[0]) < len(SLOW_FIRST):
+    if _rank(items[0]) < len(SLOW_FIRST):
         forking.start()
     assert active_count() == 1, "a thread is not in a fork"
-    queue = _Queue(session.items)
+    queue = _Queue(items)
     processes = [_Process(session, queue, n) for n in range(number)]
     try:
-        _report(session, processes, queue)
+        _report(session, items, processes, queue)
     finally:
         queue.clear()
         for process in processes:
             process.results.close()
             process.join()
-    if session.shouldfail:
-        raise session.Failed(session.shouldfail)
-    if session.shouldstop:
-        raise session.Interrupted(session.shouldstop)
-    return True
 
 
-def _report(session: pytest.Session, processes: "list[_Process]", queue: "_Queue") -> None:
+def _report(
+    session: pytest.Session,
+    items: list[pytest.Item],
+    processes: "list[_Process]",
+    queue: "_Queue",
+) -> None:
     """Report tests as they end, as if they had been run here."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter and session.config.get_verbosity() <= 0:
         # Otherwise the name of a file is written whenever the next test is in another.
         reporter.showfspath = False
     hook = session.config.hook
-    locations = {item.nodeid: item.location for item in session.items}
+    locations = {item.nodeid: item.location for item in items}
     left = set(locations)
     running = {process.results: process for process in processes}
     while running:

@@ -7,11 +7,6 @@ from pathlib import Path
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker of tests that have the machine for themselves."""
-    config.addinivalue_line("markers", "alone: measures, or changes what all others see")
-
-
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A folder with a short path. Sockets have short paths only: with a longer TMPDIR a run's

@@ -16,12 +16,16 @@ def test_together(found, n): found.append(n); assert len(found) == n + 1
 def test_short(n): pass
 def test_fails(): print("what it said"); assert not 1
 def test_never_ends(): os._exit(0)
+@pytest.mark.alone
+def test_alone(): assert os.getppid() == int(os.environ["STARTED_BY"])
 """
 
 
-def test_each_is_reported_with_what_it_said(tmp_path: Path) -> None:
+def test_each_is_reported_with_what_it_said_and_those_alone_are_run_by_the_first_process(
+    tmp_path: Path,
+) -> None:
     out = pytest_of(tmp_path, "--processes", "3", "-k", "not never")
-    assert "1 failed, 44 passed" in out
+    assert "1 failed, 45 passed" in out
     assert "FAILED test_samples.py::test_fails - assert not 1" in out
     assert "what it said" in out
 
@@ -31,7 +35,7 @@ def test_one_that_ends_its_process_has_failed_and_so_has_what_that_process_had_t
 ) -> None:
     out = pytest_of(tmp_path, "--processes", "3", "-k", "not fails")
     assert "FAILED test_samples.py::test_never_ends - its process has ended" in out
-    assert "1 failed, 44 passed" in out or "2 failed, 43 passed" in out
+    assert "1 failed, 45 passed" in out or "2 failed, 44 passed" in out
 
 
 def test_the_first_that_fails_ends_all_processes(tmp_path: Path) -> None:
@@ -44,9 +48,8 @@ def pytest_of(folder: Path, *words: str) -> str:
     (folder / "test_samples.py").write_text(SAMPLES)
     (folder / "pytest.ini").write_text("[pytest]\n")
     paths = os.pathsep.join(map(str, (TESTS, TESTS.parent)))
+    environ = os.environ | {"PYTHONPATH": paths, "STARTED_BY": str(os.getpid())}
     command = [sys.executable, "-m", "pytest", "-p", "processes", "-p", "no:asyncio", *words]
-    ended = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
-    )
+    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     assert ended.returncode == 1, ended
     return ended.stdout
