@@ -1,10 +1,15 @@
 """Measured numbers as people read them, in a terminal and in a report."""
 
+from math import isinf, isnan
+
 
 def number(value: float | None, *, missing: str = "–") -> str:
-    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346."""
-    if value is None:
+    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346. NaN is
+    `missing` too: it is no number."""
+    if value is None or isnan(value):
         return missing
+    if isinf(value):
+        return "∞" if value > 0 else "-∞"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) < 1e-3:

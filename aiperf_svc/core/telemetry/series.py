@@ -200,9 +200,8 @@ def _joined(curves: list[Curve], portable: Portable) -> Curve:
 def _rate(curves: list[Curve], portable: Portable) -> Curve:
     """The growth of all counters together per second between two times, at the second of each pair.
     Where a source is not read yet, its counters have not grown, whatever they are then."""
-    times, table = _table([_from_zero(curve) for curve in curves])
-    if len(times) < 2:
-        return Curve(times[:0], table[0, :0])
+    times = _times(curves)
+    table = np.array([_counted(curve, times) for curve in curves])
     growth = np.diff(table, axis=1)
     is_known = ~np.isnan(growth)
     together = np.where(is_known, growth, 0.0).sum(axis=0)
@@ -211,20 +210,41 @@ def _rate(curves: list[Curve], portable: Portable) -> Curve:
     return Curve(times[1:], together * portable.scale / lengths_s)
 
 
-def _from_zero(curve: Curve) -> Curve:
-    """The curve of a labelled counter, which begins at zero where it is not on the first pages."""
-    has_begun = np.maximum.accumulate(~np.isnan(curve.values))
-    return Curve(curve.wall_ns, np.where(has_begun, curve.values, 0.0))
+def _counted(curve: Curve, times: Times) -> Values:
+    """What a counter has counted until each time; NaN after it is gone from its source's pages.
+
+    It grows evenly between two pages that have it. A labelled counter begins at zero where it is
+    not on the first pages, and every counter does where it falls: its server was started again.
+    """
+    is_there = ~np.isnan(curve.values)
+    if not is_there.any():
+        return np.full(len(times), np.nan)
+    is_there[: int(is_there.argmax())] = True
+    values = np.where(np.isnan(curve.values), 0.0, curve.values)[is_there]
+    growth = np.diff(values, prepend=values[:1])
+    total = np.cumsum(np.where(growth < 0, values, growth))
+    counted: Values = np.interp(
+        times - times[0],
+        curve.wall_ns[is_there] - times[0],
+        total,
+        right=total[-1] if is_there[-1] else np.nan,
+    )
+    return counted
 
 
 def _table(curves: list[Curve]) -> tuple[Times, NDArray[np.float64]]:
     """The times and a row for each curve, on a grid if they were read at different times."""
+    times = _times(curves)
+    return times, np.array([_at(curve, times) for curve in curves])
+
+
+def _times(curves: list[Curve]) -> Times:
+    """The times of all curves, or a grid if they were read at different times."""
     if all(np.array_equal(curve.wall_ns, curves[0].wall_ns) for curve in curves):
-        return curves[0].wall_ns, np.array([curve.values for curve in curves])
+        return curves[0].wall_ns
     ends = [curve.wall_ns for curve in curves if len(curve.wall_ns)]
     begin, end = min(int(t[0]) for t in ends), max(int(t[-1]) for t in ends)
-    times = np.arange(begin, end + JOINED_NS, JOINED_NS, dtype=np.int64)
-    return times, np.array([_at(curve, times) for curve in curves])
+    return np.arange(begin, end + JOINED_NS, JOINED_NS, dtype=np.int64)
 
 
 def _at(curve: Curve, times: Times) -> Values:

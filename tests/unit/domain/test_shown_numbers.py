@@ -28,6 +28,9 @@ from aiperf_svc.domain.number_text import number
         (-0.0004, ">-0.001"),
         (-12.3456, "-12.35"),
         (None, "–"),
+        (float("nan"), "–"),
+        (float("inf"), "∞"),
+        (float("-inf"), "-∞"),
     ],
 )
 def test_a_number_has_four_significant_digits(value: float | None, text: str) -> None:

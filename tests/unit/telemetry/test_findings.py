@@ -257,7 +257,29 @@ def test_a_replica_that_is_read_later_has_not_made_all_its_tokens_at_once() -> N
     second = source(({TOKENS: 1e9 + 50 * n} for n in range(6)), url="b", first_s=4.4)
     found = {each.name: each.lines for each in series.plotted([first, second])}
     ((_, _, rates),) = found["generation_tokens"]
-    assert rates.tolist() == [100] * 5 + [150] * 4 + [50]
+    # Its first page is that of 4.4 s, its last one that of 9.4 s.
+    assert rates.tolist() == pytest.approx([100] * 4 + [130] + [150] * 4 + [20])
+
+
+def token_rates(*counts: float) -> list[float]:
+    """The rates of a counter that has these counts, one a second; below 0 it is not on the page."""
+    pages = [{RUNNING: 1} | ({TOKENS: count} if count >= 0 else {}) for count in counts]
+    (found,) = (each for each in series.plotted([source(pages)]) if each.name != "running")
+    return found.lines[0][2].tolist()
+
+
+def test_growth_while_a_counter_was_not_on_the_pages_is_in_its_rates() -> None:
+    assert token_rates(100, 110, -1, -1, 140, 150) == [10, 10, 10, 10, 10]
+
+
+def test_a_counter_that_is_gone_has_no_rate() -> None:
+    first, *rest = token_rates(100, 110, -1, -1)
+    assert first == 10
+    assert np.isnan(rest).all()
+
+
+def test_a_counter_that_was_started_again_counts_from_zero_in_rates() -> None:
+    assert token_rates(100, 110, 5, 25) == [10, 5, 20]
 
 
 def test_a_counter_with_new_labels_counts_from_zero_in_rates() -> None:
