@@ -301,7 +301,8 @@ _SCALARS = (
     _scalar("achieved_rate", "Achieved Rate", "requests/sec",
         "requested_rate x rate_achievement; of a load that ends by time x the arrivals that were "
         "drawn / those that the rate makes expected; of conversations x due requests / "
-        "conversations",
+        "conversations, and at most due requests / time until the last was due if no stop ends "
+        "the load",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
         "written / due x min(1, span of due times / span of starts); a request whose connection "

@@ -300,10 +300,18 @@ def _achieved(
             asked = ev.turns_share(totals, rate=rate, **times) if window.stop_ns else share
             share = min(share, asked)
         elif totals.is_multi_turn and accounts.issued:
-            # The rate is that of conversations, whose turns are requests.
-            rate *= (totals.requests - totals.unsent + accounts.unsent) / accounts.issued
+            rate = _rate_of_turns(rate, totals, accounts, window)
         numbers["rate_achievement"] = share
         # The arrivals of a random schedule are not exactly those of the rate that it is drawn from.
         arrivals = _arrivals(accounts, context, window)
         numbers["achieved_rate"] = rate * share * (arrivals[0] if arrivals else 1.0)
     return numbers
+
+
+def _rate_of_turns(rate: float, totals: Totals, accounts: Accounts, window: LoadWindow) -> float:
+    """Return the rate of due requests of a load whose rate is that of conversations. Where no stop
+    cuts the last conversations, their later turns come when no further ones begin."""
+    due = totals.requests - totals.unsent + accounts.unsent
+    begun_s = accounts.issued / rate
+    due_s = (totals.last_due - window.begin_ns - window.ramp_ns / 2) / 1e9
+    return due / (begun_s if window.stop_ns else max(begun_s, due_s))

@@ -477,6 +477,24 @@ def test_the_achieved_rate_of_conversations_is_that_of_their_requests() -> None:
     assert found.verdict.label == "valid"
 
 
+def test_the_achieved_rate_of_conversations_counts_the_time_of_their_last_turns() -> None:
+    # 100 conversations begin in 10 s, and their 300 requests are due in 100 s.
+    rows, times = _open_loop(3, 100, late_ms=0.1)
+    rows["turn"] = np.arange(300) % 3
+    (run,) = fake_run.accounts_of(rows)
+    counts = replace(run.account.counts, granted=100, completed=100)
+    found = results(
+        rows,
+        config=fake_run.config(request_rate=10, requests=100),
+        profiling=replace(times, stop_wall_ns=0),
+        workers=(replace(run, account=replace(run.account, counts=counts)),),
+        credits_granted=100,
+    )
+    assert found.scalars["requested_rate"] == 10
+    assert found.scalars["rate_achievement"] == pytest.approx(1.0, rel=0.01)
+    assert found.scalars["achieved_rate"] == pytest.approx(3, rel=0.01)
+
+
 @pytest.mark.parametrize(("every", "expected"), [(1, 1.0), (2, 0.5), (4, 0.25)])
 def test_turns_that_users_did_not_take_are_no_achieved_rate(every: int, expected: float) -> None:
     rows, times = _open_loop(100, 10, late_ms=0.1)
