@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -24,7 +23,7 @@ from aiperf_svc.config.parameters import (
 )
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.scenario_loads import RATED, with_users
-from aiperf_svc.config.yaml_files import read_yaml
+from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -172,5 +171,5 @@ def save_config(config: BaseModel, path: Path) -> None:
     """Write a config with all keys and human units, as a file that can be run again."""
     data = config.model_dump(mode="json", by_alias=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    partial.write_text(yaml_text(data), encoding="utf-8")
     partial.replace(path)

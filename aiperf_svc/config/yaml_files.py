@@ -1,5 +1,5 @@
-"""Reads YAML (and JSON, which is YAML) for a config: every error has a file and a line, and a
-duplicate key is an error."""
+"""Reads and writes the YAML of configs. JSON is YAML, too. Every error of a file that is read has a
+line, and a duplicate key is an error."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,11 @@ import yaml
 
 from aiperf_svc.domain.errors import ConfigError
 
-# The parser in C is ten times faster; it needs libyaml.
+# The parser and the emitter in C are ten times faster; they need libyaml.
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_ESCAPE = "\\U"
+"""What libyaml writes for an emoji, which is no longer readable."""
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -52,6 +55,15 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{where}: {_reason(error)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
+
+
+def yaml_text(data: Any) -> str:
+    """Return plain data as YAML, in its own order. It is the same text with libyaml and without,
+    but for where texts with control characters are folded."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    if _ESCAPE in text:
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:

@@ -1,12 +1,10 @@
 """`config.yaml`: the resolved config, which can be run again as it is."""
 
-import yaml
-
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.yaml_files import yaml_text
 
 
 def render(config: BenchmarkConfig) -> str:
     """Render every key with its value, including defaults, with durations and sizes in exact human
     units."""
-    resolved = config.model_dump(mode="json")
-    return str(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
+    return yaml_text(config.model_dump(mode="json"))

@@ -6,10 +6,10 @@ from io import StringIO
 from pathlib import Path
 
 import msgspec
-import yaml
 from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
 
 from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.run_result import STATS, RunResult
 from aiperf_svc.domain.foreign_text import csv_cell
 
@@ -33,7 +33,7 @@ def render_json(result: RunResult) -> bytes:
 
 def render_config(result: RunResult) -> bytes:
     """Render config.yaml: the resolved config, which can be run again as it is."""
-    return yaml.safe_dump(result.config, sort_keys=False, allow_unicode=True).encode()
+    return yaml_text(result.config).encode()
 
 
 def render_csv(result: RunResult) -> bytes:

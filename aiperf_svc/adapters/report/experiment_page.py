@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
-import yaml
-
 from aiperf_svc.adapters.report import experiment_charts as charts
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import layout
 from aiperf_svc.config.workload import Config
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, TrialRow
 from aiperf_svc.core.experiments.search import Ending
@@ -25,8 +24,7 @@ SHOWN_METRICS = 6
 
 def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
     """Render the file's content."""
-    resolved = config.model_dump(mode="json")
-    shown = escape(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
+    shown = escape(yaml_text(config.model_dump(mode="json")))
     return layout.document(
         config.name,
         [

@@ -6,11 +6,10 @@ Every text that came from outside (names, output of tools) is escaped.
 from collections.abc import Sequence
 from html import escape
 
-import yaml
-
 from aiperf_svc.adapters.exports.json_export import iso_time
 from aiperf_svc.adapters.report import layout, run_charts
 from aiperf_svc.adapters.report.layout import cell, details, number, row, table
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import STATS, MetricResult, RunResult, StepTable
 from aiperf_svc.core.results.slo_results import ObjectiveResult
@@ -40,7 +39,7 @@ WITNESSED = (
 
 def render(result: RunResult, plots: Sequence[Plot]) -> bytes:
     """Render the file's content, with the plots of the workload."""
-    config = escape(yaml.safe_dump(result.config, sort_keys=False, allow_unicode=True))
+    config = escape(yaml_text(result.config))
     rows = [_objective(each, result) for each in result.slo]
     parts = [
         _header(result),

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.config.load_config import STACK_KEY
-from aiperf_svc.config.yaml_files import read_yaml
+from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack.state_home import StateHome
 
@@ -67,21 +66,21 @@ def find_program() -> Program:
 def make_project(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
     """Make a project with one stack, whose file holds `settings` and nothing else."""
     program = find_program()
-    project = yaml.safe_load(program.project_file.read_text())
+    project = read_yaml(program.project_file)
     # This interpreter has the packages that the program needs.
     project["runtime"] = {"name": "python"}
     if sys.prefix != sys.base_prefix:
         project["runtime"]["options"] = {"virtualenv": sys.prefix}
     (folder / "stacks").mkdir(parents=True)
     (folder / "infra").symlink_to(program.infra)
-    (folder / "Pulumi.yaml").write_text(yaml.safe_dump(project, sort_keys=False))
+    (folder / "Pulumi.yaml").write_text(yaml_text(project))
     write_stack_file(folder, stack=stack, settings=settings)
 
 
 def write_stack_file(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
     """Write the stack's file."""
     path = folder / "stacks" / f"Pulumi.{stack}.yaml"
-    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
+    path.write_text(yaml_text(dict(settings)))
 
 
 def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> Backend:
@@ -123,7 +122,7 @@ def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
     folder = file_state.folder_of(backend.url)
     if folder is None:
         return ()
-    name = yaml.safe_load(find_program().project_file.read_text())["name"]
+    name = read_yaml(find_program().project_file)["name"]
     try:
         return file_state.repair(folder, project=name, stack=stack)
     except OSError as error:
