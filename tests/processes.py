@@ -4,6 +4,7 @@ The processes are forks of one that has collected the tests. Processes that are 
 pytest-xdist) each import and collect everything again, which takes as long as hundreds of tests.
 """
 
+import os
 from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import connection, get_context
@@ -17,10 +18,12 @@ import pytest
 
 HERE = Path(__file__).parent
 SLOW_FIRST = (HERE / "e2e", HERE / "integration", HERE / "infra")
-"""Folders with tests that wait as much as they compute, the longest first."""
-TAKES_LAST = 3
-"""One process in so many takes the last tests first. Those only compute: the processors have work
-while other tests wait."""
+"""Folders with tests that wait as much as they compute, the longest first. All other tests only
+compute."""
+COMPUTING_ONLY = 3
+"""One process in so many runs tests that only compute, in what time the others leave."""
+GIVES_WAY = 10
+"""How much lower its priority is, as `nice` counts."""
 _FORKS = get_context("fork")
 
 
@@ -74,7 +77,7 @@ def _raise_if_over(session: pytest.Session) -> None:
 def _run_in_forks(session: pytest.Session, items: list[pytest.Item], number: int) -> None:
     # All make their folders in one.
     session.config._tmp_path_factory.getbasetemp()
-    if _rank(items[0]) < len(SLOW_FIRST):
+    if _is_slow(items[0]):
         forking.start()
     assert active_count() == 1, "a thread is not in a fork"
     queue = _Queue(items)
@@ -138,21 +141,33 @@ class _Queue:
             if not group:
                 self._groups.append(group)
             group.append(item)
+        self._slow = sum(_is_slow(group[0]) for group in self._groups)
         self._bounds = _FORKS.Array("i", [0, len(self._groups)])
 
-    def take(self, *, is_last: bool) -> list[pytest.Item]:
-        """The next tests, or the last; none if all are taken."""
+    def take(self) -> list[pytest.Item]:
+        """The next tests; none if all are taken."""
         with self._bounds.get_lock():
             first, end = self._bounds
-            if first == end:
+            self._bounds[0] = min(first + 1, end)
+            return self._groups[first] if first < end else []
+
+    def take_computing(self) -> list[pytest.Item]:
+        """The last tests that only compute; none if all are taken."""
+        with self._bounds.get_lock():
+            first, end = self._bounds
+            if end <= max(first, self._slow):
                 return []
-            self._bounds[:] = (first, end - 1) if is_last else (first + 1, end)
-        return self._groups[end - 1 if is_last else first]
+            self._bounds[1] = end - 1
+            return self._groups[end - 1]
 
     def clear(self) -> None:
         """Have each process end after the tests that it has."""
         with self._bounds.get_lock():
             self._bounds[0] = self._bounds[1]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return _rank(item) < len(SLOW_FIRST)
 
 
 def _shares(item: pytest.Item) -> bool:
@@ -166,14 +181,17 @@ class _Process(ForkProcess):
     def __init__(self, session: pytest.Session, queue: _Queue, number: int) -> None:
         super().__init__()
         self.results, self._results = _FORKS.Pipe(duplex=False)
-        self._session, self._queue = session, queue
-        self._takes_last = number % TAKES_LAST == TAKES_LAST - 1
+        self._session = session
+        self._gives_way = number % COMPUTING_ONLY == COMPUTING_ONLY - 1
+        self._take = queue.take_computing if self._gives_way else queue.take
         self._reports: list[dict[str, Any]] = []
         self.start()
         self._results.close()
 
     def run(self) -> None:
         """What the fork does."""
+        if self._gives_way:
+            os.nice(GIVES_WAY)
         plugins = self._session.config.pluginmanager
         # What is captured goes through a file that the forks would share.
         capture = plugins.get_plugin("capturemanager")
@@ -199,9 +217,6 @@ class _Process(ForkProcess):
                 if self._session.shouldfail or self._session.shouldstop:
                     return
             group = following
-
-    def _take(self) -> list[pytest.Item]:
-        return self._queue.take(is_last=self._takes_last)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a report until the test has ended."""
