@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import IO
 
 from forking import Fork, end_like_a_program, keep_only
+from preparations import Preparation, prepare_fork
 
 from aiperf_svc.__main__ import main as run_command
 from aiperf_svc.adapters.host.child_processes import set_command_line
@@ -51,10 +52,17 @@ _ENV_START, _ENV_END = 47, 48
 class ForkedCommand(Fork):
     """A command that is a fork."""
 
-    def __init__(self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        preparation: Preparation = (),
+    ) -> None:
         """Start the command `words`, without the program."""
         self._streams: tuple[IO[str], IO[str]] = (_unnamed_file(), _unnamed_file())
-        order = [list(words), str(cwd), dict(env)]
+        order = [list(words), str(cwd), dict(env), preparation]
         super().__init__(__name__, order, [stream.fileno() for stream in self._streams])
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -87,18 +95,18 @@ def prepare() -> None:
     fork_server.subprocess = SimpleNamespace(Popen=_ForkedProcess, DEVNULL=subprocess.DEVNULL)
 
 
-def begin(order: tuple[list[str], str, dict[str, str]], fds: Sequence[int]) -> int:
+def begin(order: tuple[list[str], str, dict[str, str], Preparation], fds: Sequence[int]) -> int:
     """Be a command; its exit code."""
-    words, folder, environ = order
+    words, folder, environ, preparation = order
     for target, fd in enumerate(fds, start=1):
         os.dup2(fd, target)
         os.close(fd)
     os.chdir(folder)
     sys.path[0] = folder
-    return _run([*PROGRAM, *words], environ)
+    return _run([*PROGRAM, *words], environ, preparation)
 
 
-def _run(command: Sequence[str], environ: dict[str, str]) -> int:
+def _run(command: Sequence[str], environ: dict[str, str], preparation: Preparation = ()) -> int:
     """Have the environment and the command line that the process would have been executed with, and
     run the command."""
     os.environ.clear()
@@ -107,6 +115,7 @@ def _run(command: Sequence[str], environ: dict[str, str]) -> int:
     _show_environ(environ)
     set_command_line(command)
     sys.argv[1:] = command[len(PROGRAM) :]
+    prepare_fork(preparation)
     return run_command()
 
 

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import IO
 
 from forking import Fork
+from preparations import Preparation, prepare_fork
 
 
 class ForkedServer(Fork):
     """A mock server that is a fork: a process group of its own with the owner's standard error and
     folder, as if it had just been executed."""
 
-    def __init__(self, arguments: Sequence[str], owner_fd: int) -> None:
+    def __init__(
+        self, arguments: Sequence[str], owner_fd: int, *, preparation: Preparation = ()
+    ) -> None:
         read_fd, write_fd = os.pipe()
         self.stdout: IO[bytes] = os.fdopen(read_fd, "rb")
-        order = [list(arguments), str(Path.cwd())]
+        order = [list(arguments), str(Path.cwd()), preparation]
         with os.fdopen(write_fd, "wb"):
             super().__init__(__name__, order, [owner_fd, write_fd, 2])
 
@@ -28,15 +31,16 @@ def prepare() -> None:
     import_module("aiperf_svc.mock_server.__main__")
 
 
-def begin(order: tuple[list[str], str], fds: Sequence[int]) -> int:
+def begin(order: tuple[list[str], str, Preparation], fds: Sequence[int]) -> int:
     """Be a server; its exit code."""
-    arguments, folder = order
+    arguments, folder, preparation = order
     owner_fd, *streams = fds
     os.setpgid(0, 0)
     os.chdir(folder)
     for target, fd in enumerate(streams, start=1):
         os.dup2(fd, target)
         os.close(fd)
+    prepare_fork(preparation)
     sys.argv = ["mock_server", *arguments, f"--owner-fd={owner_fd}"]
     code: int = import_module("aiperf_svc.mock_server.__main__").main()
     return code
