@@ -16,6 +16,7 @@ import zmq
 from aiperf_svc.adapters.host.logs import set_phase
 from aiperf_svc.adapters.host.vitals import VitalsProbe
 from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Bus, encode, receive_each, topic_of
+from aiperf_svc.core.control.control_intervals import registering_interval_s
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import MESSAGE_LIMIT, lines
@@ -48,9 +49,9 @@ HEARTBEAT_S = 1.0
 PREPARING = (RunState.CONFIGURING, RunState.READY)
 """States whose unfinished work is ended when the run fails or is cancelled: it may wait for
 services that never come. The work of later states ends by itself, with what it has."""
-REGISTERING_S = 0.2
-"""Seconds between heartbeats until the roster shows this service. The bus may lose the first one,
-and the run cannot begin before all services are registered."""
+REGISTERING_GROWTH = 1.5
+"""Growth of the time between two heartbeats until the roster shows this service. A roster of
+thousands takes a while: nobody is served by asking many times a second."""
 
 
 class BaseService:
@@ -212,15 +213,14 @@ class BaseService:
     # --- the common machinery --------------------------------------------------------------------
 
     async def _send_heartbeats(self) -> None:
-        interval_s = REGISTERING_S
+        interval_s = registering_interval_s(sum(self.context.topology.expected.values()))
         while True:
             self._beat_now.clear()
             await self.publish(self._report_topic, self._heartbeat())
             if self.me is not None:
                 interval_s = HEARTBEAT_S
             await is_set_within(self._beat_now, interval_s)
-            # A roster of thousands takes a while: nobody is served by asking five times a second.
-            interval_s = min(HEARTBEAT_S, 1.5 * interval_s)
+            interval_s = min(HEARTBEAT_S, REGISTERING_GROWTH * interval_s)
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(

@@ -37,6 +37,12 @@ LEAST_ACKNOWLEDGE_S = 0.5
 ACKNOWLEDGED_PER_S = 1_000
 """Most workers named in acknowledgements per second. Every worker receives them, so the bus carries
 this number times the workers, times about 25 bytes: 50 MB/s for 2,000 workers."""
+LEAST_REGISTERING_S = 0.02
+REGISTERING_S_PER_MEMBER = 0.0004
+"""Seconds between the first two heartbeats of a service, for each member of the run. The bus loses
+the first one while its connections are made, which takes milliseconds, and the run cannot begin
+without it."""
+MOST_REGISTERING_S = 0.2
 ROSTER_S_PER_MEMBER = 0.0004
 """Seconds between two rosters for each member. A roster of 2,500 members is 250 KB and takes
 milliseconds to read, so it is sent at most once a second."""
@@ -86,6 +92,12 @@ def batch_interval_s(workers: int) -> float:
 def acknowledge_interval_s(workers: int) -> float:
     """Return the time between two acknowledgements of the records of all workers."""
     return max(LEAST_ACKNOWLEDGE_S, workers / ACKNOWLEDGED_PER_S)
+
+
+def registering_interval_s(members: int) -> float:
+    """Return the time between the first two heartbeats of a service; more time passes between the
+    later ones, until the roster shows the service."""
+    return min(max(LEAST_REGISTERING_S, members * REGISTERING_S_PER_MEMBER), MOST_REGISTERING_S)
 
 
 def roster_interval_s(members: int) -> float:
