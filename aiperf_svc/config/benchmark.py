@@ -24,6 +24,7 @@ from aiperf_svc.config.endpoint import (
     EndpointType,
 )
 from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.load import Load
 from aiperf_svc.config.prompts import Passages, Prefix, Turns
 from aiperf_svc.config.ranks import Ranks
@@ -214,6 +215,15 @@ class BenchmarkConfig(Model):
                 "{endpoint.proxy}: a stack's own target ({deployment.target}) is reached without "
                 "one; leave out one of both"
             )
+
+    @property
+    def may_call_hooks(self) -> bool:
+        """Whether a trial of this config has hooks."""
+        keys = self.experiment.keys if self.experiment else ()
+        return bool(self.endpoint.all_hooks) or any(
+            key == "endpoint" or key.removeprefix("endpoint.").split(".")[0] in Hooks.model_fields
+            for key in keys
+        )
 
     def _check_hooks(self) -> None:
         if self.load.warmup is None:

@@ -127,7 +127,7 @@ def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
     the one that reads its page of metrics, and the one that calls its hooks if there are any."""
     others: list[Service] = []
     others += [Service.RECORDS_MANAGER] if config.telemetry.target else []
-    others += [Service.TIMING_MANAGER] if config.endpoint.all_hooks else []
+    others += [Service.TIMING_MANAGER] if config.may_call_hooks else []
     pods = (_pod_of(each, topology) for each in others)
     return (Service.WORKER.value, PREFLIGHT, *dict.fromkeys(pods))
 

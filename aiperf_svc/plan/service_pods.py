@@ -180,7 +180,7 @@ def _service_pod(
 
 
 def _calls_hooks(config: Config, group: Group) -> bool:
-    has_hooks = isinstance(config, BenchmarkConfig) and bool(config.endpoint.all_hooks)
+    has_hooks = isinstance(config, BenchmarkConfig) and config.may_call_hooks
     return has_hooks and Service.TIMING_MANAGER in group.services
 
 

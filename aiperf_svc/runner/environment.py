@@ -115,38 +115,38 @@ class LocalRun:
     def environment_of(
         self, name: str, services: tuple[Service, ...], shared: Mapping[str, str]
     ) -> dict[str, str]:
-        """Variables of one process; secrets of the target are for workers only, those of an upload
-        and of pages of metrics for the records manager."""
-        own = {**shared, "AIPERF_SERVICE_ID": name}
-        if self.config.artifacts.s3 and Service.RECORDS_MANAGER not in services:
-            for variable in (*KEY_VARIABLES, TOKEN_VARIABLE):
-                own.pop(variable, None)
-        if Service.WORKER in services:
-            own |= self.options.secrets
+        """Variables of one process. Each secret is given to the services that need it only."""
+        needed_by = self._services_of_secrets()
+        own = {
+            variable: value
+            for variable, value in {**shared, **self.options.secrets}.items()
+            if variable not in needed_by or not needed_by[variable].isdisjoint(services)
+        }
+        return own | {"AIPERF_SERVICE_ID": name}
+
+    def _services_of_secrets(self) -> dict[str, set[Service]]:
+        """Return which services need each variable that holds a secret. One may be named for
+        several purposes."""
+        named: list[tuple[str | None, Service]] = []
+        config = self.config
+        if isinstance(config, BenchmarkConfig):
+            named += [(config.endpoint.api_key_env, Service.WORKER)]
+            named += [(config.telemetry.key_env, Service.RECORDS_MANAGER)]
+            if config.may_call_hooks:
+                named += [(config.endpoint.api_key_env, Service.TIMING_MANAGER)]
         else:
-            for variable in self._secret_variables:
-                own.pop(variable, None)
-        pages = self._pages_variable
-        if Service.RECORDS_MANAGER in services:
-            for given in (shared, self.options.secrets):
-                own |= {name: value for name, value in given.items() if name == pages}
-        elif pages is not None and pages not in self._secret_variables:
-            own.pop(pages, None)
-        return own
-
-    @property
-    def _pages_variable(self) -> str | None:
-        """Variable with the key of pages of metrics."""
-        config = self.config
-        return config.telemetry.key_env if isinstance(config, BenchmarkConfig) else None
-
-    @property
-    def _secret_variables(self) -> tuple[str, ...]:
-        """Variables that are for workers only."""
-        config = self.config
-        if not isinstance(config, BenchmarkConfig):
-            return tuple(config.workload.secret_env)
-        return (config.endpoint.api_key_env,) if config.endpoint.api_key_env else ()
+            named += [(variable, Service.WORKER) for variable in config.workload.secret_env]
+        if config.artifacts.s3:
+            uploads = (*KEY_VARIABLES, TOKEN_VARIABLE)
+            named += [(variable, Service.RECORDS_MANAGER) for variable in uploads]
+        known = {variable for variable, _ in named}
+        # The keys of further targets, of other trials.
+        named += [(each, Service.WORKER) for each in self.options.secrets if each not in known]
+        found: dict[str, set[Service]] = {}
+        for variable, service in named:
+            if variable is not None:
+                found.setdefault(variable, set()).add(service)
+        return found
 
 
 def free_ports() -> dict[str, int]:

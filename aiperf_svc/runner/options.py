@@ -24,7 +24,7 @@ class RunOptions:
     json: bool = False
     """Print one JSON object on standard output; all text for people goes to standard error."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables for the workers only, e.g. the target's API key."""
+    """Environment variables for the services that need them only, e.g. the target's API key."""
     cli_command: str = ""
     """Command line of the run; kept with the results."""
     resume: Path | None = None

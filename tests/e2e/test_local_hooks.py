@@ -93,13 +93,15 @@ def started(folder: Path, server: Server, *flags: str, **endpoint: Any) -> Comma
 
 
 def test_hooks_are_called_once_before_the_first_request_and_after_the_last_response(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KEY_OF_HOOKS", "sesame")
     command = started(
         tmp_path,
         server,
         *("--warmup-request-count", "8", "--reset-kv-cache", "--server-profiler"),
         headers={"X-Tenant": "me"},
+        api_key_env="KEY_OF_HOOKS",
         hooks=[{"before": "profiling", "path": "/flush_cache?all=1", "body": {"hard": True}}],
     )
     summary = command.finish()["results"]
@@ -116,6 +118,7 @@ def test_hooks_are_called_once_before_the_first_request_and_after_the_last_respo
     assert server.log[:first].count(f"end {CHAT}") == 8, "the warmup was over"
     assert server.log[:last].count(f"end {CHAT}") == 48, "profiling was over"
     assert server.headers["X-Tenant"] == "me"
+    assert server.headers["Authorization"] == "Bearer sesame"
     assert server.bodies["/flush_cache?all=1"] == ("application/json", b'{"hard":true}')
     assert server.bodies["/stop_profile"] == (None, b"")
     calls = summary["aiperf_svc"]["hooks"]

@@ -1,9 +1,15 @@
-"""What the launcher sets is what `services.context` reads, and secrets stay with the workers."""
+"""What the launcher sets is what `services.context` reads, and each secret is given to the services
+that need it only."""
 
 import stat
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.ports import Port
@@ -19,10 +25,15 @@ def make_run(
     deployment: dict[str, Any] | None = None,
     artifacts: dict[str, Any] | None = None,
     telemetry: dict[str, Any] | None = None,
+    endpoint: dict[str, Any] | None = None,
+    experiment: dict[str, Any] | None = None,
+    secrets: dict[str, str] | None = None,
 ) -> LocalRun:
+    key = {"api_key_env": "TARGET_KEY"}
     config = BenchmarkConfig.model_validate(
         {
-            "endpoint": {"url": "http://127.0.0.1:1", "model": "m", "api_key_env": "TARGET_KEY"},
+            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"} | key | (endpoint or {}),
+            "experiment": experiment,
             "load": {"concurrency": 4, "requests": 10},
             "deployment": deployment or {},
             "artifacts": artifacts or {},
@@ -33,7 +44,7 @@ def make_run(
         config=config,
         topology=plan(config, Facts(where="local")),
         options=RunOptions(
-            secrets={"TARGET_KEY": "from the command line"}, cli_command="profile x"
+            secrets=secrets or {"TARGET_KEY": "from the command line"}, cli_command="profile x"
         ),
         private=tmp_path,
         artifacts=tmp_path / "artifacts",
@@ -67,40 +78,75 @@ def test_over_tcp_every_service_reads_the_same_ports_and_keys(tmp_path: Path) ->
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_targets_key_is_given_to_workers_only(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    shared = run.shared_environment({"TARGET_KEY": "from the shell", "HOME": "/home/me"})
-    worker = run.environment_of("worker-0", (Service.WORKER,), shared)
-    control = run.environment_of("control", (Service.RECORDS_MANAGER,), shared)
-    assert worker["TARGET_KEY"] == "from the command line"
-    assert "TARGET_KEY" not in control
-    assert worker["HOME"] == control["HOME"] == "/home/me"
+PAGES = {"server_metrics": ["http://h"]}
+UPLOAD = {"s3": {"url": "s3://bucket/runs"}}
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+WORKER, TIMING, RECORDS = Service.WORKER, Service.TIMING_MANAGER, Service.RECORDS_MANAGER
 
 
-def test_the_key_of_pages_is_given_to_the_records_manager_only(tmp_path: Path) -> None:
-    pages = {"server_metrics": ["http://h"], "key_env": "PAGES"}
-    run = make_run(tmp_path, telemetry=pages)
-    shared = run.shared_environment({"PAGES": "u:p", "TARGET_KEY": "from the shell"})
-    worker = run.environment_of("worker-0", (Service.WORKER,), shared)
-    control = run.environment_of("control", (Service.RECORDS_MANAGER,), shared)
-    assert ("PAGES" in worker, control["PAGES"]) == (False, "u:p")
-    assert "TARGET_KEY" not in control
-    # One variable may hold the keys of both.
-    run = make_run(tmp_path, telemetry=pages | {"key_env": "TARGET_KEY"})
-    for services in ((Service.WORKER,), (Service.RECORDS_MANAGER,)):
-        given = run.environment_of("any", services, shared)
-        assert given["TARGET_KEY"] == "from the command line"
-    assert "TARGET_KEY" not in run.environment_of("any", (Service.TIMING_MANAGER,), shared)
+def who_gets(variable: str, run: LocalRun, environ: Mapping[str, str]) -> dict[Service, str]:
+    """The services that get a variable, with its value, if each has a process of its own."""
+    shared = run.shared_environment(environ)
+    given = {each: run.environment_of("any", (each,), shared) for each in Service}
+    return {each: own[variable] for each, own in given.items() if variable in own}
 
 
-def test_the_keys_of_an_upload_are_given_to_the_records_manager_only(tmp_path: Path) -> None:
-    run = make_run(tmp_path, artifacts={"s3": {"url": "s3://bucket/runs"}})
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    shared = run.shared_environment(dict.fromkeys(names, "secret"))
-    worker = run.environment_of("worker-0", (Service.WORKER,), shared)
-    control = run.environment_of("control", (Service.RECORDS_MANAGER,), shared)
-    assert not set(names) & set(worker)
-    assert set(names) <= set(control)
+@pytest.mark.parametrize(
+    ("variable", "needs", "services"),
+    [
+        ("TARGET_KEY", {}, {WORKER}),
+        ("TARGET_KEY", {"endpoint": {"reset_kv_cache": True}}, {WORKER, TIMING}),
+        ("TARGET_KEY", {"experiment": {"product": {"endpoint.reset_kv_cache": [True, False]}}},
+         {WORKER, TIMING}),
+        ("PAGES", {"telemetry": PAGES | {"key_env": "PAGES"}}, {RECORDS}),
+        ("PAGES", {}, set(Service)),
+        *((name, {"artifacts": UPLOAD}, {RECORDS}) for name in AWS),
+        *((name, {}, set(Service)) for name in AWS),
+        # One variable may be named for several purposes.
+        ("TARGET_KEY", {"telemetry": PAGES | {"key_env": "TARGET_KEY"}}, {WORKER, RECORDS}),
+        ("AWS_SECRET_ACCESS_KEY",
+         {"artifacts": UPLOAD, "endpoint": {"api_key_env": "AWS_SECRET_ACCESS_KEY"}},
+         {WORKER, RECORDS}),
+        ("AWS_SESSION_TOKEN",
+         {"artifacts": UPLOAD, "telemetry": PAGES | {"key_env": "AWS_SESSION_TOKEN"}}, {RECORDS}),
+    ],
+)  # fmt: skip
+def test_a_secret_is_given_to_the_services_that_need_it(
+    variable: str, needs: dict[str, Any], services: set[Service], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, **needs)
+    found = who_gets(variable, run, {variable: "from the shell"})
+    assert set(found) == services
+
+
+def test_a_secret_of_the_command_line_goes_before_that_of_the_shell(tmp_path: Path) -> None:
+    for needs in ({}, {"telemetry": PAGES | {"key_env": "TARGET_KEY"}}):
+        found = who_gets("TARGET_KEY", make_run(tmp_path, **needs), {"TARGET_KEY": "of the shell"})
+        assert set(found.values()) == {"from the command line"}
+
+
+def test_the_key_of_another_trial_is_given_to_workers_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path, secrets={"TARGET_KEY": "one", "OTHER_KEY": "another"})
+    assert who_gets("OTHER_KEY", run, {"OTHER_KEY": "from the shell"}) == {WORKER: "another"}
+
+
+def test_the_key_of_pages_is_no_workers_although_it_is_a_secret_of_the_run(tmp_path: Path) -> None:
+    pages = {"telemetry": PAGES | {"key_env": "PAGES"}}
+    run = make_run(tmp_path, **pages, secrets={"TARGET_KEY": "one", "PAGES": "u:p"})
+    assert who_gets("PAGES", run, {}) == {RECORDS: "u:p"}
+
+
+def test_the_secrets_of_a_tool_are_given_to_couriers_only(tmp_path: Path) -> None:
+    workload = {"kind": "iperf", "secret_env": {"TOKEN": "aiperf-token"}}
+    config = parse_any({"workload": workload}, "a test")
+    run = replace(
+        make_run(tmp_path), config=config, options=RunOptions(secrets={"TOKEN": "from the shell"})
+    )
+    assert set(who_gets("TOKEN", run, {"TOKEN": "from the shell"})) == {WORKER}
+
+
+def test_all_other_variables_are_given_to_all(tmp_path: Path) -> None:
+    assert set(who_gets("HOME", make_run(tmp_path), {"HOME": "/home/me"})) == set(Service)
 
 
 def test_variables_of_another_run_are_not_passed_on(tmp_path: Path) -> None:
