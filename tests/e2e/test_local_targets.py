@@ -49,7 +49,6 @@ def started(
     return Command(folder, None, *flags, words=("profile", "--config", str(path)))
 
 
-@pytest.mark.alone
 def test_targets_start_together_and_the_total_is_exact(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
@@ -70,7 +69,6 @@ def test_targets_start_together_and_the_total_is_exact(
     command.assert_nothing_is_left()
 
 
-@pytest.mark.alone
 def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_target(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
