@@ -10,19 +10,24 @@ WARMUP = 2_000
 Floats = NDArray[np.float64]
 
 
-def latencies(load: float, *, systems: int, requests: int, seed: int) -> tuple[Floats, Floats]:
+def latencies(
+    load: float | Floats, *, systems: int, requests: int, seed: int
+) -> tuple[Floats, Floats]:
     """Arrival times and latencies of independent systems, a row each, in units of the mean service
-    time. Arrivals are Poisson, service times exponential, the queue first come, first served."""
+    time. Arrivals are Poisson, service times exponential, the queue first come, first served. The
+    load is that of all systems, or of each."""
     random = np.random.default_rng(seed)
     total = WARMUP + requests
     due = random.exponential(1 / (SERVERS * load), (total, systems)).cumsum(axis=0)
     service = random.exponential(1.0, (total, systems))
-    free = np.zeros((systems, SERVERS))
-    everyone = np.arange(systems)
-    ends = np.empty_like(due)
+    # When each server is free, in ascending order, and a bound of the last.
+    free = np.zeros((SERVERS + 1, systems))
+    free[-1] = np.inf
+    later = np.empty((SERVERS, systems))
     for place in range(total):
-        server = free.argmin(axis=1)
-        end = np.maximum(due[place], free[everyone, server]) + service[place]
-        free[everyone, server] = end
-        ends[place] = end
-    return due[WARMUP:].T, (ends - due)[WARMUP:].T
+        end = np.maximum(due[place], free[0]) + service[place]
+        # The first goes, and the end takes its place among the others.
+        np.maximum(free[:-1], end, out=later)
+        np.minimum(free[1:], later, out=free[:-1])
+        service[place] = end - due[place]
+    return due[WARMUP:].T, service[WARMUP:].T

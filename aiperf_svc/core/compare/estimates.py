@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.compare import student
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
+from aiperf_svc.core.stats.percentiles import quantile
 from aiperf_svc.domain.metric_formulas import Floats
 
 CONFIDENCE = 0.95
@@ -103,8 +104,18 @@ def batch_quantiles(
     batch = (times - first) * BATCHES // span
     if np.bincount(batch, minlength=BATCHES).min() < LEAST_IN_BATCH:
         return none
-    rows = [np.quantile(values[batch == each], shares) for each in range(BATCHES)]
-    return [tuple(float(row[place]) for row in rows) for place in range(len(shares))]
+    rows = [_quantiles(values[batch == each], shares) for each in range(BATCHES)]
+    return list(zip(*rows, strict=True))
+
+
+def _quantiles(values: Floats, shares: Sequence[float]) -> list[float]:
+    """Return what numpy's function does, which takes ten times as long for a few values."""
+    # Only the places that are read need their order.
+    lows = {math.floor(share * (len(values) - 1)) for share in shares}
+    highs = {min(low + 1, len(values) - 1) for low in lows}
+    parted = np.partition(values, sorted(lows | highs))
+    found = (quantile(parted, share) for share in shares)
+    return [value for value in found if value is not None]
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:

@@ -5,6 +5,7 @@ method; Press et al., Numerical Recipes, 3rd edition, 6.4). The tests hold them 
 """
 
 import math
+from functools import lru_cache
 
 _TINY = 1e-300
 _CLOSE = 1e-15
@@ -23,11 +24,13 @@ def two_sided_p(t: float, freedom: float) -> float:
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
+@lru_cache
 def quantile(confidence: float, freedom: float) -> float:
     """Return the `t` that a value stays within, on both sides of 0, with this probability.
 
     Newton's method. The probability of larger values falls with `t`, and ever more slowly, so no
-    step from below leads beyond the result.
+    step from below leads beyond the result. Results are kept: most rows of a comparison have the
+    same degrees of freedom.
     """
     t = 0.0
     for _ in range(_MOST_STEPS):

@@ -52,12 +52,14 @@ def side(name: str, values: Sequence[float], key: RowKey = P50, **keys: Any) -> 
 def of_requests(run_id: str, due: Any, latencies: Any) -> MeasuredRun:
     """A run of these requests, as it would be read from its files."""
     times = np.rint(due * 1e9).astype(np.int64)
-    parts = batch_quantiles(times, latencies, tuple(SHARES.values()))
+    shares = tuple(SHARES.values())
+    values = np.quantile(latencies, shares)
+    parts = batch_quantiles(times, latencies, shares)
     return measured(
         run_id,
         {
-            key: RunValue(float(np.quantile(latencies, q)), len(latencies), part)
-            for (key, q), part in zip(SHARES.items(), parts, strict=True)
+            key: RunValue(value, len(latencies), part)
+            for key, value, part in zip(SHARES, values.tolist(), parts, strict=True)
         },
     )
 
