@@ -3,12 +3,13 @@
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, Bus, encode, topic_of
+from aiperf_svc.core.control.control_intervals import registering_interval_s
 from aiperf_svc.protocol.messages.events import Heartbeat, Member, RunStatePublished
 from aiperf_svc.protocol.messages.reports import ClockEstimate, Vitals, WorkerCounts
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_S
+from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_GROWTH
 from aiperf_svc.services.context import RunContext
 
 RESPONSE_S = 8.0
@@ -39,7 +40,8 @@ class Stub:
         self.reached, self.state, self.state_number = RunState.PENDING, RunState.PENDING, 0
         self.roster_number = 0
         self.member: Member | None = None
-        self.beat_at, self.beat_interval_s = 0.0, REGISTERING_S
+        members = sum(context.topology.expected.values())
+        self.beat_at, self.beat_interval_s = 0.0, registering_interval_s(members)
         self.address = ""
 
     def on_state(self, message: RunStatePublished) -> None:
@@ -63,7 +65,7 @@ class Stub:
         if self.member is not None:
             self.beat_interval_s = HEARTBEAT_S
         self.beat_at = now + self.beat_interval_s
-        self.beat_interval_s = min(HEARTBEAT_S, self.beat_interval_s * 2)
+        self.beat_interval_s = min(HEARTBEAT_S, self.beat_interval_s * REGISTERING_GROWTH)
         beat = Heartbeat(
             *self.header,
             service=self.service,
