@@ -296,13 +296,18 @@ def test_only_the_pod_that_has_the_results_reaches_their_bucket(
     assert "upload" not in {p.name for p in plan_it(make_config()).policies}
 
 
+@pytest.mark.parametrize("is_a_parameter", [False, True])
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
-def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(layout: str) -> None:
+def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(
+    layout: str, is_a_parameter: bool
+) -> None:
     caller = "control" if layout == "compact" else "timing-manager"
     config = make_config(target={"kind": "mock", "port": 9000}, layout=layout)
-    own = {"reset_kv_cache": True, "api_key_env": "KEY"}
+    own = {"reset_kv_cache": not is_a_parameter, "api_key_env": "KEY"}
     endpoint = config.endpoint.model_dump(exclude_unset=True) | own
     data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
+    if is_a_parameter:
+        data["experiment"] = {"product": {"endpoint.reset_kv_cache": [True, False]}}
     data["telemetry"] = {"target": False}
     plan = plan_it(config.model_validate(data))
     assert policy(plan, "to-target").components == ("worker", "preflight", caller)
