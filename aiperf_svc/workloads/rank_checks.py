@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 from aiperf_svc.core.verdict.check_result import Reason, graded, told
+from aiperf_svc.domain.cpu_quota import stopped_share
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 
@@ -157,7 +158,9 @@ def throttled(e: StepEvidence) -> Reason | None:
     return _worst_share(
         e,
         "throttled",
-        lambda w, length_ns: min(w.throttled_ns / length_ns, 1.0),
+        lambda w, length_ns: stopped_share(
+            throttled_ns=w.throttled_ns, used_ns=w.cpu_ns, length_ns=length_ns
+        ),
         THROTTLED_SHARE,
         "the CPU quota stopped {place} for {share:.1%} of the step {step}",
         "raise or remove the CPU limit of the ranks (deployment.pods.rank)",

@@ -6,7 +6,9 @@ import os
 import resource
 from pathlib import Path
 from time import monotonic_ns
+from typing import NamedTuple
 
+from aiperf_svc.domain.cpu_quota import stopped_share
 from aiperf_svc.protocol.messages.reports import Vitals
 
 SAMPLE_S = 0.05
@@ -29,7 +31,7 @@ class VitalsProbe:
         self._mono_ns = monotonic_ns()
         self._cpu_s = _cpu_s()
         self._lag_ns = 0
-        self._throttled_at_start_ns = throttled_ns()
+        self._quota = QuotaProbe()
         self._stolen_at_start_ns = stolen_ns()
         self._pressure_at_start_ns = pressure_ns()
         self._last = Vitals()
@@ -51,7 +53,7 @@ class VitalsProbe:
         cpu_s = _cpu_s()
         self._last = Vitals(
             cpu_fraction=(cpu_s - self._cpu_s) / elapsed_s,
-            throttled_ns=throttled_ns() - self._throttled_at_start_ns,
+            throttled_ns=self._quota.stopped_ns(now - self._mono_ns),
             loop_lag_ns=self._lag_ns,
             rss_bytes=_rss_bytes(),
             open_fds=_open_fds(),
@@ -61,6 +63,35 @@ class VitalsProbe:
         )
         self._mono_ns, self._cpu_s, self._lag_ns = now, cpu_s, 0
         return self._last
+
+
+class _CpuTime(NamedTuple):
+    """What a cgroup counts, summed over CPUs."""
+
+    throttled_ns: int
+    used_ns: int
+
+
+class QuotaProbe:
+    """Measures for how long a CPU quota of this process' cgroup, or of one above it, stopped it."""
+
+    def __init__(self, membership: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> None:
+        self._cgroups = _cpu_cgroups(membership, root)
+        self._known = [_cpu_time_of(each) for each in self._cgroups]
+        self._stopped_ns = [0.0] * len(self._cgroups)
+
+    def stopped_ns(self, elapsed_ns: int) -> int:
+        """Return the time since the probe was made, with that since the last call, `elapsed_ns`
+        ago."""
+        for place, cgroup in enumerate(self._cgroups):
+            before, after = self._known[place], _cpu_time_of(cgroup)
+            self._known[place] = after
+            self._stopped_ns[place] += elapsed_ns * stopped_share(
+                throttled_ns=after.throttled_ns - before.throttled_ns,
+                used_ns=after.used_ns - before.used_ns,
+                length_ns=elapsed_ns,
+            )
+        return round(max(self._stopped_ns, default=0.0))
 
 
 def fd_limit() -> int:
@@ -89,9 +120,10 @@ def _open_fds() -> int:
 
 
 def throttled_ns(membership: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> int:
-    """Time that a CPU quota has taken from this process' cgroup or one above it, of either version;
-    0 where there is no quota to read."""
-    return max(map(_throttled_of, _cpu_cgroups(membership, root)), default=0)
+    """Time that a CPU quota has taken from this process' cgroup or one above it, of either version,
+    summed over CPUs; 0 where there is no quota to read."""
+    known = map(_cpu_time_of, _cpu_cgroups(membership, root))
+    return max((each.throttled_ns for each in known), default=0)
 
 
 def stolen_ns(machine: Path = _MACHINE) -> int:
@@ -125,12 +157,16 @@ def _cpu_cgroups(membership: Path, root: Path) -> list[Path]:
     return found
 
 
-def _throttled_of(cgroup: Path) -> int:
+def _cpu_time_of(cgroup: Path) -> _CpuTime:
     try:
         stats = (cgroup / "cpu.stat").read_text()
     except OSError:
-        return 0
-    fields = dict(line.split() for line in stats.splitlines())
-    if "throttled_usec" in fields:
-        return int(fields["throttled_usec"]) * 1_000
-    return int(fields.get("throttled_time", 0))
+        return _CpuTime(0, 0)
+    fields = {name: int(value) for name, value in map(str.split, stats.splitlines())}
+    if "usage_usec" in fields:
+        return _CpuTime(fields.get("throttled_usec", 0) * 1_000, fields["usage_usec"] * 1_000)
+    try:
+        used_ns = int((cgroup / "cpuacct.usage").read_text())
+    except OSError:
+        used_ns = 0
+    return _CpuTime(fields.get("throttled_time", 0), used_ns)

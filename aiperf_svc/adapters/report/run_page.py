@@ -199,7 +199,13 @@ def _witnesses(result: RunResult) -> str:
                 f"<tr><th>{step.number} {escape(step.name)}</th><td>{seen.rank}</td>"
                 f"<td>{escape(seen.node)}</td>{cell(late)}{cells}</tr>"
             )
-    names = ["start after due, ms", "cores used", "throttled, ms", "CPU pressure, %", "stolen, ms"]
+    names = [
+        "start after due, ms",
+        "cores used",
+        "throttled, CPU ms",
+        "CPU pressure, %",
+        "stolen, ms",
+    ]
     names += ["memory peak, MiB", *(name.replace("_", " ") for name in WITNESSED)]
     head = "<th>Step</th><th>Rank</th><th>Node</th>" + "".join(f"<th>{n}</th>" for n in names)
     return table(head, rows)

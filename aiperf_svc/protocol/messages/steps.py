@@ -133,6 +133,7 @@ class RankWitness(Value, frozen=True):
     cpu_ns: int = 0
     """Used by the rank's container; 0 where it is not known."""
     throttled_ns: int = 0
+    """Taken by the CPU quota, summed over CPUs."""
     memory_peak_bytes: int = 0
     memory_limit_bytes: int = 0
     oom_kills: int = 0

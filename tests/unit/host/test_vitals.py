@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from aiperf_svc.adapters.host.vitals import pressure_ns, stolen_ns, throttled_ns
+import pytest
+
+from aiperf_svc.adapters.host.vitals import QuotaProbe, pressure_ns, stolen_ns, throttled_ns
 
 
 def cgroup(folder: Path, stats: str) -> None:
@@ -23,8 +25,8 @@ def test_a_quota_of_a_nested_group_is_seen_in_version_2(tmp_path: Path) -> None:
 
 
 def test_a_quota_of_a_group_above_counts_too(tmp_path: Path) -> None:
-    cgroup(tmp_path / "team", "throttled_usec 7\n")
-    cgroup(tmp_path / "team/run", "throttled_usec 0\n")
+    cgroup(tmp_path / "team", "usage_usec 9\nthrottled_usec 7\n")
+    cgroup(tmp_path / "team/run", "usage_usec 9\nthrottled_usec 0\n")
     assert throttled_ns(belongs(tmp_path, "0::/team/run"), tmp_path) == 7_000
 
 
@@ -34,12 +36,40 @@ def test_version_1_counts_in_nanoseconds(tmp_path: Path) -> None:
 
 
 def test_a_container_that_knows_only_its_hosts_path_reads_the_root(tmp_path: Path) -> None:
-    cgroup(tmp_path, "throttled_usec 9\n")
+    cgroup(tmp_path, "usage_usec 9\nthrottled_usec 9\n")
     assert throttled_ns(belongs(tmp_path, "0::/kubepods/pod1"), tmp_path) == 9_000
 
 
 def test_without_a_quota_nothing_was_taken(tmp_path: Path) -> None:
     assert throttled_ns(belongs(tmp_path, "7:memory:/run"), tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("used_ms", "throttled_ms", "stopped_ms"),
+    [
+        (300, 200, 200),
+        (2000, 6000, 750),  # eight CPUs with work all the time
+        (0, 3000, 1000),
+    ],
+)
+def test_a_process_is_stopped_for_no_longer_than_has_passed_on_however_many_cpus(
+    used_ms: int, throttled_ms: int, stopped_ms: int, tmp_path: Path
+) -> None:
+    for folder, version_2 in ((tmp_path / "v2", True), (tmp_path / "v1/cpu", False)):
+        line = "0::/" if version_2 else "4:cpu,cpuacct:/"
+        probe = None
+        for place in (0, 1, 2):
+            used, throttled = 7 + place * used_ms, 9 + place * throttled_ms
+            if version_2:
+                cgroup(folder, f"usage_usec {used}000\nthrottled_usec {throttled}000\n")
+            else:
+                cgroup(folder, f"nr_throttled 3\nthrottled_time {throttled}000000\n")
+                (folder / "cpuacct.usage").write_text(f"{used}000000\n")
+            if probe is None:
+                root = folder if version_2 else folder.parent
+                probe = QuotaProbe(belongs(tmp_path, line), root)
+            else:
+                assert probe.stopped_ns(10**9) == place * stopped_ms * 10**6
 
 
 def test_what_a_host_takes_is_the_mean_of_the_cores(tmp_path: Path) -> None:

@@ -243,6 +243,19 @@ def test_a_starved_rank_is_the_cause() -> None:
     assert (result.verdict, result.cause) == (INVALID, "rank-starved")
 
 
+def test_a_quota_that_stops_threads_on_many_cpus_for_a_moment_is_no_long_stop() -> None:
+    cpus, share = 32, 0.02
+    reason = check(
+        "throttled",
+        seen(
+            cpu_ns=round(cpus * fake.LENGTH_NS * (1 - share)),
+            throttled_ns=round(cpus * fake.LENGTH_NS * share),
+        ),
+    )
+    assert reason.severity == DEGRADED
+    assert reason.measured == pytest.approx(share)
+
+
 def test_packets_that_others_lose_on_a_shared_interface_are_only_said() -> None:
     reason = check("drops", seen(dropped_packets=10_000, is_shared_network=True))
     assert reason.severity == "info"
