@@ -1,0 +1,205 @@
+"""Pages of metrics, one at a time: how they may be sent, what is none, and who gets a key."""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from endless_server import endless_server
+from page_server import SECOND_HOST
+
+from aiperf_svc.adapters.telemetry.pages import FetchedPage, PageClient
+
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = OK + b"Content-Length: 5\r\n\r\nup 1\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nup\r\n3\r\n 1\n\r\n0\r\n\r\n"
+MOVED = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /metrics/\r\nContent-Length: 0\r\n\r\n"
+EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", ["interim heads", "body", "chunk", "trailers"])
+async def test_a_page_without_an_end_is_given_up_by_its_size(kind: str) -> None:
+    with endless_server(kind) as endless:
+        async with PageClient(no_tls) as client:
+            page = await client.fetch(endless.url, timeout_s=60)
+    assert re.search(r"over \d+ (MiB|KiB)", page.failure)
+
+
+@asynccontextmanager
+async def saying(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that responds with these bytes in turn, and closes the connection after those that
+    say so and after the last; the URL of its page, and what it says of each connection."""
+    left = list(responses)
+    connections: list[str] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = b""
+        connections.append("made")
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while left and b"Connection: close" not in said:
+                await reader.readuntil(b"\r\n\r\n")
+                said = left.pop(0)
+                writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics", connections
+
+
+def no_tls() -> ssl.SSLContext:
+    raise AssertionError("pages without TLS wait for no certificates")
+
+
+async def fetched(*responses: bytes, times: int = 1) -> tuple[list[FetchedPage], int]:
+    """What a client has read, and on how many connections."""
+    async with saying(*responses) as (url, connections), PageClient(no_tls) as client:
+        return [await client.fetch(url, timeout_s=30) for _ in range(times)], len(connections)
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [
+        (WHOLE,),
+        (CHUNKED,),
+        (EARLY + WHOLE,),
+        (b"HTTP/1.0 200 OK\r\n\r\nup 1\n",),
+        (MOVED + b"Connection: close", WHOLE),
+        (*[MOVED + b"Connection: close"] * 5, WHOLE),
+    ],
+    ids=["length", "chunks", "early hints", "until it closes", "moved", "moved five times"],
+)
+async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -> None:
+    (page,), _ = await fetched(*responses)
+    assert (page.failure, page.text) == ("", "up 1\n")
+
+
+@pytest.mark.parametrize(
+    ("responses", "failure"),
+    [
+        ((EARLY * 100_000,), "headers of over 64 KiB"),
+        ((OK + b"X: y\r\n" * 100_000,), "headers of over 64 KiB"),
+        ((OK + b"Content-Length: 50\r\n\r\nup 1\n",), "closed the connection before the page was"),
+        ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "compressed by gzip"),
+        ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "no HTTP/1.1 status line"),
+        ((MOVED.replace(b"/metrics/", b"file:///etc/passwd"),), "expected http or https"),
+        ((b"HTTP/1.1 401 Unauthorized\r\n\r\n",), "401; telemetry.key_env names its key"),
+        ((MOVED + b"Connection: close",) * 6, "over 5 redirects"),
+    ],
+)
+async def test_a_response_that_is_no_page_is_named(
+    responses: tuple[bytes, ...], failure: str
+) -> None:
+    (page,), _ = await fetched(*responses)
+    assert failure in page.failure
+
+
+async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_replaced() -> None:
+    closing = WHOLE.replace(b"OK", b"OK, and then I close. Connection: close")
+    for responses, connections in (([CHUNKED, WHOLE, WHOLE], 1), ([WHOLE, closing, WHOLE], 2)):
+        pages, made = await fetched(*responses, times=3)
+        assert [page.text for page in pages] == ["up 1\n"] * 3
+        assert made == connections
+
+
+async def heads(*responses: bytes, key: str, others: bytes = b"") -> list[str]:
+    """What a client with a key sends to the server of a page, and to another one that `others` is
+    the redirect from."""
+    seen: list[str] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            port = writer.get_extra_info("sockname")[1]
+            moved = b"http://%s:%d/metrics" % (SECOND_HOST.encode(), port)
+            is_first = len(seen) == 1
+            writer.write(MOVED.replace(b"/metrics/", moved) if is_first and others else WHOLE)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "0.0.0.0", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
+        async with PageClient(no_tls, key=key, key_urls=[url]) as client:
+            assert (await client.fetch(url, timeout_s=30)).text == "up 1\n"
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("key", "header"), [("abc.def", "Bearer abc.def"), ("me:open", "Basic bWU6b3Blbg==")]
+)
+async def test_a_page_is_asked_for_with_its_key_and_no_other_server_gets_it(
+    key: str, header: str
+) -> None:
+    (head,) = await heads(key=key)
+    assert f"\r\nAuthorization: {header}\r\n" in head
+    first, redirected = await heads(key=key, others=MOVED)
+    assert "Authorization" in first
+    assert "Authorization" not in redirected
+
+
+@contextmanager
+def silent(port: int) -> Iterator[str]:
+    """An address at which connects get no response: its queue of them is full."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket())
+        listening.bind((SECOND_HOST, port))
+        listening.listen(0)
+        for _ in range(2):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex((SECOND_HOST, port))
+        yield SECOND_HOST
+
+
+async def test_a_page_is_read_from_the_next_address_of_a_name_if_the_first_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with saying(WHOLE) as (url, _):
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with silent(port) as first:
+
+            def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+                hosts = (first, "127.0.0.1") if host == "server" else (host,)
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (h, port)) for h in hosts]
+
+            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+            async with PageClient(no_tls) as client:
+                page = await client.fetch(f"http://server:{port}/metrics", timeout_s=30)
+    assert (page.failure, page.text) == ("", "up 1\n")
+
+
+async def test_a_name_of_which_no_address_takes_a_connection_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+        hosts = ("127.0.0.1", SECOND_HOST) if host == "server" else (host,)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 1)) for each in hosts]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with PageClient(no_tls) as client:
+        page = await client.fetch("http://server:1/metrics", timeout_s=30)
+    assert "Connect call failed" in page.failure
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Mon, 01 Jan 0001 00:00:00 GMT",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Sun, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "now",
+    ],
+)
+async def test_a_date_that_no_clock_shows_is_no_distance_between_clocks(date: str) -> None:
+    (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
+    assert (page.failure, page.text, page.off_s) == ("", "up 1\n", 0.0)
+
+
+async def test_a_clock_that_is_an_hour_behind_is() -> None:
+    date = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
+    (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
+    assert page.off_s == pytest.approx(3600, abs=60)

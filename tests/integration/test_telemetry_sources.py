@@ -1,0 +1,133 @@
+"""Which pages are read: those of the target's addresses, of GPUs, and those that are named."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from in_one_loop import config
+from page_server import SECOND_HOST, pages, with_telemetry
+
+from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.series import server_load
+from aiperf_svc.services.telemetry_reader import TelemetryReader
+
+
+async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[SourceLog]:
+    """What a reader has read of its sources after each was read twice."""
+    reader = TelemetryReader(BenchmarkConfig.model_validate(settings), namespace=namespace)
+    reading = asyncio.create_task(reader.run())
+    await reader.stop()
+    await reading
+    return reader.logs
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("<html><body>Please log in</body></html>", "line 1 is no sample: <html><body>Please"),
+        ("x 1\n" * (MAX_PAGE_BYTES // 4 + 1), "the page is over 4 MiB large"),
+        ("", "the page has no samples"),
+    ],
+)
+async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
+    async with pages(metrics=text) as url:
+        base = config("http://127.0.0.1:1", concurrency=1, requests=1)
+        # A page may take as long as the interval; a large one takes a busy machine a while.
+        wanted = {"target": False, "server_metrics": [url], "interval": "30s"}
+        (log,) = await read_once(with_telemetry(base, **wanted))
+    assert not log.has_pages
+    assert failure in log.failure
+
+
+async def test_a_key_that_no_header_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGES", "a\r\nX: y")
+    base = config("http://127.0.0.1:1", concurrency=1, requests=1)
+    wanted = {"target": False, "server_metrics": ["http://127.0.0.1:1"], "key_env": "PAGES"}
+    (log,) = await read_once(with_telemetry(base, **wanted))
+    assert "telemetry.key_env: expected a key of printable characters" in log.failure
+
+
+async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_for_is() -> None:
+    async with pages(other="up 1\n") as url:
+        base = config(url, concurrency=1, requests=1)
+        assert await read_once(with_telemetry(base)) == []
+        (log,) = await read_once(with_telemetry(base, server_metrics=[url]))
+    assert log.failure == "the server responds with status 404"
+
+
+async def test_only_gpus_of_the_targets_pods_are_read_of_an_exporter_that_was_found() -> None:
+    gpus = (
+        ("0", "bench", "target-s-7d4b9c8f6-x2kqz"),
+        ("1", "bench", "other-1"),
+        ("2", "x", "target-s-7d4b9c8f6-x2kqz"),
+    )
+    text = "".join(
+        f'DCGM_FI_DEV_POWER_USAGE{{gpu="{gpu}",namespace="{namespace}",pod="{pod}"}} 300\n'
+        for gpu, namespace, pod in gpus
+    )
+    idle = 'DCGM_FI_DEV_POWER_USAGE{gpu="0"} 60\n'
+    async with pages(used=text, idle=idle) as url:
+        found = {
+            "namespace": "gpus", "labels": {"app": "dcgm-exporter"}, "port": 9400,
+            "pages": [f"{url}/used", f"{url}/idle"], "users": ["deployment/target-s"],
+        }  # fmt: skip
+        base = config("http://127.0.0.1:1", concurrency=1, requests=1)
+        settings = with_telemetry(base, target=False, exporters=[found])
+        (log,) = await read_once(settings, namespace="bench")
+    assert log.url == f"{url}/used"
+    assert [each.series.label("gpu") for each in log.series] == ["0"]
+
+
+async def test_each_address_of_the_targets_name_is_a_server_with_a_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pages(metrics="vllm:num_requests_running 2\n") as url:
+        port = int(url.rpartition(":")[2])
+
+        def getaddrinfo(asked: str, *_asked: Any, **_more: Any) -> list[Any]:
+            if asked != "replicas":
+                return [(socket.AF_INET, 1, 6, "", (asked, port))]
+            # Nothing listens on the third. The last is the first server's by another version of IP.
+            hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")
+            found: list[Any] = [(socket.AF_INET, 1, 6, "", (host, port)) for host in hosts]
+            return [*found, (socket.AF_INET6, 1, 6, "", ("::1", port, 0, 0))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        base = config(f"http://replicas:{port}", concurrency=1, requests=1)
+        logs = await read_once(base)
+    assert [log.has_pages for log in logs] == [True, True, False]
+    assert server_load(logs).running == 4
+    assert logs[2].failure
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1"])
+async def test_a_server_under_two_urls_is_read_and_counted_once(host: str) -> None:
+    async with pages(metrics="vllm:num_requests_running 2\n") as url:
+        port = url.rpartition(":")[2]
+        base = config(f"http://{host}:{port}", concurrency=1, requests=1)
+        logs = await read_once(with_telemetry(base, server_metrics=[url]))
+    assert [log.url for log in logs] == [f"{url}/metrics"]
+    assert server_load(logs).running == 2
+
+
+async def test_an_address_of_the_targets_name_that_is_named_too_is_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")  # Nothing listens on the third.
+    async with pages(metrics="vllm:num_requests_running 2\n") as url:
+        port = int(url.rpartition(":")[2])
+
+        def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
+            found = hosts if host == "replicas" else (host,)
+            return [(socket.AF_INET, 1, 6, "", (each, port)) for each in found]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        base = config(f"http://replicas:{port}", concurrency=1, requests=1)
+        logs = await read_once(with_telemetry(base, server_metrics=[url]))
+    assert [log.url for log in logs] == [f"http://{host}:{port}/metrics" for host in hosts]
+    assert server_load(logs).running == 4
+    # That one has no page says something, as the others have one.
+    assert [log.has_pages for log in logs] == [True, True, False]
