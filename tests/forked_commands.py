@@ -5,6 +5,7 @@ What is tested about the start of a process, its memory or its speed is executed
 """
 
 import ctypes
+import io
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO
+from typing import IO, cast
 
 from forking import Fork, end_like_a_program, keep_only
 from preparations import Preparation, prepare_fork
@@ -59,11 +60,17 @@ class ForkedCommand(Fork):
         cwd: Path,
         env: Mapping[str, str],
         preparation: Preparation = (),
+        terminal_fd: int | None = None,
     ) -> None:
-        """Start the command `words`, without the program."""
-        self._streams: tuple[IO[str], IO[str]] = (_unnamed_file(), _unnamed_file())
+        """Start the command `words`, without the program, on a terminal if there is one."""
+        self._streams: tuple[IO[str], ...] = ()
+        if terminal_fd is None:
+            self._streams = (_unnamed_file(), _unnamed_file())
+            fds = [stream.fileno() for stream in self._streams]
+        else:
+            fds = [terminal_fd] * 3
         order = [list(words), str(cwd), dict(env), preparation]
-        super().__init__(__name__, order, [stream.fileno() for stream in self._streams])
+        super().__init__(__name__, order, fds)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for its end; what it wrote to its standard output and error. Raises
@@ -98,11 +105,13 @@ def prepare() -> None:
 def begin(order: tuple[list[str], str, dict[str, str], Preparation], fds: Sequence[int]) -> int:
     """Be a command; its exit code."""
     words, folder, environ, preparation = order
-    for target, fd in enumerate(fds, start=1):
+    for target, fd in enumerate(fds, start=3 - len(fds)):
         os.dup2(fd, target)
         os.close(fd)
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=sys.stdout.isatty())
     os.chdir(folder)
-    sys.path[0] = folder
+    added = environ.get("PYTHONPATH", "")
+    sys.path[:1] = [folder, *filter(None, added.split(os.pathsep))]
     return _run([*PROGRAM, *words], environ, preparation)
 
 

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 import yaml
+from forked_program import write_program
 from runs_to_compare import inference_run
 
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -39,16 +41,29 @@ def forge(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def step(forge: Path, name: str) -> int:
-    """Run one step as a job does; its exit code."""
+def step(forge: Path, name: str, *, is_executed: bool = False) -> int:
+    """Run one step as a job does; its exit code. Its commands are forks, or the installed one."""
+    orders, programs = forking.start(), forge / "bin"
+    if is_executed:
+        programs = Path(sys.executable).parent
+    else:
+        programs.mkdir(exist_ok=True)
+        write_program(programs / "aiperf-svc", orders)
     environ = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{os.environ['PATH']}",
         "STACK": "nightly",
         "RUNS": "runs",
         "RUN_FLAGS": "--local --ui none",
         "COMMENT": "./post",
     }
-    done = subprocess.run([SCRIPT, name], cwd=forge, env=environ, timeout=120, check=False)
+    done = subprocess.run(
+        [SCRIPT, name],
+        cwd=forge,
+        env=environ,
+        pass_fds=(orders.fileno(),),
+        timeout=120,
+        check=False,
+    )
     return done.returncode
 
 
@@ -57,7 +72,7 @@ def comments(forge: Path) -> str:
 
 
 def test_a_pull_request_gets_a_comment_with_pods_and_trials(forge: Path) -> None:
-    assert step(forge, "preview") == 0
+    assert step(forge, "preview", is_executed=True) == 0
     assert "### Benchmark stack `nightly`" in comments(forge)
     assert "3 trials (1 different, 3 times)" in comments(forge)
 

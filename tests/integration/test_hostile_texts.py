@@ -7,8 +7,6 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from forked_commands import ForkedCommand
 
 WAIT_S = 120.0
 TITLE = "\x1b]0;owned\x07"
@@ -61,7 +60,7 @@ class Hostile(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
-    thread = threading.Thread(target=listening.serve_forever)
+    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield f"http://127.0.0.1:{listening.server_port}"
     listening.shutdown()
@@ -73,10 +72,7 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
     """Everything that the command writes to the terminal that it runs on."""
     ours, theirs = pty.openpty()
     environ = os.environ | {"HOME": str(folder), "TERM": "xterm-256color", "COLUMNS": "120"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "aiperf_svc", *arguments],
-        cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
+    process = ForkedCommand(arguments, cwd=folder, env=environ, terminal_fd=theirs)
     os.close(theirs)
     written, end = b"", time.monotonic() + WAIT_S
     try:

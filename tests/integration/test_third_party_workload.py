@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_commands import finished
 
 PAGE = Path(__file__).parents[2] / "docs/workloads.md"
 EXAMPLE_LINES = 60
@@ -28,16 +29,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def command(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(site), "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+def command(site: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, "PYTHONPATH": str(site), "HOME": str(folder)}
+    return finished(arguments, cwd=folder, env=environ)
 
 
 def test_it_is_listed_beside_ours(site: Path, tmp_path: Path) -> None:
