@@ -23,7 +23,7 @@ def chosen(count: int, share: float) -> set[int]:
 async def test_the_server_sees_exactly_the_clients_that_were_to_leave(tmp_path: Path) -> None:
     cancellation = {"rate": "20%", "delay": "100ms"}
     # A response takes two seconds: the chosen clients leave long before its end.
-    with server(ttft="20ms", itl="40ms", tokens=50) as mock:
+    with server(ttft="20ms", itl="80ms", tokens=25) as mock:
         load = {"concurrency": 60, "requests": 120, "cancellation": cancellation}
         settings = config(mock.url, **load) | {"workers": {"min": 2}}
         async with stack(settings, tmp_path, workers=2) as run:

@@ -15,6 +15,6 @@ def peak_mib(folder: Path, requests: int) -> float:
 
 
 def test_a_request_costs_a_comparison_less_than_half_a_kilobyte(tmp_path: Path) -> None:
-    few, many = 20_000, 120_000
+    few, many = 20_000, 80_000
     grown = peak_mib(tmp_path / "many", many) - peak_mib(tmp_path / "few", few)
     assert grown * 2**20 < 512 * (many - few)

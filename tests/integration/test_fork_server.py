@@ -64,26 +64,21 @@ def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
     assert "expected a benchmark's keys" in process.stderr.read_text()
 
 
-def test_the_forks_of_two_servers_are_children_whichever_is_adopted_first(tmp_path: Path) -> None:
+def test_forks_of_two_servers_are_children_with_a_known_end_whichever_is_adopted_first(
+    tmp_path: Path,
+) -> None:
     with fork_server.starting() as first, fork_server.starting() as second:
-        for server, name in ((first, "worker"), (second, "record-processor")):
+        for server, names in (
+            (first, ("worker", "record-processor")),
+            (second, ("timing-manager",)),
+        ):
             assert server is not None
-            (pid,) = start(server, [order(tmp_path, name)])
-            process = adopted_process(name, pid, stderr=tmp_path / f"{name}.stderr")
-            assert asyncio.run(process.wait()) == ExitCode.ERROR
-            assert process.exit_code == ExitCode.ERROR
-
-
-def test_the_exit_code_of_a_fork_is_known_and_its_words_are_in_its_file(tmp_path: Path) -> None:
-    with fork_server.starting() as server:
-        assert server is not None
-        orders = [order(tmp_path, name) for name in ("worker", "record-processor")]
-        pids = start(server, orders)
-    for pid, each in zip(pids, orders, strict=True):
-        process = adopted_process("fork", pid, stderr=Path(each.output))
-        assert asyncio.run(process.wait()) == ExitCode.ERROR
-        assert process.exit_code == ExitCode.ERROR
-        assert "AIPERF_RUN_ID is not set" in process.stderr.read_text()
+            orders = [order(tmp_path, name) for name in names]
+            for pid, each in zip(start(server, orders), orders, strict=True):
+                process = adopted_process("fork", pid, stderr=Path(each.output))
+                assert asyncio.run(process.wait()) == ExitCode.ERROR
+                assert process.exit_code == ExitCode.ERROR
+                assert "AIPERF_RUN_ID is not set" in process.stderr.read_text()
 
 
 def test_what_is_not_read_at_the_start_is_not_in_the_servers_environment(

@@ -91,7 +91,7 @@ def test_metrics_go_to_a_receiver_and_one_that_fails_is_only_said(
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}/v1/metrics"

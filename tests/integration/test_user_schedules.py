@@ -18,14 +18,14 @@ async def test_each_user_takes_its_turns_by_its_own_clock(tmp_path: Path) -> Non
     dataset = talks(tmp_path, *({"text": f"turn {n}"} for n in range(TURNS)), count=50)
     users = {"rate": 40, "users": 8}
     with server(ttft="5ms", tokens=2) as mock:
-        settings = config(mock.url, dataset=dataset, user_centric=users, requests=120)
+        settings = config(mock.url, dataset=dataset, user_centric=users, requests=60)
         # As between the pods of a cluster.
         async with stack(settings, tmp_path, workers=2, is_apart=True) as run:
             assert run.topology.workers == 2
             summary = await run.results()
         truth = mock.truth(rows=True)
     accounts = summary["aiperf_svc"]["accounts"]
-    assert truth["requests"] == accounts["requests_sent"] == 120
+    assert truth["requests"] == accounts["requests_sent"] == 60
     assert accounts["violations"] == []
     found = {
         line["metadata"]["x_request_id"]: line["metadata"] for line in lines(tmp_path / "artifacts")

@@ -45,7 +45,7 @@ def test_the_server_of_an_index_is_asked_without_the_images_proxy(
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     page = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         try:
             assert why_not_ready(server.server_port, "/") == ""
