@@ -293,7 +293,8 @@ _SCALARS = (
     _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
         "completed requests, each by the share of its time within [end of ramp, stop], / its "
         "length; the stop is when the duration is over or the last request starts, whichever is "
-        "first; absent if none ended within",
+        "first, or when the first request that was cancelled started if that is in the second "
+        "half; absent if none ended within",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("requested_rate", "Requested Rate", "requests/sec",
         "load.request_rate; of conversations the rate of these",

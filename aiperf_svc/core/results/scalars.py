@@ -7,7 +7,9 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.outcomes import Outcome
 
+_NEVER = 2**62
 _WHOLE = 2**30
 """Parts of a request: sums of whole numbers are the same in whatever pieces they are made."""
 
@@ -93,7 +95,14 @@ def steady_state_throughput(
     """Return the completed requests per second of `[begin_ns, stop_ns)`, each counted by the share
     of its time that lies within. Counts of those that ended within would leave out what was begun
     and not yet ended, and of a load that starts at once no response ends in its first moments.
-    None if none ended within: a window that is shorter than a request has no rate."""
+    None if none ended within: a window that is shorter than a request has no rate.
+
+    Of requests that the end of the grace period cuts nobody knows which share was within, so the
+    window ends before the first of them began if that leaves most of it.
+    """
+    first_cut_ns = _first_cut_ns(rows, clocks)
+    if 2 * (min(stop_ns, first_cut_ns) - begin_ns) >= stop_ns - begin_ns:
+        stop_ns = min(stop_ns, first_cut_ns)
     if stop_ns <= begin_ns:
         return None
     inside, has_ended = 0, False
@@ -109,3 +118,14 @@ def steady_state_throughput(
         shares = np.maximum(within, 0) / (end - start)
         inside += int(np.rint(shares * _WHOLE).astype(np.int64).sum())
     return inside / _WHOLE / ((stop_ns - begin_ns) / 1e9) if has_ended else None
+
+
+def _first_cut_ns(rows: PhaseRows, clocks: ClockMap) -> int:
+    """Return when the first of the requests that were cut began."""
+    first_ns = _NEVER
+    for chunk in rows.chunks(Population.SENT):
+        cut = chunk.where(chunk["outcome"] == Outcome.CANCELLED)
+        if cut.rows:
+            starts = clocks.to_timing(cut["start_wall_ns"], cut["worker"])
+            first_ns = min(first_ns, int(starts.min()))
+    return first_ns

@@ -28,7 +28,8 @@ _BUCKETS = 1200
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Arrays with one value per bin; bin `i` is [i, i + 1) x width_s after the phase's start."""
+    """Arrays with one value per bin; bin `i` is [i, i + 1) x width_s after the phase's start. The
+    load ends within the last one, whose rates and requests in flight are means over all of it."""
 
     width_s: float
     started_per_s: Floats

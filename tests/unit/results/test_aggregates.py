@@ -265,6 +265,34 @@ def test_a_steady_rate_does_not_depend_on_where_its_window_ends(stop_ms: int) ->
     assert found["steady_state_request_throughput"] == pytest.approx(10.0, rel=0.001)
 
 
+@pytest.mark.parametrize("stop_ms", [2_500, 4_100, 5_999])
+def test_a_steady_rate_does_not_depend_on_requests_that_were_cut(stop_ms: int) -> None:
+    # The same users with a grace period of zero.
+    rows = np.concatenate(
+        [
+            fake_run.request(start_ms=1000 * turn, ttft_ms=1000, tokens=1)
+            for turn in range(-(-stop_ms // 1000))
+            for _ in range(10)
+        ]
+    )
+    is_cut = rows["end_wall_ns"] > START_NS + stop_ms * MS
+    rows["outcome"][is_cut] = Outcome.CANCELLED
+    rows["end_wall_ns"][is_cut] = START_NS + stop_ms * MS
+    times = PhaseTimes(start_wall_ns=START_NS, stop_wall_ns=START_NS + stop_ms * MS)
+    found = results(rows, profiling=times).scalars
+    assert found["steady_state_request_throughput"] == pytest.approx(10.0, rel=0.001)
+
+
+def test_one_request_that_hangs_from_the_first_second_on_does_not_end_the_steady_state() -> None:
+    rows = np.concatenate(
+        [fake_run.request(start_ms=100 * i, ttft_ms=100, tokens=1) for i in range(50)]
+        + [fake_run.request(start_ms=0, ttft_ms=5_000, tokens=1, outcome=Outcome.CANCELLED)]
+    )
+    times = PhaseTimes(start_wall_ns=START_NS, stop_wall_ns=START_NS + 5_000 * MS)
+    found = results(rows, profiling=times).scalars
+    assert found["steady_state_request_throughput"] == pytest.approx(10.0)
+
+
 def test_workers_on_other_clocks_are_compared_on_one() -> None:
     # Worker 1's clock is 10 s ahead; both worked in the same second.
     mine = fake_run.request(start_ms=0, ttft_ms=1000, tokens=1)

@@ -81,6 +81,24 @@ def test_bandwidth_is_measured_in_both_directions_of_all_pairs(
     assert len(workload(kind).steps(parsed, ranks(3))) == steps
 
 
+@pytest.mark.parametrize(
+    ("size", "printed", "rate", "expected"),
+    [
+        (2, 0.07, 4.6, 4.6e6 * 16),
+        (16, 0.59, 4.6, 4.6e6 * 128),
+        (2, 0.15, 4.6, 0.15e9),  # of both directions, as with -b
+        (8_388_608, 96.57, 0.001439, 96.57e9),
+    ],
+)
+def test_the_bandwidth_of_small_messages_is_that_of_their_rate(
+    read: Callable[[str, str], Reading], size: int, printed: float, rate: float, expected: float
+) -> None:
+    head = next(line for line in sample("rdma-bandwidth").splitlines() if "#bytes" in line)
+    reading = read("rdma-bandwidth", f"{head}\n {size} 5000 0.00 {printed} {rate}\n")
+    (table,) = reading.tables
+    assert table.rows[0][2] == reading.values["bandwidth"] == pytest.approx(expected)
+
+
 def test_bandwidth_is_the_largest_average_of_all_sizes_in_bits(
     read: Callable[[str, str], Reading],
 ) -> None:
