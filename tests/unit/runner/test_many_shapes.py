@@ -10,6 +10,7 @@ from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.shape_lines import MOST_SHAPES
 from aiperf_svc.runner.stack.shape_stacks import shape_members
 
 
@@ -37,10 +38,11 @@ def calls_for(number: int, parallel: int) -> int:
 
 
 @pytest.mark.parametrize("parallel", [1, 2], ids=["in turn", "at once"])
-def test_twice_the_shapes_are_planned_and_described_for_twice_the_cost(parallel: int) -> None:
+def test_ten_more_shapes_cost_the_same_whatever_their_number(parallel: int) -> None:
     calls_for(2, parallel)  # What is imported and kept at the first use.
-    # The rows that are shown are at most as many as the smaller experiment has.
-    assert calls_for(200, parallel) < 2.1 * calls_for(100, parallel)
+    few, more, most = (calls_for(MOST_SHAPES + n, parallel) for n in (0, 10, 20))
+    # 1% of them is five calls for each pair of shapes.
+    assert most - more == pytest.approx(more - few, rel=0.01)
 
 
 def test_stacks_at_the_same_time_share_what_their_plans_have_in_common() -> None:
