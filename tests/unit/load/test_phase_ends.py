@@ -1,0 +1,274 @@
+"""How a phase ends: by its duration, a stop, lost workers, or a clock that was set back."""
+
+import random
+from typing import Any
+
+import pytest
+from phase_events import MS, NOW, P, S, at_rate, due, machine_of, returned, settle, started
+
+from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
+from aiperf_svc.core.load.phase_machine import (
+    MOST_SET_BACK_NS,
+    SETTLE_NS,
+    GrantCredits,
+    Instruction,
+    PhaseRequested,
+    PhaseStage,
+    PublishReport,
+    ReportClockSetBack,
+    ReportMissingCredits,
+    StopRequested,
+    StopWorkers,
+    TimePassed,
+    WorkerLost,
+)
+from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
+
+
+def test_after_its_duration_a_phase_grants_nothing_and_waits_for_what_is_in_flight() -> None:
+    machine = started("a", duration_ns=S, grace_ns=2 * S)
+    (grant, _) = machine.handle(TimePassed(NOW))
+    assert grant == GrantCredits("a", 0, 1 + LEAST_LOOKAHEAD)
+    stop = machine.stop_wall_ns
+    machine.handle(returned("a", is_idle=False, completed=60))
+    assert machine.handle(TimePassed(stop)) == [settle(1)]
+    machine.handle(returned("a", completed=61, revoked=LEAST_LOOKAHEAD - 60))
+    assert machine.handle(TimePassed(stop + 1)) == [PublishReport()]
+    assert machine.stop_wall_ns == stop
+
+
+def test_a_duration_that_was_longer_than_its_credits_lasted_is_no_stop() -> None:
+    machine = started("a", credits=1, duration_ns=S)
+    machine.handle(TimePassed(NOW))
+    machine.handle(returned("a", completed=1))
+    machine.handle(TimePassed(NOW + 1))
+    assert (machine.has_ended, machine.stop_wall_ns) == (True, 0)
+
+
+def test_what_live_workers_never_return_is_given_up_after_the_grace_period() -> None:
+    machine = started("a", "b", duration_ns=S, grace_ns=2 * S)
+    machine.handle(TimePassed(NOW))
+    granted = machine.counts()["a"].granted
+    machine.handle(returned("a", completed=granted))
+    machine.handle(returned("b", is_idle=False, completed=2, cancelled=1))
+    last = machine.stop_wall_ns + 2 * S + SETTLE_NS
+    assert machine.handle(TimePassed(last)) == [settle(2)]
+    assert machine.handle(TimePassed(last + 1)) == [
+        ReportMissingCredits("b", granted - 3),
+        PublishReport(),
+    ]
+    assert machine.report().granted_to_lost == {"b": granted}
+
+
+def test_without_a_duration_a_phase_waits_as_long_as_it_takes() -> None:
+    machine = started("a", credits=1)
+    machine.handle(TimePassed(NOW))
+    assert machine.handle(TimePassed(NOW + 10**6 * S)) == [settle(1)]
+
+
+def test_a_stop_reaches_the_workers_once_and_is_the_phases_end() -> None:
+    machine = started("a", "b", duration_ns=60 * S, ramp_ns=S)
+    machine.handle(TimePassed(NOW))
+    assert machine.handle(StopRequested()) == []
+    stop = machine.start_wall_ns + S
+    assert machine.handle(TimePassed(stop)) == [StopWorkers(("a", "b"), stop), settle(2)]
+    assert machine.handle(TimePassed(stop + SETTLE_NS)) == [settle(2)]
+    start = machine.start_wall_ns
+    granted = 2 + 2 * LEAST_LOOKAHEAD
+    assert machine.report() == PhaseReport(P, start, stop, S, granted)
+    for worker in ("a", "b"):
+        granted = machine.counts()[worker].granted
+        machine.handle(returned(worker, cancelled=1, revoked=granted - 1))
+    assert machine.handle(TimePassed(stop + SETTLE_NS + 1)) == [PublishReport()]
+
+
+def test_a_stop_after_the_duration_cuts_the_grace_and_not_the_time_of_the_load() -> None:
+    machine = started("a", duration_ns=2 * S)
+    machine.handle(TimePassed(NOW))
+    end = machine.start_wall_ns + 2 * S
+    machine.handle(TimePassed(end))
+    machine.handle(StopRequested())
+    assert machine.handle(TimePassed(end + S)) == [StopWorkers(("a",), end + S), settle(1)]
+    assert machine.report().stop_wall_ns == end
+
+
+def test_a_stop_between_two_requests_ends_the_load_and_its_time() -> None:
+    machine = at_rate(1, "a", duration_ns=60 * S)
+    begin = machine.start_wall_ns
+    machine.handle(TimePassed(begin))
+    machine.handle(returned("a", completed=1))
+    machine.handle(StopRequested())
+    assert machine.handle(TimePassed(begin + S // 2)) == [PublishReport()]
+    assert machine.report().stop_wall_ns == begin + S // 2
+
+
+@pytest.mark.parametrize("plan", [{"schedule_ns": due(0, S), "credits": 2}, {"duration_ns": 9 * S}])
+def test_a_stop_before_the_start_leaves_no_time(plan: dict[str, Any]) -> None:
+    machine = started("a", **plan)
+    machine.handle(StopRequested())
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+    assert machine.report().stop_wall_ns == machine.start_wall_ns
+
+
+def test_workers_that_ignore_a_stop_are_given_up() -> None:
+    machine = started("a", credits=1)
+    machine.handle(TimePassed(NOW))
+    machine.handle(StopRequested())
+    machine.handle(TimePassed(NOW + S))
+    assert machine.handle(TimePassed(NOW + S + SETTLE_NS + 1)) == [
+        ReportMissingCredits("a", 1),
+        PublishReport(),
+    ]
+
+
+def test_a_phase_that_is_stopped_before_it_grants_ends_at_once() -> None:
+    machine = machine_of("a")
+    machine.handle(StopRequested())
+    machine.handle(PhaseRequested(NOW))
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+    assert (machine.has_ended, machine.report().granted) == (True, 0)
+
+
+def test_a_lost_worker_gets_no_more_credits_and_does_not_hold_the_phase() -> None:
+    machine = started("a", "b", credits=3)
+    machine.handle(TimePassed(NOW))
+    assert machine.handle(WorkerLost("b")) == []
+    machine.handle(returned("a", completed=1))
+    assert machine.handle(TimePassed(NOW)) == [GrantCredits("a", 2, 1), settle(1)]
+    machine.handle(returned("a", completed=2))
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+    assert machine.report().granted_to_lost == {"b": 1}
+
+
+def test_a_phase_whose_workers_are_all_lost_ends() -> None:
+    machine = started("a", duration_ns=60 * S)
+    machine.handle(TimePassed(NOW))
+    machine.handle(WorkerLost("a"))
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+
+
+def test_what_comes_after_the_end_is_still_in_the_accounts() -> None:
+    machine = started("a", credits=1)
+    machine.handle(TimePassed(NOW))
+    machine.handle(returned("a", completed=1))
+    machine.handle(TimePassed(NOW))
+    machine.handle(returned("a", completed=1, requests_sent=2))
+    machine.handle(StopRequested())
+    machine.handle(WorkerLost("a"))
+    assert machine.counts()["a"].requests_sent == 2
+    assert machine.report().granted_to_lost == {"a": 1}
+
+
+class _Load:
+    """Workers that take what is granted and return it in some order, or never, or are lost."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.names = [f"w{i}" for i in range(chance.randrange(1, 5))]
+        plan: dict[str, Any] = {"concurrency": chance.randrange(1, 40)}
+        if chance.random() < 0.5:
+            plan |= {"request_rate": 10 ** chance.uniform(0, 4)}
+        if chance.random() < 0.6:
+            plan |= {"credits": chance.randrange(1, 500)}
+        if chance.random() < 0.6 or "credits" not in plan:
+            plan |= {"duration_ns": chance.randrange(1, 3 * S), "grace_ns": S}
+        self.machine = machine_of(*self.names, **plan)
+        self.held = dict.fromkeys(self.names, 0)
+        self.counts = {name: WorkerCounts(P) for name in self.names}
+        self.silent = {name for name in self.names if chance.random() < 0.1}
+        self.lost: set[str] = set()
+        self.is_stopped = False
+        self.indexes: list[int] = []
+        self.reports = 0
+
+    def take(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case GrantCredits(worker=worker, first=first, count=count, stride=stride):
+                    assert worker not in self.lost
+                    self.held[worker] += count
+                    self.indexes += range(first, first + count * stride, stride)
+                case StopWorkers():
+                    assert not self.is_stopped
+                    self.is_stopped = True
+                case PublishReport():
+                    self.reports += 1
+
+    def work(self, worker: str, *, is_all: bool) -> None:
+        """Some of what the worker holds, or all of it, ends in one way or another."""
+        held, counts = self.held[worker], self.counts[worker]
+        ends = held if is_all else self.chance.randint(0, held)
+        kind = self.chance.choice(["completed", "errored", "cancelled", "unsent", "revoked"])
+        self.held[worker] -= ends
+        fields = {f: getattr(counts, f) for f in counts.__struct_fields__}
+        fields[kind] += ends
+        self.counts[worker] = WorkerCounts(**fields)
+        del fields["phase"]
+        self.machine.handle(returned(worker, is_idle=not self.held[worker], **fields))
+
+    def run(self) -> None:
+        now = NOW
+        self.take(self.machine.handle(PhaseRequested(now)))
+        for _ in range(300):
+            if self.machine.has_ended:
+                return
+            now += self.chance.choice([1, 10 * MS, 50 * MS, 100 * MS])
+            self.work_all(is_over=self.is_stopped or 0 < self.machine.stop_wall_ns <= now)
+            if self.chance.random() < 0.005:
+                self.lost.add(lost := self.chance.choice(self.names))
+                self.machine.handle(WorkerLost(lost))
+            if self.chance.random() < 0.002:
+                self.machine.handle(StopRequested())
+            self.take(self.machine.handle(TimePassed(now)))
+        # Nothing else ends the wait for a worker that never returns a credit of a phase without a
+        # duration.
+        self.machine.handle(StopRequested())
+        for later in (now, now + SETTLE_NS, now + 2 * SETTLE_NS):
+            if not self.machine.has_ended:
+                self.take(self.machine.handle(TimePassed(later)))
+                self.work_all(is_over=True)
+
+    def work_all(self, *, is_over: bool) -> None:
+        """Once sending is over, whoever returns anything returns everything."""
+        for worker in self.names:
+            if worker not in self.lost | self.silent and (is_over or self.chance.random() < 0.7):
+                self.work(worker, is_all=is_over)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_what_was_issued_is_returned_or_lost(seed: int) -> None:
+    load = _Load(random.Random(seed))
+    load.run()
+    machine = load.machine
+    assert machine.has_ended
+    assert load.reports == 2
+    assert sorted(load.indexes) == list(range(machine.report().granted))
+    total = machine.plan.credits
+    assert total is None or machine.report().granted <= total
+    lost = machine.report().granted_to_lost
+    for worker, counts in machine.counts().items():
+        ended = counts.completed + counts.errored + counts.cancelled
+        ended += counts.unsent + counts.revoked
+        missing = counts.granted - ended
+        assert missing == 0 or worker in lost
+        assert missing == 0 or worker in load.lost | load.silent
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_load_stops_when_the_clock_was_set_back_so_far_that_it_would_not_end(ended: int) -> None:
+    machine = started("a", duration_ns=10 * S, credits=ended or None)
+    now = machine.start_wall_ns + 5 * S
+    machine.handle(TimePassed(now))
+    back = now - MOST_SET_BACK_NS - 1
+    said = machine.handle(TimePassed(back))
+    assert said[:2] == [ReportClockSetBack(MOST_SET_BACK_NS + 1), StopWorkers(("a",), back)]
+    again = machine.handle(TimePassed(back + 1))
+    assert not any(isinstance(each, ReportClockSetBack | StopWorkers) for each in again)
+
+
+def test_a_load_goes_on_after_a_step_back_that_it_survives() -> None:
+    machine = started("a", duration_ns=10 * S)
+    now = machine.start_wall_ns + 5 * S
+    machine.handle(TimePassed(now))
+    machine.handle(TimePassed(now - MOST_SET_BACK_NS))
+    assert machine.stage is PhaseStage.GRANTING
