@@ -5,21 +5,19 @@ What is asserted holds on a busy machine too, where an honest run may be starved
 run whose neighbours take all cores has the machine for itself, for the sake of the others."""
 
 import os
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import get_native_id
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from forked_clients import forked_clients
 from forked_commands import PROGRAM, ForkedCommand
 from forked_servers import ForkedServer
 from preparations import Preparation
 
 from aiperf_svc.mock_server import running
 from aiperf_svc.runner import fork_server
-from benchmarks.truth import client_runs
 from benchmarks.truth.trials import Trial
 from benchmarks.verdict_classifier import Finding, run_trial
 
@@ -56,7 +54,7 @@ CROWDED = Trial(11, "neighbour", rate=200, severity=4, **QUICK)
 
 
 @pytest.fixture(autouse=True)
-def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Clients begin as forks, with what the start of an executed one would give them."""
 
     def started(command: list[str], *, env: dict[str, str], **_: Any) -> ForkedCommand:
@@ -77,8 +75,8 @@ def _forked(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
 
     if trial.kind == "ports":
         monkeypatch.setattr(running, "start", server)
-    names = vars(subprocess) | {"Popen": started}
-    monkeypatch.setattr(client_runs, "subprocess", SimpleNamespace(**names))
+    with forked_clients(started):
+        yield
 
 
 def network() -> Preparation:
