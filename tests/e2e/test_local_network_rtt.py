@@ -29,9 +29,8 @@ def own_network() -> tuple[str, ...]:
 
 @pytest.fixture
 def measured(own_network: tuple[str, ...], tmp_path: Path) -> dict[str, Any]:
-    """The results of one user, whose requests are so many that the server's kernel has begun to
-    delay acknowledgements."""
-    load = ("--concurrency", "1", "--request-count", "30", "--isl", "20")
+    """The results of one user."""
+    load = ("--concurrency", "1", "--request-count", "12", "--isl", "20")
     command = [*own_network, sys.executable, str(PROGRAM), str(ONE_WAY_MS), *load, *QUIET]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False
@@ -44,10 +43,14 @@ def measured(own_network: tuple[str, ...], tmp_path: Path) -> dict[str, Any]:
 def test_the_networks_part_of_ttft_is_known_without_that_of_the_server(
     measured: dict[str, Any],
 ) -> None:
-    shortest = measured["network_rtt"]
-    assert shortest["count"] == measured["network_connect"]["count"] >= 1
+    shortest, connect = measured["network_rtt"], measured["network_connect"]
+    assert shortest["count"] == connect["count"] >= 1
+    # All of the way is in it, and nothing of the server: its kernel alone takes part in a connect,
+    # whose round trip is one of those of which the shortest counts.
     assert shortest["min"] >= 2 * ONE_WAY_MS
-    assert measured["network_connect"]["min"] >= 2 * ONE_WAY_MS
-    # Each request was on its way for no less than the shortest time, and then at the server.
-    assert measured["time_to_first_token"]["min"] - shortest["max"] >= TTFT_MS
-    assert measured["network_smoothed_rtt"]["avg"] > shortest["avg"]
+    assert shortest["min"] <= connect["min"]
+    assert shortest["max"] <= connect["max"]
+    # A request may be on its way for less than each round trip that the kernel has measured, but
+    # not for less than the packets are held.
+    assert measured["time_to_first_token"]["min"] >= 2 * ONE_WAY_MS + TTFT_MS
+    assert measured["network_smoothed_rtt"]["avg"] >= shortest["avg"]
