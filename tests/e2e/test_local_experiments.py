@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -15,12 +15,13 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 
-LEVELS = [1, 2, 4]
+LEVELS = [4, 2, 1]
+QUICK = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)
 
 
 @pytest.fixture
 def mock() -> Iterator[RunningMockServer]:
-    with running(MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)) as server:
+    with running(QUICK) as server:
         yield server
 
 
@@ -46,18 +47,36 @@ def trials(folder: Path) -> list[dict[str, Any]]:
     return json.loads((artifacts(folder) / "experiment.json").read_text())["trials"]
 
 
-def test_every_trial_is_a_run_of_its_own(mock: RunningMockServer, tmp_path: Path) -> None:
-    command = started(tmp_path, config(mock.url, {"product": {"load.concurrency": LEVELS}}))
-    found = command.finish()
+class Levels(NamedTuple):
+    """A finished experiment with a trial for each of the `LEVELS`."""
+
+    command: Command
+    printed: dict[str, Any]
+    served: int
+    """Requests that the server has seen."""
+    url: str
+
+
+@pytest.fixture(scope="module")
+def levels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Levels]:
+    folder = tmp_path_factory.mktemp("levels")
+    with running(QUICK) as server:
+        content = config(server.url, {"product": {"load.concurrency": LEVELS}})
+        command = started(folder, content)
+        yield Levels(command, command.finish(), server.truth()["requests"], server.url)
+
+
+def test_every_trial_is_a_run_of_its_own(levels: Levels) -> None:
+    command = levels.command
     assert command.code in FINISHED, command.errors
-    assert [t["parameters"] for t in found["results"]["trials"]] == [
+    assert [t["parameters"] for t in levels.printed["results"]["trials"]] == [
         {"load.concurrency": level} for level in LEVELS
     ]
-    assert mock.truth()["requests"] == 20 * len(LEVELS)
+    assert levels.served == 20 * len(LEVELS)
     command.assert_nothing_is_left()
     seen, sent = set(), list[str]()
-    for trial in trials(tmp_path):
-        folder = artifacts(tmp_path) / "trials" / trial["folder"]
+    for trial in trials(command.folder):
+        folder = artifacts(command.folder) / "trials" / trial["folder"]
         summary = json.loads((folder / "profile_export_aiperf.json").read_text())
         accounts = summary["aiperf_svc"]["accounts"]
         assert (accounts["granted"], accounts["completed"]) == (20, 20)
@@ -69,20 +88,14 @@ def test_every_trial_is_a_run_of_its_own(mock: RunningMockServer, tmp_path: Path
     assert len(set(sent)) == len(LEVELS)
 
 
-def test_a_trial_leaves_what_a_run_of_its_config_leaves(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_a_trial_leaves_what_a_run_of_its_config_leaves(levels: Levels, tmp_path: Path) -> None:
     """The second trial, so that it could have inherited something from the first."""
-    several, single = tmp_path / "several", tmp_path / "single"
-    several.mkdir()
-    single.mkdir()
-    content = config(mock.url, {"product": {"load.concurrency": [5, 2]}})
-    assert started(several, content).finish()["results"]
-    alone = config(mock.url, None)
+    several = levels.command.folder
+    alone = config(levels.url, None, concurrency=LEVELS[1])
     alone["dataset"] |= {"variant": 2}
-    assert started(single, alone).finish()["results"]
+    assert started(tmp_path, alone).finish()["results"]
     trial = artifacts(several) / "trials" / trials(several)[1]["folder"]
-    run = artifacts(single)
+    run = artifacts(tmp_path)
     names = {path.name for path in trial.iterdir()}
     assert names == {path.name for path in run.iterdir()} - {"logs"}
     assert (trial / "inputs.json").read_bytes() == (run / "inputs.json").read_bytes()
@@ -180,12 +193,12 @@ def search_for_users(url: str) -> dict[str, Any]:
     content = config(
         url, {"search": {"parameter": "load.concurrency", "from": 1, "to": 4, "confirm": 1}}
     )
-    objective = {"metric": "time_to_first_token", "stat": "avg", "max": "120ms"}
-    load = {"concurrency": 2, "duration": "1500ms"}
+    objective = {"metric": "time_to_first_token", "stat": "avg", "max": "130ms"}
+    load = {"concurrency": 2, "duration": "1s"}
     return content | {"slo": {"objectives": [objective]}, "load": load}
 
 
-def test_a_trial_that_ctrl_c_cuts_says_nothing_of_its_load_and_a_search_goes_on_after_it(
+def test_a_search_goes_on_after_ctrl_c_and_finds_how_many_users_a_server_with_slots_serves_at_once(
     tmp_path: Path,
 ) -> None:
     with running(TWO_SLOTS) as server:
@@ -198,6 +211,7 @@ def test_a_trial_that_ctrl_c_cuts_says_nothing_of_its_load_and_a_search_goes_on_
         assert command.code is ExitCode.INTERRUPTED
         done = [trial for trial in trials(tmp_path) if trial["state"] == "done"]
         assert (search["ending"], search["trials"]) == ("unfinished", len(done))
+        # The trial that was cut says nothing of its load.
         assert search["breaks"] is None
         assert search["result"].startswith("not finished; holds 1 user")
 
@@ -205,25 +219,16 @@ def test_a_trial_that_ctrl_c_cuts_says_nothing_of_its_load_and_a_search_goes_on_
         search = resumed.finish()["results"]["search"]
     assert resumed.code in FINISHED, resumed.errors
     assert (search["ending"], search["holds"]) == ("bracketed", 2)
-
-
-def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_path: Path) -> None:
-    with running(TWO_SLOTS) as server:
-        command = started(tmp_path, search_for_users(server.url))
-        found = command.finish()
-    assert command.code in FINISHED, command.errors
-    search = found["results"]["search"]
-    assert (search["ending"], search["holds"]) == ("bracketed", 2)
     assert search["result"].startswith("holds 2 users, breaks at")
-    command.assert_nothing_is_left()
+    resumed.assert_nothing_is_left()
 
 
 def test_a_load_that_breaks_for_certain_ends_early(tmp_path: Path) -> None:
-    """Four slots of 80 ms serve 50 requests a second, and 200 come."""
-    rate, seconds = 200, 8
+    """Two slots of 80 ms serve 25 requests a second, and 50 come."""
+    rate, seconds = 50, 4
     content = config(
         "",
-        {"search": {"parameter": "load.request_rate", "from": rate, "to": 400, "confirm": 1}},
+        {"search": {"parameter": "load.request_rate", "from": rate, "to": 100, "confirm": 1}},
         concurrency=None,
         requests=None,
         request_rate=rate,
@@ -232,7 +237,7 @@ def test_a_load_that_breaks_for_certain_ends_early(tmp_path: Path) -> None:
     content["slo"] = {
         "objectives": [{"metric": "time_to_first_token", "stat": "p99", "max": "200ms"}]
     }
-    with running(MockServerConfig(truth=True, slots=4, ttft="40ms", itl="20ms", tokens=3)) as mock:
+    with running(MockServerConfig(truth=True, slots=2, ttft="40ms", itl="20ms", tokens=3)) as mock:
         content["endpoint"]["url"] = mock.url
         command = started(tmp_path, content)
         found = command.finish()
@@ -250,7 +255,7 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     levels = [4, 1, 2]
-    experiment = {"product": {"load.concurrency": levels}, "cooldown": "1500ms"}
+    experiment = {"product": {"load.concurrency": levels}, "cooldown": "1s"}
     content = config(mock.url, experiment, requests=100)
     command = started(tmp_path, content)
     wait_for_trial(command, 2)
@@ -297,11 +302,12 @@ def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:
     command.assert_nothing_is_left()
 
 
-def test_trials_that_need_other_processes_get_them_and_have_one_folder(
+def test_trials_that_need_other_processes_get_them_and_go_on_where_they_were_ended(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     experiment = {"product": {"workers.max": [1, 2], "load.concurrency": [1, 2]}}
-    command = started(tmp_path, config(mock.url, experiment))
+    content = config(mock.url, experiment)
+    command = started(tmp_path, content)
     found = command.finish()
     assert command.code in FINISHED, command.errors
     command.assert_nothing_is_left()
@@ -311,16 +317,9 @@ def test_trials_that_need_other_processes_get_them_and_have_one_folder(
     assert mock.truth()["requests"] == 20 * 4
     assert len({trial["run_id"] for trial in listed}) == 4
     assert "shape 2 of 2 (workers.max=2)" in command.errors
-    assert (artifacts(tmp_path) / "experiment.parquet").exists()
-
-
-def test_an_experiment_in_several_shapes_goes_on_where_it_was_ended(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
-    experiment = {"product": {"workers.max": [1, 2]}, "repetitions": 2}
-    content = config(mock.url, experiment)
-    assert started(tmp_path, content).finish()["results"]
     folder = artifacts(tmp_path)
+    assert (folder / "experiment.parquet").exists()
+
     known = json.loads((folder / "experiment.json").read_text())
     known["trials"] = [t for t in known["trials"] if t["number"] != 4]
     (folder / "experiment.json").write_text(json.dumps(known))
