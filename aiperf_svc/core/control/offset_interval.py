@@ -83,14 +83,20 @@ class OffsetInterval:
 
     def _learn_rate(self) -> None:
         slowest, fastest = self._slowest, self._fastest
+        now, lowest, highest = self._at, self._low, self._high
         for at, low, high in self._anchors:
-            elapsed = self._at - at
+            elapsed = now - at
             if elapsed <= 0:
                 continue
             # The mean rate since then and the rate at this moment differ by half of the wander.
             wander = MAX_WANDER * elapsed / 2
-            slowest = max(slowest, (self._low - high) / elapsed - wander)
-            fastest = min(fastest, (self._high - low) / elapsed + wander)
+            # Comparisons: `max` and `min` would take most of the time of a probe.
+            least = (lowest - high) / elapsed - wander
+            if least > slowest:
+                slowest = least
+            most = (highest - low) / elapsed + wander
+            if most < fastest:
+                fastest = most
         self._slowest, self._fastest = slowest, fastest
         if slowest > fastest:
             self._forget_rate()
