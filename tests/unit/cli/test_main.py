@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from forked_commands import finished
 
 import aiperf_svc
 from aiperf_svc.cli import main as cli
@@ -16,17 +17,6 @@ from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentPr
 from aiperf_svc.domain.exit_codes import ExitCode
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-def shell(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +129,7 @@ def test_a_wrong_call_ends_with_its_exit_code_and_one_message(
 def test_the_shell_sees_the_exit_code_and_no_traceback(
     arguments: tuple[str, ...], environ: dict[str, str], code: int, message: str
 ) -> None:
-    ended = shell(*arguments, **environ)
+    ended = finished(arguments, cwd=REPOSITORY, env=os.environ | environ)
     assert ended.returncode == code
     assert ended.stderr == message
     assert ended.stdout == ""

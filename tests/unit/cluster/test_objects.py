@@ -84,11 +84,23 @@ def test_what_an_owner_s_object_owns_is_the_owner_s_whatever_its_name() -> None:
     assert _compare([deployment], [deployment, pods]) == ([], ["worker-bench-7f"], [])
 
 
-def test_all_names_of_which_controllers_make_others_are_known() -> None:
-    found = {
-        manifest["metadata"]["name"].removesuffix(f"-{path.stem}")
+Manifests = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def manifests() -> Manifests:
+    """All manifests, with the names of their stacks."""
+    return [
+        (path.stem, manifest)
         for path in GOLDEN.glob("*.yaml")
         for manifest in yaml.load_all(path.read_text(), LOADER)
+    ]
+
+
+def test_all_names_of_which_controllers_make_others_are_known(manifests: Manifests) -> None:
+    found = {
+        manifest["metadata"]["name"].removesuffix(f"-{stack}")
+        for stack, manifest in manifests
         if manifest["kind"] in ("Deployment", "Service", "Ingress")
     }
     assert found
@@ -137,12 +149,11 @@ def test_only_what_a_run_has_made_is_the_stack_s_whoever_uses_its_label() -> Non
     assert made_by((*objects, owned), own=None) == {"anchor", "s", "old", "owned"}
 
 
-def test_every_name_that_a_stack_would_take_over_is_known() -> None:
-    for path in GOLDEN.glob("*.yaml"):
-        for manifest in yaml.load_all(path.read_text(), LOADER):
-            kind, name = manifest["kind"], manifest["metadata"]["name"]
-            expected = kind not in ("Namespace", "ConfigMap", "PodDisruptionBudget")
-            assert is_name_of(ref(name, kind=kind), path.stem) is expected, (kind, name)
+def test_every_name_that_a_stack_would_take_over_is_known(manifests: Manifests) -> None:
+    for stack, manifest in manifests:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        expected = kind not in ("Namespace", "ConfigMap", "PodDisruptionBudget")
+        assert is_name_of(ref(name, kind=kind), stack) is expected, (kind, name)
     for kind, name in (("Deployment", "web-bench"), ("Pod", "worker-bench"), ("Secret", "keys")):
         assert not is_name_of(ref(name, kind=kind), "bench")
 
