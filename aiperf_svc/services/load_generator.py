@@ -355,7 +355,7 @@ class LoadGenerator:
 
     def _run_open_loop(self, now: int) -> None:
         waiting, credits, due = self._waiting, self._credits, self._due
-        unpack = self._held.unpack
+        unpack, stop = self._held.unpack, self._stop
         while waiting and self._active < self._limit:
             entry = self._find(waiting.first()[0])
             if entry is None:
@@ -371,6 +371,8 @@ class LoadGenerator:
                 return
             self._begin(entry, credits.popleft(), due.popleft(), 0)
             now = time_ns()
+            if now >= stop:
+                return  # The timer, which is due, counts the rest as unsent.
 
     def _begin(self, entry: Entry, index: int, due: int, flags: int) -> None:
         self._active += 1

@@ -15,6 +15,7 @@ from aiperf_svc.core.load.credit_ledger import CreditLedger
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
+from aiperf_svc.services import load_generator
 from aiperf_svc.services.load_generator import LoadGenerator
 
 HEAD = ("run", "timing-manager", 1)
@@ -135,6 +136,28 @@ def test_of_an_open_loop_what_was_due_is_unsent_and_the_rest_revoked() -> None:
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST + 10, 2**62), 0)
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.unsent, counts.revoked, counts.capped) == (2, 2, 2)
+
+
+def test_an_open_loop_that_is_late_sends_nothing_after_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = PAST + 6
+
+    class SlowClient(NotingClient):
+        def send(self, request: Request) -> None:
+            nonlocal now
+            super().send(request)
+            now += 4
+
+    monkeypatch.setattr(load_generator, "time_ns", lambda: now)
+    made, client = generator(), SlowClient()
+    made.attach(client)  # type: ignore[arg-type]
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, PAST + 10, 999, True, 9, 0, 0, 1), 0)
+    times = b"".join(time.to_bytes(8, "little") for time in range(PAST, PAST + 5))
+    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 5, times), 0)
+    made.on_timer(now)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.requests_sent, counts.unsent, counts.revoked) == (1, 4, 0)
 
 
 def test_a_closed_loop_with_a_duration_keeps_its_memory_however_reports_arrive() -> None:
