@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from aiperf_svc.adapters.ttl.deadline import ApiRefusal, ApiServer, Response
@@ -16,6 +16,7 @@ from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTAT
 DELETED = "its Job was deleted by somebody while the experiment was measured"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
+Found = TypeVar("Found")
 
 
 class ClusterJobs:
@@ -29,8 +30,7 @@ class ClusterJobs:
 
     def see(self, name: str) -> JobSeen | None:
         """Return the state of a Job; None if it does not exist."""
-        found = self._ask(lambda: self._api.get(f"{self._jobs}/{name}"))
-        return job_seen(found.body) if found else None
+        return self._ask(lambda: job_seen(self._api.get(f"{self._jobs}/{name}").body))
 
     def set_parallelism(self, name: str, parallelism: int) -> bool:
         """Let so many pods of a Job run; return whether the Job exists."""
@@ -39,32 +39,37 @@ class ClusterJobs:
 
     def left_s(self) -> float:
         """Return the seconds until the stack deletes itself."""
-        found = self._ask(lambda: self._api.get(self._anchor))
-        if found is None:
-            return math.inf
-        metadata = found.body["metadata"]
-        created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
-        ttl_s = float((metadata.get("annotations") or {}).get(TTL_ANNOTATION, math.inf))
-        return created_s + ttl_s - found.server_wall_s
+        found = self._ask(lambda: _left_s(self._api.get(self._anchor)))
+        return math.inf if found is None else found
 
     def pods(self) -> list[Object]:
         """Return the pods of all Jobs of the stack."""
         selector = quote(f"{STACK_LABEL}={self._stack},{JOB_LABEL}")
         path = f"{self._pods}?labelSelector={selector}&resourceVersion=0"
-        found = self._ask(lambda: self._api.get(path))
-        return (found.body.get("items") or []) if found else []
+        return self._ask(lambda: self._api.get(path).body.get("items")) or []
 
-    def _ask(self, ask: Callable[[], Response]) -> Response | None:
-        """Return the response to a request; None if the object does not exist."""
+    def _ask(self, ask: Callable[[], Found]) -> Found | None:
+        """Return what a request finds; None if the object does not exist."""
         try:
             return ask()
         except ApiRefusal as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise EnvironmentProblem(f"the API server refuses: {error}") from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
             words = one_line(str(error))
             raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
+        except Exception as error:
+            # Cut off in its middle, of another form, or a proxy's.
+            words = one_line(f"{type(error).__name__}: {error}")
+            raise EnvironmentProblem(f"the API server's response: {words}") from error
+
+
+def _left_s(found: Response) -> float:
+    metadata = found.body["metadata"]
+    created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+    ttl_s = float((metadata.get("annotations") or {}).get(TTL_ANNOTATION, math.inf))
+    return created_s + ttl_s - found.server_wall_s
 
 
 def job_seen(job: Object) -> JobSeen:

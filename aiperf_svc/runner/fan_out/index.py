@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
@@ -250,5 +251,5 @@ def why_not_ready(port: int, path: str | None) -> str:
     except HTTPError as error:
         with error:
             return f"{path}: status {error.code}"
-    except (OSError, URLError) as error:
+    except (OSError, HTTPException) as error:
         return one_line(f"port {port}: {error}")

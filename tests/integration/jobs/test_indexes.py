@@ -2,6 +2,7 @@
 
 import functools
 import json
+import socket
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -53,6 +54,22 @@ def test_the_server_of_an_index_is_asked_without_the_images_proxy(
         finally:
             server.shutdown()
             serving.join()
+
+
+def test_a_server_that_does_not_speak_http_yet_is_not_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def respond() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"loading the model\n")
+
+        responding = threading.Thread(target=respond)
+        responding.start()
+        port = listening.getsockname()[1]
+        assert why_not_ready(port, "/health") == f"port {port}: loading the model"
+        responding.join()
 
 
 async def test_an_attempt_that_is_tried_again_leaves_no_results(tmp_path: Path) -> None:

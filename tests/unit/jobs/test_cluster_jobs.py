@@ -1,6 +1,8 @@
 """What the collector asks the API server for."""
 
 import math
+from http.client import BadStatusLine, IncompleteRead
+from json import JSONDecodeError
 from typing import Any, cast
 
 import pytest
@@ -54,6 +56,29 @@ def test_a_job_that_does_not_exist_is_no_error() -> None:
 def test_a_refusal_is_an_error() -> None:
     with pytest.raises(EnvironmentProblem, match="the API server refuses: 403"):
         jobs(PlayedServer({}, status=403)).see("index-1-s")
+
+
+@pytest.mark.parametrize(
+    "failure", [IncompleteRead(b"{"), BadStatusLine("<html>"), JSONDecodeError("no JSON", "", 0)]
+)
+def test_a_response_that_is_cut_off_is_an_error_and_not_the_end_of_the_collector(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(_: object) -> Response:
+        raise failure
+
+    server = PlayedServer({})
+    monkeypatch.setattr(server, "get", cut_off)
+    for ask in (jobs(server).pods, jobs(server).left_s):
+        with pytest.raises(EnvironmentProblem, match="the API server's response: "):
+            ask()
+
+
+def test_a_response_of_another_form_is_an_error() -> None:
+    server = PlayedServer({JOB: {"kind": "Status"}, ANCHOR: {"metadata": None}})
+    for ask in (lambda: jobs(server).see("index-1-s"), jobs(server).left_s):
+        with pytest.raises(EnvironmentProblem, match="the API server's response: "):
+            ask()
 
 
 def test_the_time_of_a_stack_ends_after_its_anchors_creation_by_the_servers_clock() -> None:
