@@ -34,7 +34,7 @@ def _server(config: MockServerConfig) -> Iterator[tuple[RunningMockServer, Path]
 
 def requests(*, is_quick: bool) -> Figures:
     """One-token streaming requests at concurrency 200 on a server without latency."""
-    count, wrk_s = (30_000, 1) if is_quick else (150_000, 3)
+    count, wrk_s = (15_000, 0.5) if is_quick else (150_000, 3)
     return _against_wrk(1, 200, count, wrk_s, with_peers=not is_quick)
 
 
@@ -157,7 +157,7 @@ def _run(
 
 
 def _streams(*, is_quick: bool, with_peers: bool, code: Path | None = None) -> Figures:
-    count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
+    count, wrk_s = (1_500, 0.5) if is_quick else (20_000, 3)
     return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=with_peers, code=code)
 
 
@@ -165,7 +165,7 @@ def _against_wrk(
     tokens: int,
     concurrency: int,
     count: int,
-    wrk_s: int,
+    wrk_s: float,
     *,
     with_peers: bool,
     code: Path | None = None,
@@ -195,7 +195,7 @@ def _against_wrk(
     return figures | {"peers": others}
 
 
-def _wrk(server: RunningMockServer, concurrency: int, wrk_s: int, folder: Path) -> wrk.WrkRun:
+def _wrk(server: RunningMockServer, concurrency: int, wrk_s: float, folder: Path) -> wrk.WrkRun:
     return wrk.run_wrk(server.url, concurrency=concurrency, duration_s=wrk_s, folder=folder)
 
 

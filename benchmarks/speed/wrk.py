@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +47,8 @@ def chat_body(model: str) -> str:
 
 
 def run_wrk(url: str, *, concurrency: int, duration_s: float, folder: Path) -> WrkRun:
-    """Streaming chat requests over `concurrency` connections, one thread, for `duration_s`.
+    """Streaming chat requests over `concurrency` connections, one thread, for `duration_s`: whole
+    seconds, or less than one.
 
     Raises RuntimeError with wrk's output when it reports errors or no rate.
     """
@@ -65,6 +68,10 @@ def run_wrk(url: str, *, concurrency: int, duration_s: float, folder: Path) -> W
     )
     with process:
         assert process.stdout is not None
+        if duration_s < 1:
+            # wrk takes whole seconds; with SIGINT it ends and prints what it has measured.
+            time.sleep(duration_s)
+            os.kill(process.pid, signal.SIGINT)
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
