@@ -6,8 +6,8 @@ from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
-import yaml
 
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.service_pods import METRICS_PATH, METRICS_TOKEN_KEY
 from aiperf_svc.protocol.ports import Port
@@ -55,7 +55,7 @@ class Monitoring(pulumi.ComponentResource):
             "podTargetLabels": [STACK_LABEL, RUN_LABEL],
         }
         self._make("PodMonitor", monitor, args)
-        self._make("PrometheusRule", yaml.safe_load(RULES.read_text()), args)
+        self._make("PrometheusRule", read_yaml(RULES), args)
         self.register_outputs({})
 
     def _make(self, kind: str, spec: dict[str, Any], args: MonitoringArgs) -> None:

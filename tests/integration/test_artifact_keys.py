@@ -195,13 +195,13 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
     with running(MockServerConfig(ttft="5ms", itl="2ms", tokens=5)) as mock:
         config = {
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
-            "load": {"concurrency": 4, "requests": 600, "warmup": {"requests": 10}},
+            "load": {"concurrency": 4, "requests": 200, "warmup": {"requests": 10}},
             "dataset": {"entries": 20, "input_tokens": {"mean": 20}},
             "slo": {
                 "objectives": [{"metric": "time_to_first_token", "stat": "p90", "max": "1m"}],
                 "goodput": {"time_to_first_token": "1m"},
             },
-            "artifacts": {"http_trace": True, "slice_duration": "1s"},
+            "artifacts": {"http_trace": True, "slice_duration": "300ms"},
             "random_seed": 7,
         }
         async with stack(config, folder) as run:

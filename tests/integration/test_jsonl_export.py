@@ -43,10 +43,10 @@ async def run_once(folder: Path, *, model: str = "mock", **load: Any) -> Path:
 @pytest.mark.parametrize(
     ("model", "load"),
     [
-        ("mock", {"concurrency": 8, "requests": 300, "warmup": {"requests": 20}}),
+        ("mock", {"concurrency": 8, "requests": 150, "warmup": {"requests": 20}}),
         ("mock-error-429", {"concurrency": 3, "requests": 9}),
         # Some of these are due, and never sent.
-        ("mock", {"request_rate": 2000, "concurrency": 2, "duration": "1s"}),
+        ("mock", {"request_rate": 2000, "concurrency": 2, "duration": "300ms"}),
     ],
 )
 async def test_exported_lines_are_those_of_the_run(

@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "timeouts": (
         {"ttft": "lognormal:20ms,1", "itl": "2ms", "tokens": 9, "usage": "always"},
         {
-            "load": {"request_rate": 100, "duration": "2s", "concurrency": 6},
+            "load": {"request_rate": 100, "duration": "1s", "concurrency": 6},
             "endpoint": {"request_timeout": "80ms"},
         },
     ),

@@ -41,9 +41,9 @@ class Store:
         listed = self.client.list_objects_v2(Bucket=BUCKET).get("Contents", ())
         return [each["Key"] for each in listed]
 
-    def objects(self) -> dict[str, bytes]:
-        get = self.client.get_object
-        return {name: get(Bucket=BUCKET, Key=name)["Body"].read() for name in self.names()}
+    def read(self, name: str) -> bytes:
+        content: bytes = self.client.get_object(Bucket=BUCKET, Key=name)["Body"].read()
+        return content
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +128,12 @@ async def test_a_run_is_final_when_its_bucket_has_every_file_of_the_manifest(
     assert status.uploaded_to.startswith(place)
     assert status.uploaded_to.endswith("-test")
     folder = status.uploaded_to.removeprefix(f"s3://{BUCKET}/")
-    objects = store.objects()
-    listed = json.loads(objects.pop(f"{folder}/manifest.json"))["files"]
+    listed = json.loads(store.read(f"{folder}/manifest.json"))["files"]
     assert {"records.parquet", "profile_export.jsonl"} <= {entry["name"] for entry in listed}
     assert {
-        key.removeprefix(f"{folder}/"): hashlib.sha256(content).hexdigest()
-        for key, content in objects.items()
+        name.removeprefix(f"{folder}/"): hashlib.sha256(store.read(name)).hexdigest()
+        for name in store.names()
+        if not name.endswith("/manifest.json")
     } == {entry["name"]: entry["sha256"] for entry in listed}
     written = contents(tmp_path)
     for secret in ENVIRON.values():
@@ -157,25 +157,25 @@ def test_the_bucket_has_a_whole_experiment(
     found = json.loads(done.stdout)
     assert (found["state"], found["artifact_error"]) == ("done", None), done.stderr
     place = found["uploaded_to"].removeprefix(f"s3://{BUCKET}/")
-    objects = store.objects()
-    assert {key.removeprefix("runs/").partition("/")[0] for key in objects} == {Path(place).name}
-    assert {key.removeprefix(f"{place}/") for key in objects} - {"manifest.json"} == {
-        entry["name"] for entry in json.loads(objects[f"{place}/manifest.json"])["files"]
+    sent = store.names()
+    assert {name.removeprefix("runs/").partition("/")[0] for name in sent} == {Path(place).name}
+    assert {name.removeprefix(f"{place}/") for name in sent} - {"manifest.json"} == {
+        entry["name"] for entry in json.loads(store.read(f"{place}/manifest.json"))["files"]
     }
     (written,) = folder.iterdir()
     names = ["experiment.json", "report.html"]
     names += [f"trials/{t['folder']}/verdict.json" for t in found["results"]["trials"]]
     assert len(names) == 4
-    assert all(objects[f"{place}/{name}"] == (written / name).read_bytes() for name in names)
+    assert all(store.read(f"{place}/{name}") == (written / name).read_bytes() for name in names)
     assert main(["upload", str(written)]) == 0
     assert capsys.readouterr().out.startswith(f"{found['uploaded_to']}/: ")
-    assert store.names() == [*objects]
+    assert store.names() == sent
 
 
-async def test_a_failed_upload_is_told_and_the_results_are_there_by_the_api(
-    tmp_path: Path, store: Store
+async def test_a_failed_upload_is_told_and_the_results_are_fetched_or_uploaded_by_hand(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    s3 = S3(url="s3://another-bucket", endpoint_url=store.url)
+    s3 = S3(url="s3://another-bucket/runs", endpoint_url=store.url)
     with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
         async with stack(config(mock.url, s3), tmp_path) as run:
             summary = await run.results()
@@ -188,7 +188,19 @@ async def test_a_failed_upload_is_told_and_the_results_are_there_by_the_api(
     assert (status.state, status.uploaded_to) == ("done", "")
     assert status.artifact_error.startswith("cannot upload the results to s3://another-bucket/")
     assert "NoSuchBucket" in status.artifact_error
-    assert "records.parquet" in {entry.name for entry in fetched.files}
+    folder = tmp_path / "artifacts"
+    names = {entry.name for entry in read_manifest(folder).files} | {"manifest.json"}
+    assert {entry.name for entry in fetched.files} >= names - {"manifest.json"}
+
+    command = ["upload", str(folder), "--s3-url", f"s3://{BUCKET}/mine"]
+    assert main(command) == 0
+    assert f"{len(names) - 1} files sent, 0 there already" in capsys.readouterr().out
+    assert {key.split("/", 2)[2] for key in store.names()} == names
+    assert main(command) == 0
+    assert f"0 files sent, {len(names) - 1} there already" in capsys.readouterr().out
+    (folder / "verdict.json").write_text("{}")
+    assert main(command) == 1
+    assert "verdict.json: missing, or not the file" in capsys.readouterr().err
 
 
 # --- single uploads --------------------------------------------------------------------------
@@ -205,7 +217,7 @@ def test_a_second_upload_sends_only_what_is_not_there(
     second = uploads.upload(folder, build_manifest(folder, "r"), store.s3(), into="run")
     assert second.sent == ("logs/worker-0.log", "verdict.json")
     assert second.kept == ("logs/empty.log", "records.parquet")
-    assert store.objects()["runs/run/logs/worker-0.log"] == b"one other\n"
+    assert store.read("runs/run/logs/worker-0.log") == b"one other\n"
 
 
 def test_a_file_larger_than_a_part_arrives_whole(
@@ -214,8 +226,7 @@ def test_a_file_larger_than_a_part_arrives_whole(
     folder, manifest = large_results
     assert (folder / "records.parquet").stat().st_size > uploads.PART
     uploads.upload(folder, manifest, store.s3(""), into="run")
-    content = store.objects()["run/records.parquet"]
-    assert content == (folder / "records.parquet").read_bytes()
+    assert store.read("run/records.parquet") == (folder / "records.parquet").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["logs/worker-0.log", "records.parquet"])
@@ -227,7 +238,7 @@ def test_a_file_that_has_grown_is_sent_as_the_manifest_has_it(
     with (folder / name).open("ab") as file:
         file.write(b"more")
     uploads.upload(folder, manifest, store.s3(), into="run")
-    assert store.objects()[f"runs/run/{name}"] == before
+    assert store.read(f"runs/run/{name}") == before
 
 
 def test_an_unfinished_upload_leaves_no_manifest(
@@ -304,29 +315,6 @@ def test_missing_keys_and_a_missing_library_are_named(
     monkeypatch.setattr(uploads, "LIBRARY", "a_library_that_is_not_there")
     with pytest.raises(EnvironmentProblem, match="pip install"):
         uploads.upload(*results, s3, into="run", environ=ENVIRON)
-
-
-# --- by hand ---------------------------------------------------------------------------------
-
-
-async def test_what_a_run_could_not_upload_is_uploaded_by_hand(
-    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    s3 = S3(url="s3://another-bucket/runs", endpoint_url=store.url)
-    with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
-        async with stack(config(mock.url, s3), tmp_path) as run:
-            await run.results()
-    folder = tmp_path / "artifacts"
-    names = {entry.name for entry in read_manifest(folder).files} | {"manifest.json"}
-    command = ["upload", str(folder), "--s3-url", f"s3://{BUCKET}/mine"]
-    assert main(command) == 0
-    assert f"{len(names) - 1} files sent, 0 there already" in capsys.readouterr().out
-    assert {key.split("/", 2)[2] for key in store.names()} == names
-    assert main(command) == 0
-    assert f"0 files sent, {len(names) - 1} there already" in capsys.readouterr().out
-    (folder / "verdict.json").write_text("{}")
-    assert main(command) == 1
-    assert "verdict.json: missing, or not the file" in capsys.readouterr().err
 
 
 def test_the_names_of_runs_in_a_bucket_sort_by_time() -> None:

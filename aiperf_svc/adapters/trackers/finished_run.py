@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from aiperf_svc.config.secret_names import secret_paths
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.config.yaml_files import read_yaml
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
 RESULTS: Final = ("profile_export_aiperf.json", "results.json")
@@ -58,8 +57,8 @@ def read_finished(folder: Path) -> FinishedFolder:
         raise EnvironmentProblem(f"{folder}: neither {RESULTS[0]} nor {RESULTS[1]} is there")
     try:
         content = json.loads(path.read_bytes())
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        config = read_yaml(folder / "config.yaml")
+    except (OSError, ValueError, ConfigError) as error:
         raise EnvironmentProblem(f"{folder}: cannot be read: {one_line(str(error))}") from error
     ours = content.get("aiperf_svc", content)
     tags = {
