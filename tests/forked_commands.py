@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, cast
 
-from forking import Fork, end_like_a_program, keep_only
+from forking import Fork, end_like_a_program, forget_signals, keep_only
 from preparations import Preparation, prepare_fork
 
 from aiperf_svc.__main__ import main as run_command
@@ -156,6 +156,7 @@ class _ForkedProcess:
         if self.pid == 0:
             os.setsid()
             keep_only(pass_fds)
+            forget_signals()
             end_like_a_program(lambda: _run(command, env))
 
     def poll(self) -> int | None:

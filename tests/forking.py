@@ -136,7 +136,7 @@ def _serve(orders: socket.socket) -> None:
 
 def _begin(module: str, order: Any, fds: list[int]) -> NoReturn:
     keep_only(fds)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    forget_signals()
     end_like_a_program(lambda: import_module(module).begin(order, fds))
 
 
@@ -146,6 +146,16 @@ def keep_only(fds: Sequence[int]) -> None:
     for fd in (*sorted(fds), os.sysconf("SC_OPEN_MAX")):
         os.closerange(before + 1, fd)
         before = fd
+
+
+def forget_signals() -> None:
+    """Handle signals as a process that has just been executed does. A command starts others from
+    its event loop, whose handlers write to a file descriptor that is closed here."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_like_a_program(main: Callable[[], int | None]) -> NoReturn:

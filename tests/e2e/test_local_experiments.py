@@ -317,6 +317,7 @@ def test_trials_that_need_other_processes_get_them_and_go_on_where_they_were_end
     assert mock.truth()["requests"] == 20 * 4
     assert len({trial["run_id"] for trial in listed}) == 4
     assert "shape 2 of 2 (workers.max=2)" in command.errors
+    assert "another one takes part" not in command.errors
     folder = artifacts(tmp_path)
     assert (folder / "experiment.parquet").exists()
 
