@@ -148,7 +148,7 @@ def plan_fan_out(
         jobs=jobs,
         secret_keys=_secret_keys(resolved, every),
     )
-    size = sum(map(len, found.files.values()))
+    size = sum(len(content.encode()) for content in found.files.values())
     if size > LARGEST_FILES:
         raise ConfigError(
             f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds {LARGEST_FILES:,}; list "

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
@@ -20,6 +19,7 @@ from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV, is_sec
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times, largest_load, largest_topology
 from aiperf_svc.plan.identity import Identity, check_stack_name
@@ -96,7 +96,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Names and contents of the services' config folder. They contain the whole experiment, so
         they are written only for the shape that is brought up."""
         return {
-            "config.yaml": yaml.safe_dump(non_defaults(self.config), sort_keys=False),
+            "config.yaml": yaml_text(non_defaults(self.config)),
             "topology.json": msgspec.json.encode(self.topology).decode(),
         }
 

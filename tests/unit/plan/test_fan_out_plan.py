@@ -190,8 +190,9 @@ def test_a_tool_on_ranks_is_refused() -> None:
         planned(data)
 
 
-def test_a_config_that_is_too_large_for_a_config_map_is_refused() -> None:
-    rows = [{ARGS: [f"--name={number:04}{'x' * 20_000}"]} for number in range(60)]
+@pytest.mark.parametrize("name", ["x" * 20_000, "é" * 10_000])
+def test_a_config_that_is_too_large_for_a_config_map_is_refused(name: str) -> None:
+    rows = [{ARGS: [f"--name={number:04}{name}"]} for number in range(60)]
     data = benchmark({"explicit": rows, "product": {}, "parallel": 60})
     with pytest.raises(ConfigError, match="a ConfigMap holds 1,000,000"):
         planned(data)
