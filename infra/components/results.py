@@ -106,4 +106,6 @@ def _node_url(spec: k8s.core.v1.outputs.ServiceSpec) -> str:
 def _balancer_url(status: k8s.core.v1.outputs.ServiceStatus | None) -> str:
     ingress = status.load_balancer.ingress if status and status.load_balancer else None
     address = (ingress[0].hostname or ingress[0].ip) if ingress else None
-    return f"http://{address}:{PORT}" if address else ""
+    if not address:
+        return ""
+    return f"http://[{address}]:{PORT}" if ":" in address else f"http://{address}:{PORT}"

@@ -1,6 +1,11 @@
 """How the results of a stack are reached, and what a Prometheus reads of it."""
 
+import importlib
 import re
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from program import (
@@ -12,7 +17,7 @@ from program import (
     pod_templates,
     recorded,
 )
-from recording import SUFFIX, Manifest, Recording, record
+from recording import INFRA, SUFFIX, Manifest, Recording, record
 
 MONITORING_LABELS = {"release": "prometheus"}
 
@@ -77,6 +82,32 @@ def test_results_on_a_load_balancer_come_after_the_pod_and_are_limited(
     made = load_balancer.registration("Service", "results")
     known = kinds_and_names(load_balancer, made.dependencies)
     assert ("Deployment", "records-manager") in known
+
+
+@pytest.fixture
+def balancer_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str]]:
+    monkeypatch.syspath_prepend(str(INFRA))
+    known = set(sys.modules)
+    yield importlib.import_module("components.results")._balancer_url
+    for name in set(sys.modules) - known:
+        if name.split(".")[0] == "components":
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("hostname", "ip", "url"),
+    [
+        ("lb.example", None, "http://lb.example:9090"),
+        (None, "192.0.2.7", "http://192.0.2.7:9090"),
+        (None, "2001:db8::7", "http://[2001:db8::7]:9090"),
+        (None, None, ""),
+    ],
+)
+def test_the_url_of_a_load_balancer_has_its_name_or_its_address_of_either_version_of_ip(
+    balancer_url: Callable[[Any], str], hostname: str | None, ip: str | None, url: str
+) -> None:
+    point = SimpleNamespace(hostname=hostname, ip=ip)
+    assert balancer_url(SimpleNamespace(load_balancer=SimpleNamespace(ingress=[point]))) == url
 
 
 def test_results_on_an_ingress_name_their_url(ingress: Recording) -> None:
