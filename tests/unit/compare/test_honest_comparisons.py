@@ -15,7 +15,8 @@ PAIRS = 200
 MOST_ALARMS = 16
 """8% of the pairs, of a test that promises 5%: more have a probability of 2% if it is kept. If the
 test gives 12% of false alarms, no more than these have one of 5%."""
-REQUESTS = 20_000
+REQUESTS = 10_000
+"""Batches of 1,000: those of longer runs depend less on each other."""
 RUN_NOISE = 0.02
 """Spread of the systems' speed from run to run."""
 LOADS = (0.5, 0.8, 0.9)

@@ -40,14 +40,15 @@ def test_of_all_and_of_none() -> None:
 
 def test_the_choices_of_neighbours_turns_and_seeds_are_independent() -> None:
     one, other = choice(0.5), choice(0.5, seed=8)
-    pairs = {
-        "neighbours": [(one.is_chosen(i, 0), one.is_chosen(i + 1, 0)) for i in range(COUNT)],
-        "workers": [(one.is_chosen(i, 0), one.is_chosen(i + 2, 0)) for i in range(COUNT)],
-        "turns": [(one.is_chosen(i, 0), one.is_chosen(i, 1)) for i in range(COUNT)],
-        "seeds": [(one.is_chosen(i, 0), other.is_chosen(i, 0)) for i in range(COUNT)],
+    first = [one.is_chosen(i, 0) for i in range(COUNT + 2)]
+    others = {
+        "neighbours": first[1:],
+        "workers": first[2:],
+        "turns": [one.is_chosen(i, 1) for i in range(COUNT)],
+        "seeds": [other.is_chosen(i, 0) for i in range(COUNT)],
     }
-    for name, found in pairs.items():
-        both = sum(a and b for a, b in found)
+    for name, found in others.items():
+        both = sum(a and b for a, b in zip(first[:COUNT], found[:COUNT], strict=True))
         assert abs(both - COUNT / 4) < 4 * math.sqrt(COUNT * 3 / 16), name
 
 

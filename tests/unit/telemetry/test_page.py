@@ -112,12 +112,16 @@ def _swap(lines: list[str], rng: random.Random) -> None:
 MUTATIONS: tuple[Mutation, ...] = (_cut, _delete, _insert, _value, _label, _space, _swap)
 
 
-def test_a_thousand_mutated_pages_are_read_or_refused_as_prometheus_client_does() -> None:
+PAGES_READ = 500
+"""If one page in a hundred is read otherwise, one of these is with a probability of 99%."""
+
+
+def test_mutated_pages_are_read_or_refused_as_prometheus_client_does() -> None:
     rng = random.Random(19)
     texts = {path.stem: path.read_text() for path in PAGES}
     readers = {name: PageReader() for name in texts}
     refused = 0
-    for number in range(1000):
+    for number in range(PAGES_READ):
         name = rng.choice(sorted(texts))
         whole = texts[name].splitlines()
         begin = rng.randrange(max(1, len(whole) - PART))
@@ -129,7 +133,7 @@ def test_a_thousand_mutated_pages_are_read_or_refused_as_prometheus_client_does(
         changed = [a for a, b in zip(lines, whole[begin : begin + PART], strict=True) if a != b]
         assert ours == theirs, (number, name, changed)
         refused += ours is None
-    assert 100 < refused < 900
+    assert 0.1 < refused / PAGES_READ < 0.9
 
 
 def test_a_page_of_two_thousand_samples_is_read_five_times_as_fast_as_by_prometheus_client() -> (
