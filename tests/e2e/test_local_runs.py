@@ -260,7 +260,7 @@ def test_an_slo_that_does_not_hold_has_its_own_exit_code(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     """Against a server so slow that what else this machine does is not seen in the verdict."""
-    flags = ("--concurrency", "5", "--request-count", "20", "--slo", "time_to_first_token:p50<1ms")
+    flags = ("--concurrency", "5", "--request-count", "10", "--slo", "time_to_first_token:p50<1ms")
     command = Command(tmp_path, mock.url, *flags)
     summary = command.finish()
     ours = summary["results"]["aiperf_svc"]

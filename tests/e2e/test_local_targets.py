@@ -118,34 +118,34 @@ def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_
 def test_a_killed_experiment_goes_on_with_the_trials_that_have_not_ended_for_all_targets(
     tmp_path: Path,
 ) -> None:
-    experiment = {"product": {"load.concurrency": [1, 2]}}
-    # A second or more for each trial, in which little is done.
+    experiment = {"product": {"load.concurrency": [2, 1]}}
+    # A second for the trial that is killed, in which little is done.
     with running(MockServerConfig(truth=True, ttft="100ms", tokens=2)) as slow:
-        first = started(tmp_path, slow, experiment=experiment, requests=20)
+        first = started(tmp_path, slow, experiment=experiment, requests=10)
         wait_for_trials(first, 1)
-        first.wait_for_requests(slow, 2 * 20 + 1)
+        first.wait_for_requests(slow, 2 * 10 + 1)
         kill(first)
         folder = artifacts(tmp_path)
         ended = [records_of(tmp_path, name) for name in NAMES]
         assert [set(each) for each in ended] == [{1}, {1}]
         seen = slow.truth()["requests"]
         resume = ("--resume", str(folder))
-        second = started(tmp_path, slow, *resume, experiment=experiment, requests=20)
+        second = started(tmp_path, slow, *resume, experiment=experiment, requests=10)
         said = second.finish()
         assert second.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), second.errors
-        assert slow.truth()["requests"] == seen + 2 * 20
+        assert slow.truth()["requests"] == seen + 2 * 10
         for name, before in zip(NAMES, ended, strict=True):
             after = records_of(tmp_path, name)
             assert set(after) == {1, 2}
             assert after[1] == before[1]
             assert len(list((folder / name / "trials").glob("*-unfinished1"))) == 1
         trials = said["results"]["total"]["trials"]
-        assert [each["values"]["request_count_avg"] for each in trials] == [40, 40]
+        assert [each["values"]["request_count_avg"] for each in trials] == [20, 20]
         assert [each["total_of"] for each in said["results"]["starts"]] == [list(NAMES)] * 2
         (folder / "joint.json").unlink()
-        third = started(tmp_path, slow, *resume, experiment=experiment, requests=20)
+        third = started(tmp_path, slow, *resume, experiment=experiment, requests=10)
         again = third.finish()["results"]
-        assert slow.truth()["requests"] == seen + 2 * 20
+        assert slow.truth()["requests"] == seen + 2 * 10
     # What the clocks were at each start is not known any more: the common time is less exact.
     for before, after in zip(trials, again["total"]["trials"], strict=True):
         assert after["values"] == pytest.approx(before["values"], rel=0.01)

@@ -17,7 +17,7 @@ from aiperf_svc.mock_server.running import running
 
 def test_the_samples_of_a_query_wait_for_each_other(tmp_path: Path) -> None:
     queries = 12
-    config = MockServerConfig(ttft="uniform:20ms,120ms", itl="5ms", tokens=3, truth=True)
+    config = MockServerConfig(ttft="uniform:10ms,60ms", itl="5ms", tokens=3, truth=True)
     with running(config) as mock:
         flags = ("--scenario", "multi-stream", "--concurrency", "8")
         command = Command(tmp_path, mock.url, *flags, "--request-count", str(8 * queries))
@@ -43,7 +43,7 @@ def test_the_samples_of_a_query_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_a_single_stream_run_agrees_with_the_server(tmp_path: Path) -> None:
-    config = MockServerConfig(ttft="20ms", itl="5ms", tokens=5, truth=True)
+    config = MockServerConfig(ttft="10ms", itl="2ms", tokens=5, truth=True)
     with running(config) as mock:
         flags = ("--concurrency", "1", "--request-count", "70")
         command = Command(tmp_path, mock.url, *flags)
