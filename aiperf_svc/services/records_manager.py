@@ -30,7 +30,7 @@ from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.core.records.ledger import RecordLedger
-from aiperf_svc.core.results.accounts import WorkerAccount
+from aiperf_svc.core.results.accounts import WorkerAccount, account_of_live
 from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
@@ -71,6 +71,7 @@ from aiperf_svc.services.telemetry_reader import TelemetryReader
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
 """inputs.json may take at most this fraction (1/n) of the pod's storage: results come first."""
+_ANY = 2**62
 MISSING_S = 15.0
 """Missing records are declared lost after so many seconds of draining in which no record arrived
 and no record processor read a batch. A long response is many batches and one record."""
@@ -94,7 +95,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._gaps = Histogram()
         self._errors: dict[tuple[Phase, int, int, int], ErrorSample] = {}
         self._takes_lines = True
-        self._lost_records: dict[str, int] = {}
+        self._lost_records: dict[str, list[tuple[int, int]]] = {}
         self._health = HealthLog()
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
         self._clocks: dict[str, ClockHistory] = {}
@@ -137,8 +138,7 @@ class RecordsManager(ResultsService[RunProgress]):
             return
         for span in message.lost:
             if self._ledger.accept(span):
-                count = span.last - span.first + 1
-                self._lost_records[span.worker] = self._lost_records.get(span.worker, 0) + count
+                self._lost_records.setdefault(span.worker, []).append((span.first, span.last))
         accepted = [span for span in message.spans if self._ledger.accept(span)]
         if len(accepted) != len(message.spans):
             if accepted:
@@ -385,36 +385,45 @@ class RecordsManager(ResultsService[RunProgress]):
             (c for c in self._counts.get(worker.id, ()) if c.phase is phase), WorkerCounts(phase)
         )
         records = arrived.sent.get((worker.rank, phase), 0)
-        lost_records = self._lost_records.get(worker.id, 0) if phase is Phase.PROFILING else 0
-        if worker.lost:
-            report = self._phases.get(phase)
-            granted = report.granted_to_lost.get(worker.id, 0) if report is not None else 0
-            outcomes = arrived.outcomes.get((worker.rank, phase), {})
-            counts = msgspec.structs.replace(
+        if not worker.lost:
+            before = self._last_seq(worker, Phase.WARMUP) if phase is Phase.PROFILING else 0
+            lost = self._lost_until(worker, max(before, self._last_seq(worker, phase)))
+            return account_of_live(
+                worker.id,
                 counts,
-                granted=max(granted, counts.granted),
-                completed=outcomes.get(Outcome.COMPLETED, 0),
-                errored=outcomes.get(Outcome.ERRORED, 0),
-                cancelled=outcomes.get(Outcome.CANCELLED, 0),
-                abandoned=outcomes.get(Outcome.ABANDONED, 0),
+                records=records,
+                whole=arrived.whole.get((worker.rank, phase), 0),
+                lost=lost - self._lost_until(worker, before),
             )
-        else:
-            if phase is Phase.PROFILING:
-                last = max((c.last_seq for c in self._counts.get(worker.id, ())), default=0)
-                lost_records += self._ledger.missing(worker.id, last) - counts.records_dropped
-            # A worker sees whole responses; only their content tells that some were none.
-            bad = counts.completed - arrived.whole.get((worker.rank, phase), 0) - lost_records
-            if bad > 0:
-                counts = msgspec.structs.replace(
-                    counts, completed=counts.completed - bad, errored=counts.errored + bad
-                )
-        return WorkerAccount(
-            worker=worker.id,
-            counts=counts,
-            records=records,
-            records_lost=max(0, lost_records),
-            is_lost=worker.lost,
+        report = self._phases.get(phase)
+        granted = report.granted_to_lost.get(worker.id, 0) if report is not None else 0
+        outcomes = arrived.outcomes.get((worker.rank, phase), {})
+        counts = msgspec.structs.replace(
+            counts,
+            granted=max(granted, counts.granted),
+            completed=outcomes.get(Outcome.COMPLETED, 0),
+            errored=outcomes.get(Outcome.ERRORED, 0),
+            cancelled=outcomes.get(Outcome.CANCELLED, 0),
+            abandoned=outcomes.get(Outcome.ABANDONED, 0),
         )
+        declared = self._declared_lost(worker, _ANY) if phase is Phase.PROFILING else 0
+        return WorkerAccount(
+            worker=worker.id, counts=counts, records=records, records_lost=declared, is_lost=True
+        )
+
+    def _last_seq(self, worker: Member, phase: Phase) -> int:
+        """Return the number of a worker's last request of a phase; 0 if it had none."""
+        counts = self._counts.get(worker.id, ())
+        return max((c.last_seq for c in counts if c.phase is phase), default=0)
+
+    def _lost_until(self, worker: Member, last: int) -> int:
+        """Return how many of a worker's records up to this one are lost."""
+        return self._ledger.missing(worker.id, last) + self._declared_lost(worker, last)
+
+    def _declared_lost(self, worker: Member, last: int) -> int:
+        """Return how many of them record processors have declared lost."""
+        spans = self._lost_records.get(worker.id, ())
+        return sum(min(end, last) - first + 1 for first, end in spans if first <= last)
 
     async def _end(self) -> None:
         await self._telemetry.stop()

@@ -19,6 +19,7 @@ from aiperf_svc.adapters.exports.parquet_export import CLOCKS_KEY
 from aiperf_svc.adapters.messaging.bus import decode, encode
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.core.control import roster
+from aiperf_svc.core.records import outbox
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
@@ -460,6 +461,26 @@ async def test_a_killed_record_processor_costs_no_record(
     assert summary["aiperf_svc"]["verdict"] != "valid"
     indexes = [r["metadata"]["session_num"] for r in lines(tmp_path / "artifacts")]
     assert len(indexes) == len(set(indexes))
+
+
+async def test_records_that_a_worker_keeps_no_more_are_lost_once_and_are_no_errors(
+    tmp_path: Path, quickly_lost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "KEPT_BYTES", 0)
+    with server(ttft="100ms", tokens=2) as mock:
+        settings = config(mock.url, concurrency=100, duration=3 * quickly_lost, grace_period="1s")
+        async with stack(settings, tmp_path, workers=2, processors=2) as run:
+            await run.wait_for_state("profiling")
+            run.tasks["record-processor-1"].cancel()
+            dead = run.services["record-processor-1"]
+            dead._raw.close(0)  # type: ignore[attr-defined]
+            summary = await run.results()
+        sent = mock.truth()["requests"]
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["records"] + accounts["records_lost"] == accounts["requests_sent"] == sent
+    assert accounts["records_lost"] > 0
+    assert accounts["errored"] == 0
+    assert accounts["violations"] == []
 
 
 async def test_long_responses_are_recorded_or_counted_as_lost_when_their_record_processor_is_killed(

@@ -53,6 +53,23 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     violations: tuple[str, ...] = ()
 
 
+def account_of_live(
+    worker: str, counts: WorkerCounts, *, records: int, whole: int, lost: int
+) -> WorkerAccount:
+    """Return the account of a worker that is not lost. `whole` conversations have a record of a
+    complete last response, and `lost` records did not arrive or were declared lost.
+
+    What the worker has dropped is not counted again: it is among the lost records, but for those
+    that had arrived although nobody could confirm them any more.
+    """
+    # A worker sees whole responses; only their content tells that some were none.
+    bad = max(0, counts.completed - whole - lost)
+    counts = msgspec.structs.replace(
+        counts, completed=counts.completed - bad, errored=counts.errored + bad, records_dropped=0
+    )
+    return WorkerAccount(worker=worker, counts=counts, records=records, records_lost=lost)
+
+
 COUNTED = (
     *("granted", "revoked", "completed", "errored", "cancelled", "abandoned", "unsent"),
     *("connecting", "retries"),

@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.core.results.accounts import WorkerAccount, balance
+from aiperf_svc.core.results.accounts import WorkerAccount, account_of_live, balance
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
@@ -109,3 +109,24 @@ def test_records_newer_than_a_lost_workers_last_word_count_as_sent() -> None:
     account = WorkerAccount(worker="worker-1", counts=counts, records=64, is_lost=True)
     books = balance(Phase.PROFILING, [account])
     assert (books.requests_sent, books.records, books.records_lost) == (64, 64, 0)
+
+
+def test_records_that_a_worker_has_dropped_are_lost_and_no_errors() -> None:
+    # All responses were good; a record processor was lost with 30 records that were kept no more.
+    counts = WorkerCounts(
+        Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
+    )
+    account = account_of_live("worker-0", counts, records=470, whole=470, lost=30)
+    books = balance(Phase.PROFILING, [account], granted=500)
+    assert (books.completed, books.errored, books.records_lost) == (500, 0, 30)
+    assert books.violations == ()
+
+
+def test_records_that_had_arrived_before_they_were_dropped_are_not_lost() -> None:
+    counts = WorkerCounts(
+        Phase.PROFILING, granted=500, completed=500, requests_sent=500, records_dropped=30
+    )
+    account = account_of_live("worker-0", counts, records=490, whole=485, lost=10)
+    books = balance(Phase.PROFILING, [account], granted=500)
+    assert (books.completed, books.errored, books.records_lost) == (495, 5, 10)
+    assert books.violations == ()
