@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from types import CodeType
 
-from aiperf_svc.services import forks
+from aiperf_svc.services import forks, host
 
 Preparation = tuple[str | int, ...]
 """Name of a function of this module and its arguments."""
@@ -39,6 +39,11 @@ def enter_namespaces(*paths: str) -> None:
 def limit_open_files(count: int) -> None:
     """Have so few file descriptors."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+def keep_priority() -> None:
+    """Have no service lower its priority, so that other tests do not keep it from working."""
+    host.lower_priority = lambda: None
 
 
 def patch_workers(path: str) -> None:

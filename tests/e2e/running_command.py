@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forked_commands import PROGRAM, ForkedCommand, needs_a_start
+from preparations import Preparation
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.running import RunningMockServer
@@ -41,11 +42,13 @@ class Command:
         within: Sequence[str] = (),
         words: Sequence[str] = ("profile",),
         is_executed: bool = False,
+        preparation: Preparation = (),
         **environ: str,
     ) -> None:
         """Start `profile` against the server at `url`, or without one as the flags say. `within` is
         a program, with its arguments, that starts the command; `words` are other than `profile`;
-        with `is_executed` it has the interpreter's start and imports of its own.
+        with `is_executed` it has the interpreter's start and imports of its own, with `preparation`
+        it is a fork that has done that first.
         """
         self.folder = folder
         self._ports: dict[str, str] = {}
@@ -67,7 +70,9 @@ class Command:
                 text=True,
             )
         else:
-            self.process = ForkedCommand(arguments, cwd=folder, env=self.environ)
+            self.process = ForkedCommand(
+                arguments, cwd=folder, env=self.environ, preparation=preparation
+            )
 
     def finish(self) -> dict[str, Any]:
         """Wait for its end; what it printed."""
