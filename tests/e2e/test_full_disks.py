@@ -7,10 +7,12 @@ system; it is gone with the command.
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from preparations import Preparation
 from running_command import FINISHED, Command, artifacts
 
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, is_whole, read_manifest
@@ -24,12 +26,31 @@ REQUESTS = 2_000
 LOAD = ("--concurrency", "10", "--request-count", str(REQUESTS))
 DATASET = ("--isl", "20", "--num-dataset-entries", "20")
 MOUNT = """
-mount -t tmpfs -o "$0" none "$1" && shift && "$@"
-code=$?
-cp -r artifacts ../kept
-exit $code
+mount -t tmpfs -o "$0" none "$1" && echo && read -r _ && cp -r artifacts ../kept
 """
-"""Runs a command with a small file system as one folder, and keeps a copy of the artifacts."""
+"""Makes a small file system of one folder, and keeps a copy of the artifacts at the end."""
+
+
+@contextmanager
+def mounted(program: Sequence[str], folder: Path, name: str, options: str) -> Iterator[Preparation]:
+    """A folder of `folder` is a small file system for commands with this preparation. What they
+    leave is copied at the end."""
+    for each in ("artifacts", "tmp"):
+        (folder / each).mkdir(parents=True, exist_ok=True)
+    shell = subprocess.Popen(
+        [*program, "sh", "-c", MOUNT, options, name],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "\n"
+        kinds = ("mnt",) if os.geteuid() == 0 else ("user", "mnt")
+        yield "enter_namespaces", *(f"/proc/{shell.pid}/ns/{kind}" for kind in kinds)
+        shell.communicate("\n")
+    assert shell.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +77,11 @@ def run_on(mock: RunningMockServer, own_mounts: tuple[str, ...]) -> RunOn:
     """The ended command, one of whose folders is a small file system; a copy of its artifacts is
     below the folder given."""
 
-    def ended(folder: Path, mounted: str, options: str) -> Command:
-        for name in ("artifacts", "tmp"):
-            (folder / "run" / name).mkdir(parents=True, exist_ok=True)
-        within = (*own_mounts, "sh", "-c", MOUNT, options, mounted)
-        command = Command(folder / "run", mock.url, *LOAD, *DATASET, within=within)
-        said = command.finish()
+    def ended(folder: Path, name: str, options: str) -> Command:
+        run = folder / "run"
+        with mounted(own_mounts, run, name, options) as preparation:
+            command = Command(run, mock.url, *LOAD, *DATASET, preparation=preparation)
+            said = command.finish()
         results = said["results"]
         assert bool(said["reason"]) is bool(command.code)
         (folder / "kept").rename(folder / "artifacts")
@@ -113,11 +133,10 @@ def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
 def test_a_folder_that_may_not_be_written_is_refused_before_the_load(
     mock: RunningMockServer, own_mounts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for name in ("artifacts", "tmp"):
-        (tmp_path / "run" / name).mkdir(parents=True)
-    within = (*own_mounts, "sh", "-c", MOUNT, "ro", "artifacts")
-    command = Command(tmp_path / "run", mock.url, *LOAD, *DATASET, within=within)
-    command.finish()
+    run = tmp_path / "run"
+    with mounted(own_mounts, run, "artifacts", "ro") as preparation:
+        command = Command(run, mock.url, *LOAD, *DATASET, preparation=preparation)
+        command.finish()
     assert command.code is ExitCode.BAD_CONFIG
     assert "Read-only file system; choose another folder (artifacts.dir" in command.errors
     assert "Traceback" not in command.errors
@@ -139,12 +158,11 @@ def test_a_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run
 def test_a_disk_that_is_full_in_the_middle_of_an_experiment_ends_no_trial(
     mock: RunningMockServer, own_mounts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for name in ("artifacts", "tmp"):
-        (tmp_path / "run" / name).mkdir(parents=True)
-    within = (*own_mounts, "sh", "-c", MOUNT, "size=700k", "artifacts")
+    run = tmp_path / "run"
     flags = ("--concurrency", "4", "--request-count", "200", "--repetitions", "4")
-    command = Command(tmp_path / "run", mock.url, *flags, *DATASET, within=within)
-    trials = command.finish()["results"]["trials"]
+    with mounted(own_mounts, run, "artifacts", "size=700k") as preparation:
+        command = Command(run, mock.url, *flags, *DATASET, preparation=preparation)
+        trials = command.finish()["results"]["trials"]
     (tmp_path / "kept").rename(tmp_path / "artifacts")
     assert command.code is ExitCode.ERROR
     assert "No space left on device" in command.errors
