@@ -40,8 +40,11 @@ CONNECTS_PER_S = 4_000
 """Connections that one worker opens per second. A phase with many users is announced earlier."""
 GRANT_AHEAD_NS = 200_000_000
 GRANT_EVERY_S = 0.05
-REFILL_S = 0.01
-"""Longest time between two refills in closed loop, in case a worker's return is delayed."""
+LOOK_EVERY_S = 0.1
+LEAST_LOOK_S = 0.001
+"""Longest and shortest time between two looks at the clock in closed loop. A worker gets credits
+when it returns some, which ends the wait; nothing else but the end of the load is a matter of
+time."""
 SETTLE_EVERY_S = 0.1
 SETTLE_NS = 5_000_000_000
 """Time after the end of the grace period in which live workers can still return credits."""
@@ -299,7 +302,9 @@ class PhaseMachine:
         else:
             instructions += self._refills()
             is_last = False
-            wait = Wait(REFILL_S, ends_on_news=True, then_s=grant_interval_s(workers))
+            left_s = (self.stop_wall_ns - now) / 1e9 if self.stop_wall_ns else LOOK_EVERY_S
+            look_s = max(LEAST_LOOK_S, min(left_s, LOOK_EVERY_S))
+            wait = Wait(look_s, ends_on_news=True, then_s=grant_interval_s(workers))
         if is_last or self._ledger.remaining == 0:
             return instructions + self._settle(now)
         return [*instructions, wait]

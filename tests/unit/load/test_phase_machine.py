@@ -7,9 +7,9 @@ from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.phase_machine import (
     ANNOUNCE_NS,
     CONNECTS_PER_S,
+    LOOK_EVERY_S,
     NEAR_ANNOUNCE_NS,
     NEAR_ANNOUNCE_PER_WORKER_NS,
-    REFILL_S,
     AnnouncePhase,
     GrantCredits,
     PhaseRequested,
@@ -20,8 +20,8 @@ from aiperf_svc.core.load.phase_machine import (
 from aiperf_svc.protocol.messages.reports import PhaseReport
 
 
-def refill(workers: int) -> Wait:
-    return Wait(REFILL_S, ends_on_news=True, then_s=grant_interval_s(workers))
+def refill(workers: int, at_most_s: float = LOOK_EVERY_S) -> Wait:
+    return Wait(at_most_s, ends_on_news=True, then_s=grant_interval_s(workers))
 
 
 def test_a_closed_loop_with_a_count_ends_when_all_are_returned() -> None:
@@ -39,6 +39,19 @@ def test_a_closed_loop_with_a_count_ends_when_all_are_returned() -> None:
     assert machine.handle(TimePassed(start + S)) == [PublishReport()]
     assert machine.has_ended
     assert machine.report() == PhaseReport(P, start, granted=3)
+
+
+def test_a_closed_loop_in_which_nothing_is_returned_looks_at_the_clock_for_its_end_only() -> None:
+    machine = machine_of("a", concurrency=1, duration_ns=S)
+    machine.handle(PhaseRequested(NOW))
+    stop = machine.stop_wall_ns
+    granted, wait = machine.handle(TimePassed(NOW))
+    assert isinstance(granted, GrantCredits)
+    assert wait == refill(1)
+    assert machine.handle(TimePassed(stop - S // 5)) == [refill(1)]
+    assert machine.handle(TimePassed(stop - S // 50)) == [refill(1, 0.02)]
+    assert machine.handle(TimePassed(stop - 1)) == [refill(1, 0.001)]
+    assert machine.handle(TimePassed(stop)) == [settle(1)]
 
 
 def test_a_phase_with_many_users_is_announced_earlier() -> None:
