@@ -4,6 +4,8 @@ would have changed."""
 import ctypes
 import os
 import resource
+import socket
+import subprocess
 import sys
 import time
 from importlib import import_module
@@ -44,6 +46,34 @@ def limit_open_files(count: int) -> None:
 def keep_priority() -> None:
     """Have no service lower its priority, so that other tests do not keep it from working."""
     host.lower_priority = lambda: None
+
+
+def plant_leak(pid_file: str) -> None:
+    """Leave something of each kind behind. The processes that this starts have their ids in the
+    file, so that whoever planted them can pull them out."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    fd = os.dup(listener.fileno())
+    listener.close()
+    processes = (
+        _start_sleeper(env=dict(os.environ)),
+        # Without an environment nothing but its port tells whose it is.
+        _start_sleeper(env={}, fd=fd),
+    )
+    Path(pid_file).write_text(" ".join(str(process.pid) for process in processes))
+    Path(os.environ["TMPDIR"], "left").touch()
+    Path("left").touch()
+
+
+def _start_sleeper(*, env: dict[str, str], fd: int | None = None) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        ["/bin/sleep", "600"],
+        env=env,
+        pass_fds=() if fd is None else (fd,),
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def patch_workers(path: str) -> None:

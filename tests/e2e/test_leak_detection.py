@@ -4,7 +4,6 @@ kind is found, and nothing else is."""
 import os
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,6 @@ from running_command import Command, private_folders, wait_gone
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner import folders
-
-PLANT = Path(__file__).with_name("plant_leak.py")
 
 
 @pytest.fixture
@@ -38,9 +35,9 @@ def test_a_planted_leak_of_each_kind_is_found_and_nothing_else_is(
     folder = tmp_path / "run"
     folder.mkdir()
     with running(MockServerConfig(ttft="10ms", tokens=2)) as mock:
-        plant = (sys.executable, str(PLANT), str(planted))
+        plant = ("plant_leak", str(planted))
         load = ("--concurrency", "2", "--request-count", "200")
-        command = Command(folder, mock.url, *load, within=plant)
+        command = Command(folder, mock.url, *load, preparation=plant)
         command.wait_for_requests(mock, 2)
         assert command.note_ports()
         summary = command.finish()
