@@ -195,7 +195,12 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
     with running(MockServerConfig(ttft="5ms", itl="2ms", tokens=5)) as mock:
         config = {
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
-            "load": {"concurrency": 4, "requests": 200, "warmup": {"requests": 10}},
+            "load": {
+                "request_rate": 300,
+                "arrival": {"pattern": "constant"},
+                "requests": 200,
+                "warmup": {"requests": 2},
+            },
             "dataset": {"entries": 20, "input_tokens": {"mean": 20}},
             "slo": {
                 "objectives": [{"metric": "time_to_first_token", "stat": "p90", "max": "1m"}],
