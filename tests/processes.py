@@ -110,7 +110,8 @@ def _report(
         for results in connection.wait(list(running)):
             try:
                 node_id, reports = results.recv()
-            except EOFError:
+            # One that is killed may break off in the middle of a report.
+            except (EOFError, OSError):
                 running.pop(results).join()
                 continue
             left.discard(node_id)

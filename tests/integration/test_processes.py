@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 SAMPLES = """
 import os, pytest
@@ -16,6 +18,11 @@ def test_together(found, n): found.append(n); assert len(found) == n + 1
 def test_short(n): pass
 def test_fails(): print("what it said"); assert not 1
 def test_never_ends(): os._exit(0)
+def test_breaks_off(pytestconfig):
+    plugins = pytestconfig.pluginmanager.get_plugins()
+    process = next(p for p in plugins if type(p).__name__ == "_Process")
+    os.write(process._results.fileno(), bytes([0, 0, 0, 9]) + b"half")
+    os._exit(0)
 @pytest.mark.alone
 def test_alone(): assert os.getppid() == int(os.environ["STARTED_BY"])
 """
@@ -24,17 +31,18 @@ def test_alone(): assert os.getppid() == int(os.environ["STARTED_BY"])
 def test_each_is_reported_with_what_it_said_and_those_alone_are_run_by_the_first_process(
     tmp_path: Path,
 ) -> None:
-    out = pytest_of(tmp_path, "--processes", "3", "-k", "not never")
+    out = pytest_of(tmp_path, "--processes", "3", "-k", "not never and not off")
     assert "1 failed, 45 passed" in out
     assert "FAILED test_samples.py::test_fails - assert not 1" in out
     assert "what it said" in out
 
 
+@pytest.mark.parametrize(("name", "other"), [("never_ends", "off"), ("breaks_off", "never")])
 def test_one_that_ends_its_process_has_failed_and_so_has_what_that_process_had_taken(
-    tmp_path: Path,
+    tmp_path: Path, name: str, other: str
 ) -> None:
-    out = pytest_of(tmp_path, "--processes", "3", "-k", "not fails")
-    assert "FAILED test_samples.py::test_never_ends - its process has ended" in out
+    out = pytest_of(tmp_path, "--processes", "3", "-k", f"not fails and not {other}")
+    assert f"FAILED test_samples.py::test_{name} - its process has ended" in out
     assert "1 failed, 45 passed" in out or "2 failed, 44 passed" in out
 
 
