@@ -94,7 +94,8 @@ async def test_a_worker_on_another_machine_knows_the_clock_within_what_it_states
 
 
 async def test_workers_and_processors_share_a_run_without_overlap(tmp_path: Path) -> None:
-    with server(ttft="5ms", tokens=2) as mock:
+    # All users are in flight before the first has its response, also where services take turns.
+    with server(ttft="200ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=120, requests=600)
         async with stack(settings, tmp_path, workers=3, processors=2) as run:
             summary = await run.results()
