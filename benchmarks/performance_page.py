@@ -40,7 +40,10 @@ def _printed(results: Figures, *, source: str) -> str:
     for name, part in results["parts"].items():
         stolen = part.get("stolen_share")
         of_host = f", {stolen:.1%} of the CPU taken by the host" if stolen is not None else ""
-        how = f"`{part['command']}`, {part['took_s']:g} s{of_host}"
+        cpu = part.get("cpu", results["machine"]["cpu"])
+        # Parts of one day may come from several machines.
+        where = f", on {cpu}" if cpu != results["machine"]["cpu"] else ""
+        how = f"`{part['command']}`, {part['took_s']:g} s{where}{of_host}"
         lines += [f"## {part['title']}", "", how, ""]
         if "failed" in part:
             lines += [f"Failed: {part['failed']}.", ""]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aiperf_svc.adapters.host.machine import cpu_model
 from aiperf_svc.adapters.host.vitals import stolen_ns
 from benchmarks.machine import describe
 from benchmarks.performance_page import page, plots
@@ -128,6 +129,7 @@ def _run(part: Part, *, is_quick: bool) -> dict[str, Any]:
         found["failed"] = f"exit {done.returncode} without figures; run the command to see why"
     took_s = time.monotonic() - began
     found["took_s"] = round(took_s, 1)
+    found["cpu"] = cpu_model()
     found["stolen_share"] = round((stolen_ns() - stolen_before_ns) / 1e9 / took_s, 3)
     return found
 

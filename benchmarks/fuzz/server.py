@@ -75,6 +75,10 @@ class FuzzServer:
         """Respond to one request; whether the connection goes on."""
         head = await reader.readuntil(b"\r\n\r\n")
         length, number = _LENGTH.search(head), _REQUEST_ID.search(head)
+        if head.startswith(b"GET "):
+            # A look for pages of metrics.
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return True
         assert length is not None
         assert number is not None
         await reader.readexactly(int(length[1]))
