@@ -126,18 +126,22 @@ def _of_objective(
     is_within = measured is not None and (
         measured <= limit if bound == "max" else measured >= limit
     )
+    # A miss for another reason than the values, such as failed requests, needs no number of them.
+    is_other_miss = result["judged"] and not result["ok"] and (is_within or measured is None)
     found = next(
         (each for each in batches if [each[k] for k in _KEY] == [result[k] for k in _KEY]), None
     )
     # What misses its objective for another reason than its values misses it whatever they are.
     has_batches = found is not None and (result["ok"] or not is_within) and not is_thin
-    is_met = None if is_thin else bool(result["ok"])
+    is_met = None if is_thin and not is_other_miss else bool(result["ok"])
+    name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
+    text = f"{name}: {result['reason']}" if is_other_miss else ""
     if early:
         # Only of objectives that break, and nobody knows of the others.
         has_batches, is_met = found is not None, None if found is None else False
     allowed = allowed_share(stat, bound)
     return Evidence(
-        name=f"{stat} {CATALOG[metric].name}" if metric in CATALOG else f"{stat} {metric}",
+        name=name,
         bound=bound,
         limit=limit,
         measured=measured,
@@ -147,7 +151,7 @@ def _of_objective(
         totals=tuple(found["totals"]) if has_batches and found else (),
         allowed=limit if allowed is None else allowed,
         is_share=allowed is not None,
-        text=f"ended early: {early}" if early else "",
+        text=f"ended early: {early}" if early else text,
     )
 
 

@@ -45,9 +45,11 @@ class MaximumSearch:
 
     def add(self, parameters: Mapping[str, Any], result: TrialResult) -> None:
         """Take the result of a trial that `next` asked for. One that tells nothing of the server,
-        such as that of a busy client, counts as without a value."""
+        such as that of a busy client, or that is not valid, as the server failed most requests,
+        counts as without a value."""
         place = tuple(float(parameters[space.parameter]) for space in self._spaces)
-        self._found[place] = None if result.problem else result.statistics.get(self._metric)
+        is_unusable = bool(result.problem) or result.verdict.startswith("invalid")
+        self._found[place] = None if is_unusable else result.statistics.get(self._metric)
 
     def _refined(self) -> Place | None:
         best = self.best

@@ -4,7 +4,8 @@ A search decides from them whether a point holds: batches show how much a run's 
 requests do not, because those that wait in one queue are slow together.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -41,17 +42,25 @@ class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def objective_batches(
-    rows: PhaseRows, clocks: ClockMap, slo: Slo, window: LoadWindow
+    rows: PhaseRows, clocks: ClockMap, slo: Slo, window: LoadWindow, *, without_row: int
 ) -> tuple[ObjectiveBatches, ...]:
     """Return the batches of every objective on a percentile or average of requests, and of the
     goodput. A batch has the requests that were due in its time; an objective with too few of them
-    in a batch is left out."""
+    in a batch is left out, and an average over requests of which one was cut off, as it has no
+    value. `without_row` is the number of due requests that have no row, as they were never sent
+    or their records were lost."""
     begin, end = window.steady_ns, window.stop_ns
     if not end:
         dues = [int(_due(chunk, clocks).max()) for chunk in rows.chunks()]
         end = max(dues, default=begin) + 1
-    found = batches_between(rows, clocks, slo, begin, end)
-    return tuple(each for each in found if min(each.counts) >= LEAST_IN_BATCH)
+    found = [
+        _with_rowless(each, without_row) for each in batches_between(rows, clocks, slo, begin, end)
+    ]
+    return tuple(
+        each
+        for each in found
+        if min(each.counts) >= LEAST_IN_BATCH and np.isfinite(each.totals).all()
+    )
 
 
 def batches_between(
@@ -70,6 +79,26 @@ def batches_between(
     if slo.goodput:
         found.append(_of_goodput(rows, clocks, slo, begin, end))
     return tuple(each for each in found if each)
+
+
+def _with_rowless(found: ObjectiveBatches, count: int) -> ObjectiveBatches:
+    """Return the batches with the due requests that have no row, if they are of due requests. When
+    each was due is not known, so every batch gets an equal share; all are beyond the limit for all
+    that is known."""
+    is_goodput = found.metric == GOODPUT
+    if not count or not (is_goodput or CATALOG[found.metric].population is Population.DUE):
+        return found
+    shares = [count * (at + 1) // BATCHES - count * at // BATCHES for at in range(BATCHES)]
+    totals: Sequence[float] = [0] * BATCHES
+    if found.stat == "avg":
+        totals = [math.inf] * BATCHES
+    elif is_goodput or found.bound == "max":
+        totals = shares
+    return msgspec.structs.replace(
+        found,
+        counts=tuple(map(sum, zip(found.counts, shares, strict=True))),
+        totals=tuple(map(sum, zip(found.totals, totals, strict=True))),
+    )
 
 
 def allowed_share(stat: str, bound: str) -> float | None:

@@ -113,9 +113,16 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     )
     measured = {tag: metric.distribution for tag, metric in metrics.items()}
     objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
-    early = context.early_end
     batches = (
-        early.batches if early else objective_batches(rows, clocks, context.config.slo, window)
+        context.early_end.batches
+        if context.early_end
+        else objective_batches(
+            rows,
+            clocks,
+            context.config.slo,
+            window,
+            without_row=unsent_without_row + failures.lost,
+        )
     )
     due = failures.due - (totals.to_abandon - totals.abandoned)
     return replace(

@@ -13,6 +13,7 @@ from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.experiments.criteria import searched_slo, trial_result
 from aiperf_svc.core.experiments.evidence import is_held
 from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "50ms"}
 
@@ -65,8 +66,11 @@ def test_what_cannot_be_maximized_is_refused(metric: str, said: str) -> None:
         searched_slo(search(maximize=metric), slo())
 
 
-def exported(limits: Slo, *, slow_share: float = 0.0) -> dict[str, Any]:
-    """The summary of a run of 4,000 requests, of which some are slow."""
+def exported(
+    limits: Slo, *, slow_share: float = 0.0, failed_share: float = 0.0, unsent: int = 0
+) -> dict[str, Any]:
+    """The summary of a run of 4,000 requests, of which some are slow and some failed, and of
+    `unsent` more that were due and never sent."""
     rng = np.random.default_rng(3)
     is_slow = rng.random(4_000) < slow_share
     quick, slow = fake_run.request(ttft_ms=20.0), fake_run.request(ttft_ms=80.0)
@@ -74,8 +78,10 @@ def exported(limits: Slo, *, slow_share: float = 0.0) -> dict[str, Any]:
     for name in rows.dtype.names or ():
         if name.endswith("_wall_ns"):
             rows[name] += np.where(rows[name] > 0, np.arange(4_000) * 5 * fake_run.MS, 0)
+    failed = np.arange(4_000) < 4_000 * failed_share
+    rows["outcome"][failed], rows["error"][failed] = Outcome.ERRORED, ErrorKind.STATUS
     config = fake_run.config().model_copy(update={"slo": limits})
-    context = fake_run.context(rows, config=config)
+    context = fake_run.context(rows, config=config, unsent=unsent)
     summary = summarise(fake_run.columns_of(rows), None, context)
     found: dict[str, Any] = msgspec.json.decode(json_export.render(summary))
     return found
@@ -100,6 +106,49 @@ def test_the_share_of_good_requests_of_a_trial(share: float, holds: bool) -> Non
     (evidence,) = found.evidence
     assert is_held([evidence]) is holds
     assert evidence.measured == pytest.approx(100 * (1 - share), abs=2)
+
+
+@pytest.mark.parametrize(("unsent", "holds"), [(100, True), (1_005, False)])
+def test_requests_that_were_never_sent_are_not_good(unsent: int, holds: bool) -> None:
+    limits = slo(goodput={"time_to_first_token": "50ms"})
+    found = trial_result(exported(limits, unsent=unsent), search("goodput >= 95%"))
+    (evidence,) = found.evidence
+    assert is_held([evidence]) is holds
+    assert evidence.measured == pytest.approx(100 * 4_000 / (4_000 + unsent))
+
+
+@pytest.mark.parametrize("bound", ["max", "min"])
+@pytest.mark.parametrize("unsent", [0, 7, 1_005])
+def test_requests_that_were_never_sent_are_beyond_a_limit_on_due_requests(
+    unsent: int, bound: str
+) -> None:
+    limit = {"metric": "intended_request_latency", "stat": "p90", bound: "500ms"}
+    (evidence,) = trial_result(exported(slo(objectives=[limit]), unsent=unsent), search()).evidence
+    assert sum(evidence.counts) == 4_000 + unsent
+    assert sum(evidence.totals) == (unsent if bound == "max" else 4_000)
+    if bound == "max":
+        assert is_held([evidence]) is (unsent < 400)
+
+
+@pytest.mark.parametrize("unsent", [0, 7])
+def test_an_average_of_which_a_value_is_unknown_has_no_batches(unsent: int) -> None:
+    limit = {"metric": "intended_request_latency", "stat": "avg", "max": "500ms"}
+    (evidence,) = trial_result(exported(slo(objectives=[limit]), unsent=unsent), search()).evidence
+    assert bool(evidence.counts) is not bool(unsent)
+    assert is_held([evidence]) is not bool(unsent)
+
+
+def test_a_trial_of_few_responses_breaks_if_the_server_failed_the_others() -> None:
+    (evidence,) = trial_result(
+        exported(slo(objectives=[P99]), failed_share=0.99), search()
+    ).evidence
+    assert is_held([evidence]) is False
+    assert str(evidence).startswith(
+        "p99 Time to First Token: leaves out 3,960 of 4,000 requests (3,960 failed), 99.00%"
+    )
+    fewer = exported(slo(objectives=[P99], error_budget="100%"), failed_share=0.99)
+    (evidence,) = trial_result(fewer, search()).evidence
+    assert is_held([evidence]) is None
 
 
 def test_a_trial_that_failed_requests_breaks_whatever_its_latencies() -> None:

@@ -93,3 +93,17 @@ def test_the_maximum_over_two_parameters_never_is_where_the_client_is_the_limit(
     assert found.best is not None
     assert 8 <= found.best["load.concurrency"] <= 32
     assert found.best["dataset.input_tokens.mean"] == 100
+
+
+def test_the_maximum_never_is_where_the_server_fails_most_requests() -> None:
+    found = machine(
+        {"parameter": "load.concurrency", "from": 1, "to": 64, "maximize": "request_throughput"}
+    )
+    assert isinstance(found, MaximumSearch)
+    while (parameters := found.next()) is not None:
+        users = parameters["load.concurrency"]
+        verdict = "invalid: target-failing" if users > 20 else "valid"
+        statistics = {"request_throughput": float(users)}
+        found.add(parameters, TrialResult(evidence=(), statistics=statistics, verdict=verdict))
+    assert found.best is not None
+    assert 16 <= found.best["load.concurrency"] <= 20

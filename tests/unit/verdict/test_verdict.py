@@ -264,6 +264,14 @@ def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> No
     assert verdict.label == "invalid: client-bound"
 
 
+@pytest.mark.parametrize(
+    ("budget", "label"), [(0.3, "invalid: client-bound"), (0.1, "invalid: target-failing")]
+)
+def test_errors_within_their_budget_do_not_explain_a_shortfall(budget: float, label: str) -> None:
+    failing = replace(CLOSED, held_ratio=0.5, errored=2_000, error_budget=budget)
+    assert judge(failing).label == label
+
+
 def test_a_load_whose_clients_all_leave_is_not_blamed_on_the_server() -> None:
     (found,) = judge(replace(CLOSED, completed=0, abandoned=10_000)).reasons
     assert found.check == "successes"
