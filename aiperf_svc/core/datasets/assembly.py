@@ -243,9 +243,10 @@ def _input_tokens(
     if counter is not None and -1 in known:
         prompts: list[Prompt] = [turn.prompt for turn in turns]
         counts = count_inputs(prompts, (endpoint.prompt_key, endpoint.passages_key), counter)
-        # How many tokens a picture or a sound has only the server knows.
+        # How many tokens a picture or a sound has only the server knows, and which members of a
+        # payload are its prompt only the API that it is for.
         return [
-            -1 if prompt.is_media_alone else count
+            -1 if prompt.is_media_alone or (prompt.payload and not endpoint.prompt_key) else count
             for prompt, count in zip(prompts, counts, strict=True)
         ]
     return known

@@ -38,6 +38,7 @@ def _parts(prompt: Prompt, keys: Iterable[str]) -> Iterator[str | int]:
         for key in keys:
             yield from _flatten(prompt.payload.get(key))
     else:
+        yield from filter(None, [prompt.system])
         yield from prompt.texts
         yield from prompt.passages
         yield from _flatten(list(prompt.messages))

@@ -71,18 +71,15 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
         fields = TurnFields(text=item) if isinstance(item, str) else item
         try:
             turn = _turn(fields)
+            if fields.role in _INSTRUCTIONS:
+                instructions.extend(_instructions(turn.prompt))
+                continue
+            if instructions:
+                prompt = _instructed(turn.prompt, instructions)
+                turn = PromptTurn(prompt, delay_ns=turn.delay_ns)
+                instructions = []
         except ValueError as error:
             raise ValueError(f"turns[{position}]: {error}") from None
-        prompt = turn.prompt
-        if fields.role in _INSTRUCTIONS:
-            instructions.extend(_as_messages(prompt))
-            continue
-        if instructions:
-            joined = Prompt(
-                messages=(*instructions, *_as_messages(prompt)), output_tokens=prompt.output_tokens
-            )
-            turn = PromptTurn(joined, delay_ns=turn.delay_ns)
-            instructions = []
         turns.append(turn)
     if instructions:
         raise ValueError("the last turn is an instruction that no request carries")
@@ -95,6 +92,29 @@ def _turn(fields: TurnFields) -> PromptTurn:
     if fields.role == "assistant":
         raise ValueError("role `assistant`: the history is made of the server's own responses")
     return turn_of(fields)
+
+
+def _instructions(prompt: Prompt) -> tuple[Any, ...]:
+    if prompt.media or prompt.passages:
+        raise ValueError("an instruction is text; pictures, sounds and passages belong to a user")
+    return _as_messages(prompt)
+
+
+def _instructed(prompt: Prompt, instructions: list[dict[str, Any]]) -> Prompt:
+    """Return a prompt behind instructions. Pictures and sounds are still to be read, so theirs is
+    no message yet."""
+    if prompt.passages:
+        raise ValueError("`passages` are ranked, and no ranking takes an instruction")
+    if not prompt.media:
+        messages = (*instructions, *_as_messages(prompt))
+        return Prompt(messages=messages, output_tokens=prompt.output_tokens)
+    texts = [each.get("content") for each in instructions if each["role"] == "system"]
+    if len(texts) != len(instructions) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            "pictures and sounds go behind instructions of role `system`, each a text, and these "
+            "are others"
+        )
+    return msgspec.structs.replace(prompt, system="\n\n".join(texts))
 
 
 def _as_messages(prompt: Prompt) -> tuple[Any, ...]:

@@ -2,7 +2,9 @@
 file as they are.
 
 The output of a response is what a JMESPath query finds in its JSON, or in that of each event of a
-stream. Without a query, the usual places are tried: embeddings, then rankings, then texts.
+stream. Without a query, a response in the form of the chat API is read as that API's (reasoning and
+tool calls are output too); in any other, the usual places are tried: embeddings, then rankings,
+then texts.
 """
 
 import functools
@@ -13,13 +15,13 @@ import msgspec
 
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.config.endpoint import EndpointType
-from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints import base, chat
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Part, Prompt, Rendered
 
 if TYPE_CHECKING:
     import jinja2
 
-_CHOICE = "choices[0].[delta.content, message.content, text] | [?@] | [0]"
+_CHOICE = "choices[0].text"
 _USUAL = (
     "data[].embedding",
     "embeddings",
@@ -187,10 +189,16 @@ class _Parser:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise base.malformed(error, data) from None
         try:
-            return self._found_in(response, data)
+            is_chat = not self._has_own and _is_chat(response)
+            delta = chat.parse(data) if is_chat else self._found_in(response, data)
+            delta.prompt_tokens = _count(self._prompt_tokens(response))
+            delta.completion_tokens = _count(self._output_tokens(response))
+        except base.MalformedResponse:
+            raise
         except ValueError as error:
             # A function of a query does not take what the response has there.
             raise base.malformed(error, data) from None
+        return delta
 
     def _found_in(self, response: Any, data: bytes) -> Delta:
         delta = Delta()
@@ -206,8 +214,6 @@ class _Parser:
             delta.content = msgspec.json.encode(found).decode()
         else:
             delta.error = base.find_error(data)
-        delta.prompt_tokens = _count(self._prompt_tokens(response))
-        delta.completion_tokens = _count(self._output_tokens(response))
         if not self._has_own and isinstance(found, str):
             delta.parts = self._parts(response)
         finish, choice = self._finish(response), _last_choice(response)
@@ -224,6 +230,14 @@ class _Parser:
             return ()
         texts = [self._choice({"choices": [choice]}) for choice in choices]
         return tuple(Part(place, text) for place, text in enumerate(texts) if isinstance(text, str))
+
+
+def _is_chat(response: Any) -> bool:
+    """Whether a response, or an event of one, has choices with a message as the chat API's have."""
+    choices = response.get("choices") if isinstance(response, dict) else None
+    if not isinstance(choices, list) or not choices:
+        return False
+    return all(isinstance(each, dict) and each.keys() & {"delta", "message"} for each in choices)
 
 
 def _last_choice(response: Any) -> int:

@@ -167,13 +167,14 @@ def test_input_tokens_count_all_own_text_and_nothing_else(
         Prompt(messages=({"role": "system", "content": "of names"}, {"role": "u", "content": 5})),
         Prompt(messages=({"role": "user", "content": parts},)),
         Prompt(payload={"messages": [{"role": "user", "content": "the list"}]}),
+        Prompt(texts=("the list",), system="of names"),
     ]
     entries = [PromptConversation("x", (PromptTurn(prompt),)) for prompt in given]
     dataset = built(config(dataset=FILE), entries, counter)
     a, b = counter.count("the list"), counter.count("of names")
     counted = [entry.turns[0].input_tokens for entry in dataset.conversations]
     # 5 is what JSON allows and no API does: a token id, for the purpose of counting.
-    assert counted == [a + b, b + 1, a, a]
+    assert counted == [a + b, b + 1, a, a, a + b]
 
 
 def test_token_ids_of_a_payload_count_one_each(
@@ -182,6 +183,16 @@ def test_token_ids_of_a_payload_count_one_each(
     entry = PromptConversation("x", (PromptTurn(Prompt(payload={"prompt": [5, 6, 7]})),))
     given = config(dataset=FILE, endpoint={"type": "completions"})
     assert built(given, [entry], counter).conversations[0].turns[0].input_tokens == 3
+
+
+def test_input_tokens_of_a_raw_payload_are_unknown(
+    config: Config, counter: LibraryTokenCounter
+) -> None:
+    entry = PromptConversation("x", (PromptTurn(Prompt(payload={"prompt": "the list"})),))
+    (conversation,) = built(
+        config(dataset=FILE, endpoint={"type": "raw"}), [entry], counter
+    ).conversations
+    assert conversation.turns[0].input_tokens == -1
 
 
 def test_input_tokens_are_unknown_without_a_tokenizer(config: Config) -> None:

@@ -151,6 +151,39 @@ def test_an_instruction_goes_in_front_of_the_next_turn() -> None:
     assert entry.turns[0].delay_ns == 1_000_000
 
 
+def test_pictures_and_sounds_behind_an_instruction_are_sent_too() -> None:
+    entry = conversation(
+        {"role": "system", "text": "be brief"},
+        {"role": "system", "text": "be kind"},
+        {"text": "a", "image": "a.png", "max_tokens": 3},
+        {"role": "system", "text": "listen"},
+        {"audio": "b.wav"},
+    )
+    first, second = (turn.prompt for turn in entry.turns)
+    assert (first.system, first.texts, first.output_tokens) == ("be brief\n\nbe kind", ("a",), 3)
+    assert [media.reference for media in first.media] == ["a.png"]
+    assert (second.system, second.texts) == ("listen", ())
+    assert [media.reference for media in second.media] == ["b.wav"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "wrong"),
+    [
+        (({"role": "system", "text": "a", "image": "i.png"}, "b"), r"turns\[0\]: .* is text"),
+        (({"role": "developer", "text": "a"}, {"image": "i.png"}), r"turns\[1\]: .*`system`"),
+        (
+            ({"role": "system", "text": "a"}, {"query": "q", "passages": ["p"]}),
+            r"turns\[1\]: `passages`",
+        ),
+    ],
+)
+def test_an_instruction_that_the_request_cannot_carry_is_refused(
+    turns: tuple[object, ...], wrong: str
+) -> None:
+    with pytest.raises(DatasetError, match=wrong):
+        conversation(*turns)
+
+
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [

@@ -177,6 +177,26 @@ def test_an_event_without_output_is_no_token_and_an_error_is_an_error() -> None:
         raw().parse_event(b"{")
 
 
+@pytest.mark.parametrize("member", ["delta", "message"])
+def test_reasoning_and_tool_calls_of_the_chat_api_are_output(member: str) -> None:
+    calls = '[{"function": {"name": "f", "arguments": "{}"}}]'
+    for said, expected in (
+        ('{"content": null, "reasoning_content": "hm"}', ("", "hm", "")),
+        (f'{{"content": "", "tool_calls": {calls}}}', ("", "", "f{}")),
+        ('{"content": [{"type": "text", "text": "hi"}]}', ("hi", "", "")),
+    ):
+        response = f'{{"choices": [{{"{member}": {said}}}], "usage": {{"completion_tokens": 3}}}}'
+        delta = raw(output_tokens_field="usage.completion_tokens").parse_body(response.encode())
+        assert (delta.content, delta.reasoning, delta.tool_calls) == expected
+        assert (delta.has_output, delta.completion_tokens) == (True, 3)
+
+
+def test_a_query_of_the_user_s_decides_in_the_form_of_the_chat_api_too() -> None:
+    event = b'{"choices": [{"delta": {"content": "a", "reasoning_content": "b"}}]}'
+    delta = raw(response_field="choices[0].delta.content").parse_event(event)
+    assert (delta.content, delta.reasoning) == ("a", "")
+
+
 def test_several_choices_are_noticed() -> None:
     event = b'{"choices": [{"index": 2, "delta": {"content": "a"}, "finish_reason": null}]}'
     assert raw().parse_event(event).choice == 2
