@@ -108,8 +108,9 @@ def _instructed(prompt: Prompt, instructions: list[dict[str, Any]]) -> Prompt:
     if not prompt.media:
         messages = (*instructions, *_as_messages(prompt))
         return Prompt(messages=messages, output_tokens=prompt.output_tokens)
-    texts = [each.get("content") for each in instructions if each["role"] == "system"]
-    if len(texts) != len(instructions) or not all(isinstance(text, str) for text in texts):
+    said = [each.get("content") for each in instructions if each["role"] == "system"]
+    texts = [text for text in said if isinstance(text, str)]
+    if len(texts) != len(instructions):
         raise ValueError(
             "pictures and sounds go behind instructions of role `system`, each a text, and these "
             "are others"

@@ -181,6 +181,8 @@ class Endpoint:
     """Returns the errors in `extra_inputs` that only this API knows."""
     has_end_mark: bool = True
     """Whether a stream ends with `[DONE]` or a finish reason, without which it was cut off."""
+    may_repeat: bool = False
+    """Whether each event of a stream may have the whole text so far instead of what it adds."""
 
     def content_types(self, *, streaming: bool) -> tuple[str, ...]:
         """Return the media types, without parameters, that a good response may have."""

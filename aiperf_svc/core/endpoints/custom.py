@@ -38,9 +38,10 @@ _USUAL = (
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 """What is no output; the number 0 is one."""
-_PROMPT_TOKENS = "usage.prompt_tokens || usage.input_tokens"
-_OUTPUT_TOKENS = "usage.completion_tokens || usage.output_tokens"
-_FINISH = "choices[0].finish_reason || finish_reason || stop_reason"
+# The last place of each is that of SGLang's `/generate`.
+_PROMPT_TOKENS = "usage.prompt_tokens || usage.input_tokens || meta_info.prompt_tokens"
+_OUTPUT_TOKENS = "usage.completion_tokens || usage.output_tokens || meta_info.completion_tokens"
+_FINISH = "choices[0].finish_reason || finish_reason || stop_reason || meta_info.finish_reason.type"
 _PROBE = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
 
 Query = Callable[[Any], Any]
@@ -59,6 +60,7 @@ def custom_endpoint(options: config.Endpoint) -> Endpoint:
         parse_event=parser.parse_event,
         parse_body=parser.parse_body,
         has_end_mark=False,
+        may_repeat=True,
     )
 
 

@@ -40,6 +40,7 @@ from aiperf_svc.core.responses.response_format import (
     ResponseFormat,
 )
 from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES, EventTooLarge
+from aiperf_svc.core.responses.text import is_repeated
 from aiperf_svc.domain.finish_reasons import (
     ENDS_WITHOUT_CONTENT,
     FAILURES,
@@ -134,6 +135,8 @@ class ResponseReader:
     def texts(self) -> list[str]:
         """Text of each choice, if texts are kept."""
         if self._choices is None:
+            if self._format.may_repeat and is_repeated(self.text):
+                return [self.text[-1]]
             return ["".join(self.text)]
         return ["".join(text) for text, _ in self._choices.values()]
 

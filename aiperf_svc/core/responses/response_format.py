@@ -23,6 +23,7 @@ class ResponseFormat:
         self.parse_body = endpoint.parse_body
         self.content_types = endpoint.content_types(streaming=is_streaming)
         self.has_end_mark = endpoint.has_end_mark
+        self.may_repeat = endpoint.may_repeat
         self.keeps_text = keeps_text
         self.last_choice = min(max(choices, 1), MAX_CHOICES) - 1
         self._is_streaming = is_streaming

@@ -1,4 +1,8 @@
-"""Extracts the text of a complete response, for the history of the conversation's next turn."""
+"""The text of a complete response: that of the history of a conversation's next turn, and whether
+the events of a stream repeat it."""
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 from aiperf_svc.core.endpoints.base import DONE, Endpoint
 from aiperf_svc.core.responses.http1 import ChunkedBody
@@ -19,3 +23,13 @@ def response_text(
         return endpoint.parse_body(b"".join(raw[at:stop] for at, stop in pieces)).content
     events = EventStream().feed(raw, pieces)
     return "".join(endpoint.parse_event(data).content for data, _, _ in events if data != DONE)
+
+
+def is_repeated(texts: Sequence[str]) -> bool:
+    """Return whether each text is the one before it with more behind, as each event of SGLang's
+    `/generate` has the whole text so far.
+
+    Three lengths at least are asked for: of two increments, one can begin with the other.
+    """
+    is_grown = all(later.startswith(earlier) for earlier, later in pairwise(texts))
+    return is_grown and len(set(map(len, texts))) >= 3

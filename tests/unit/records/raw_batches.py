@@ -138,7 +138,10 @@ def config_of(*, streaming: bool = True, kind: str = "chat") -> BenchmarkConfig:
     """A config with what an assembler looks at."""
     load = {"concurrency": 1, "requests": 1}
     endpoint = {"url": "http://target", "model": "m", "type": kind, "streaming": streaming}
-    return BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
+    given = {"endpoint": endpoint, "load": load}
+    if kind == "raw":
+        given["dataset"] = {"kind": "single_turn", "file": "payloads.jsonl"}
+    return BenchmarkConfig.model_validate(given)
 
 
 def assembler_of(

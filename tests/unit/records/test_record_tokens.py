@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from raw_batches import (
     END,
     STREAM_HEAD,
@@ -106,6 +107,41 @@ def test_a_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
     assert made.rows["reasoning_tokens"].tolist() == [2, 0, -1]
     assert made.rows["usage_completion_tokens"].tolist() == [20, -1, -1]
     assert counter.calls == 1
+
+
+def generated(*texts: str) -> bytes:
+    """A stream in the form of SGLang's `/generate`."""
+    told = {"prompt_tokens": 7, "finish_reason": None}
+    events = [
+        json.dumps({"text": text, "meta_info": told | {"completion_tokens": place}}).encode()
+        for place, text in enumerate(texts, 1)
+    ]
+    return stream(*events)
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens"),
+    [
+        (("one", "one two", "one two three"), 3),
+        (("one", "one two", "one two", "one two three"), 3),
+        (("one ", "one ", "two "), 3),
+        # Of so few increments, one can begin with the other.
+        (("one ", "one two"), 3),
+        (("a ", "a ", "a b "), 4),
+    ],
+)
+def test_text_that_each_event_of_another_api_repeats_is_counted_once(
+    texts: tuple[str, ...], tokens: int
+) -> None:
+    request = Request(reads=reads_of(generated(*texts)), input_tokens=-1)
+    (row,) = record_of(request, kind="raw", counter=Words()).rows
+    assert (row["output_tokens"], row["usage_completion_tokens"]) == (tokens, len(texts))
+    assert row["input_tokens"] == 7
+
+
+def test_text_of_the_chat_api_is_never_taken_for_a_repeated_one() -> None:
+    raw = stream(*(delta(content=text) for text in ("a ", "a b ", "a b c ")), finish())
+    assert record_of(Request(reads=reads_of(raw)), counter=Words()).rows["output_tokens"] == [6]
 
 
 def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
