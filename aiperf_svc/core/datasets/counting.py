@@ -10,6 +10,13 @@ from typing import Any
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.base import Prompt
 
+_INSTRUCTIONS = ("system", "instructions")
+"""Members of a payload that hold a system prompt, in Anthropic's API and in OpenAI's Responses."""
+
+
+_INSTRUCTIONS = ("system", "instructions")
+"""Members of a payload that hold a system prompt, in Anthropic's API and in OpenAI's Responses."""
+
 
 def count_inputs(
     prompts: Iterable[Prompt], keys: Iterable[str], counter: TokenCounter
@@ -35,7 +42,7 @@ def count_inputs(
 def _parts(prompt: Prompt, keys: Iterable[str]) -> Iterator[str | int]:
     """Yield the texts, and the token ids of payloads that hold tokens instead of text."""
     if prompt.payload is not None:
-        for key in keys:
+        for key in (*_INSTRUCTIONS, *keys):
             yield from _flatten(prompt.payload.get(key))
     else:
         yield from filter(None, [prompt.system])

@@ -185,6 +185,30 @@ def test_token_ids_of_a_payload_count_one_each(
     assert built(given, [entry], counter).conversations[0].turns[0].input_tokens == 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("messages", {"system": "of names", "messages": [{"role": "user", "content": "the list"}]}),
+        (
+            "messages",
+            {
+                "system": [{"type": "text", "text": "of names"}],
+                "messages": [{"role": "user", "content": "the list"}],
+            },
+        ),
+        ("responses", {"instructions": "of names", "input": "the list"}),
+    ],
+)
+def test_the_system_prompt_of_a_payload_is_counted(
+    config: Config, counter: LibraryTokenCounter, kind: str, payload: dict[str, object]
+) -> None:
+    entry = PromptConversation("x", (PromptTurn(Prompt(payload=payload)),))
+    given = config(dataset=FILE, endpoint={"type": kind})
+    (conversation,) = built(given, [entry], counter).conversations
+    expected = counter.count("the list") + counter.count("of names")
+    assert conversation.turns[0].input_tokens == expected
+
+
 def test_input_tokens_of_a_raw_payload_are_unknown(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
