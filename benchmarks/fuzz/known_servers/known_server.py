@@ -1,0 +1,59 @@
+"""A server whose behaviour is known, and what a run against it must report."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fuzz.reply import Ending, Reply, Truth
+from benchmarks.fuzz.server import serving
+from benchmarks.truth.client_runs import ClientRun, run_client
+
+LONGEST_S = 30.0
+"""Time limit for the load of one run."""
+
+
+@dataclass(frozen=True)
+class KnownServer:
+    """A behaviour and the expected result."""
+
+    name: str
+    """In kebab case; the row in the table and the name for `--only`."""
+    problems: Callable[[ClientRun], list[str]]
+    """Compare a run's results with the truth; one sentence for each difference."""
+    reply: Callable[[int], Reply] | None = None
+    """The response to request `index`; unused when `serve` is set."""
+    serve: Callable[[], AbstractContextManager[str]] | None = None
+    """Start a server that `Reply` cannot express and yield its URL."""
+    flags: tuple[str, ...] = ("--streaming", "--concurrency", "2", "--request-count", "20")
+    """Flags of `profile` besides the URL and the model."""
+
+
+def measure(server: KnownServer) -> list[str]:
+    """Run the product against the server and return what is wrong with the results.
+
+    Raises RunFailedError if the run ends without results.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if server.serve is not None:
+            with server.serve() as url:
+                return server.problems(_run(server, url, Path(folder)))
+        assert server.reply is not None
+        with serving(server.reply) as fuzz_server:
+            url = f"http://127.0.0.1:{fuzz_server.port}"
+            return server.problems(_run(server, url, Path(folder)))
+
+
+def _run(server: KnownServer, url: str, folder: Path) -> ClientRun:
+    return run_client(url, server.flags, folder=folder, longest_s=LONGEST_S)
+
+
+def stream(events: list[bytes], *, gap_s: float = 0.0, first_s: float = 0.0) -> Reply:
+    """Return a good event stream of chunked events, one every `gap_s` after `first_s`."""
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+    parts = [(first_s, head + chunks[0]), *((gap_s, chunk) for chunk in chunks[1:])]
+    return Reply("known", Truth.GOOD, (*parts, (0.0, b"0\r\n\r\n")), Ending.KEEP)
