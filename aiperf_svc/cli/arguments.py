@@ -23,6 +23,7 @@ EXIT_CODES = {
     ExitCode.LEAKED: "something that the run created is still there; the list is printed",
     ExitCode.WORSE: "compare --fail-on worse: a metric got worse",
     ExitCode.INCOMPARABLE: "the runs cannot be compared, or not judged as --fail-on asks",
+    ExitCode.SLO_NOT_JUDGED: "the run can be believed and does not tell whether an SLO holds",
     ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
 }
 

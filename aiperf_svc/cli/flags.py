@@ -330,7 +330,8 @@ DATASET = (
 
 LIMITS = (
     Flag(("--slo",), "slo.objectives",
-        "limit that must hold, else exit code 4: `time_to_first_token:p99<500ms`; again for more",
+        "limit that must hold, else exit code 4, or 9 if it cannot be judged: "
+        "`time_to_first_token:p99<500ms`; again for more",
         "LIMIT", "list", values.objectives),
     Flag(("--goodput",), "slo.goodput",
         "what makes a request good: `time_to_first_token:500ms`; again for more", "LIMIT", "list",

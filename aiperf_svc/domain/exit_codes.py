@@ -18,8 +18,8 @@ class ExitCode(IntEnum):
     BENCHMARK_FAILED = 3
     """The run started and could not be finished, or nothing succeeded."""
     SLO_MISSED = 4
-    """The run is believable and an SLO of the config does not hold: by its value, because too
-    many requests failed for a metric of the others to count, or because it cannot be judged."""
+    """The run is believable and an SLO of the config does not hold: by its value, or because too
+    many requests failed for a metric of the others to count."""
     VERDICT_INVALID = 5
     """The numbers do not say what the server does under the load that was asked for, because of the
     client, a lost process, or because too many requests failed: do not use them."""
@@ -29,5 +29,8 @@ class ExitCode(IntEnum):
     """A comparison that was asked to fail found a metric worse."""
     INCOMPARABLE = 8
     """The runs cannot be compared, or not all that was asked to fail can be judged."""
+    SLO_NOT_JUDGED = 9
+    """The run is believable, no SLO is known to be missed, and one cannot be judged: its percentile
+    has too few values, or it was not measured."""
     INTERRUPTED = 130
     """Stopped by the user, after a full teardown; what was measured is kept."""

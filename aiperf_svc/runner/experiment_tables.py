@@ -15,6 +15,7 @@ from aiperf_svc.core.experiments.combinations import Parameter
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.verdict_lines import print_text
@@ -52,7 +53,9 @@ def print_experiment(
     if not is_brief:
         _print_notes(summary, search, console)
     if search is None:  # which looks for loads that miss it
-        _print_lines("SLO missed", words.missed(summary.missing_slo), console)
+        for outcome in (MISSED, NOT_JUDGED):
+            lines = words.not_held(summary.rows_with_slo(outcome))
+            _print_lines(f"SLO {outcome}", lines, console)
     _print_lines("left out", words.left_out(summary.left_out), console)
 
 

@@ -18,6 +18,7 @@ _ORDER = (
     ExitCode.BENCHMARK_FAILED,
     ExitCode.VERDICT_INVALID,
     ExitCode.SLO_MISSED,
+    ExitCode.SLO_NOT_JUDGED,
 )
 
 

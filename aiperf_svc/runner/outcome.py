@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.core.results.run_result import SCHEMA
+from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED, outcome_of_all
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -17,6 +18,7 @@ EXPERIMENT = "experiment/"
 """Beginning of the `schema_version` of experiment.json."""
 _OBJECTIVE = ("metric", "stat", "reason")
 """What is said of an objective that does not hold."""
+_SLO_CODES = {MISSED: ExitCode.SLO_MISSED, NOT_JUDGED: ExitCode.SLO_NOT_JUDGED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,7 @@ class RunOutcome:
             return _of_trials(self.summary["trials"])
         if own_part(self.summary).get("verdict") == "invalid":
             return ExitCode.VERDICT_INVALID
-        if not all(objective.get("ok") for objective in own_part(self.summary).get("slo", ())):
-            return ExitCode.SLO_MISSED
-        return ExitCode.OK
+        return _SLO_CODES.get(outcome_of_all(own_part(self.summary).get("slo", ())), ExitCode.OK)
 
     def _failed_part(self) -> str:
         """Return why a run that ended as planned has another exit code than 0."""
@@ -87,8 +87,8 @@ class RunOutcome:
         match self.exit_code:
             case ExitCode.VERDICT_INVALID:
                 return f"the verdict is invalid: {_not_believed(summary)}"
-            case ExitCode.SLO_MISSED:
-                return _missed(summary)
+            case ExitCode.SLO_MISSED | ExitCode.SLO_NOT_JUDGED:
+                return _not_held(summary)
         return first_failure(summary) or "no request completed"
 
     def as_json(self) -> dict[str, Any]:
@@ -135,7 +135,10 @@ def _of_trials(trials: list[dict[str, Any]]) -> ExitCode:
     believed = [t for t in trials if not t["left_out"] or t["cause"] == ENDED_EARLY]
     if not believed:
         return ExitCode.VERDICT_INVALID
-    return ExitCode.SLO_MISSED if all(t["slo"] == "missed" for t in believed) else ExitCode.OK
+    found = {t["slo"] for t in believed}
+    if found <= {MISSED, NOT_JUDGED}:
+        return _SLO_CODES[NOT_JUDGED if NOT_JUDGED in found else MISSED]
+    return ExitCode.OK
 
 
 def is_experiment(summary: dict[str, Any]) -> bool:
@@ -185,13 +188,19 @@ def _not_believed(summary: dict[str, Any]) -> str:
     return next(texts, "") or str(own.get("cause") or "see verdict.json")
 
 
-def _missed(summary: dict[str, Any]) -> str:
+def _not_held(summary: dict[str, Any]) -> str:
     if is_experiment(summary):
-        return "SLO missed: by all trials that can be believed"
-    missed = [each for each in own_part(summary).get("slo", ()) if not each.get("ok")]
-    word = "missed" if any(each.get("judged", True) for each in missed) else "not judged"
-    texts = (" ".join(str(each.get(key, "")) for key in _OBJECTIVE) for each in missed)
-    return f"SLO {word}: {'; '.join(texts)}"
+        unknown = [str(t["number"]) for t in summary["trials"] if t["slo"] == NOT_JUDGED]
+        if not unknown:
+            return "SLO missed: by all trials that can be believed"
+        return f"SLO not judged: no trial holds it for certain, see trial {', '.join(unknown)}"
+    objectives = own_part(summary).get("slo", ())
+    texts = (
+        " ".join(str(each.get(key, "")) for key in _OBJECTIVE)
+        for each in objectives
+        if not each["ok"]
+    )
+    return f"SLO {outcome_of_all(objectives)}: {'; '.join(texts)}"
 
 
 def first_failure(summary: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ FACTS: tuple[tuple[str, Callable[[TrialRow], str]], ...] = (
     ("reason", lambda row: row.outcome.reason),
     ("verdict", lambda row: row.measured.verdict if row.measured else ""),
     ("cause", lambda row: row.measured.cause if row.measured else ""),
-    ("slo", lambda row: _slo(row)),
+    ("slo", lambda row: row.measured.slo if row.measured else ""),
     ("run_id", lambda row: row.measured.run_id if row.measured else ""),
     ("folder", lambda row: row.outcome.folder),
 )
@@ -226,11 +226,6 @@ def _front(found: Front) -> dict[str, Any]:
 
 def _search(search: SearchReport) -> dict[str, Any]:
     return {"result": search.result, **msgspec.structs.asdict(search)}
-
-
-def _slo(row: TrialRow) -> str:
-    held = row.measured.is_slo_held if row.measured else None
-    return {True: "held", False: "missed", None: ""}[held]
 
 
 def _text(value: Any) -> str:

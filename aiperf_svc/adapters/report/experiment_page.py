@@ -17,6 +17,7 @@ from aiperf_svc.core.experiments.combinations import Combination, Parameter, Tri
 from aiperf_svc.core.experiments.search import Ending
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 
 SHOWN_METRICS = 6
 """Metrics of the headline that have a column."""
@@ -48,7 +49,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
     return [
         _answer(search) if search is not None else "",
         _left_out(summary),
-        _missed(summary) if search is None else "",
+        _slo(summary) if search is None else "",
         _best(summary, search),
         layout.plots([plot for plot in plots if plot]),
         "<h2>Combinations</h2>",
@@ -68,14 +69,15 @@ def _answer(search: SearchReport) -> str:
     return f'<div class="verdict {tone}"><h2>{said}</h2></div>'
 
 
-def _missed(summary: ExperimentSummary) -> str:
-    lines = words.missed(summary.missing_slo)
-    if not lines:
-        return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    verb = "misses" if len(lines) == 1 else "miss"
-    trials = f"{len(lines)} of {len(summary.rows)} trials {verb} the SLO."
-    return f'<div class="verdict degraded"><h2>{trials}</h2><ul>{items}</ul></div>'
+def _slo(summary: ExperimentSummary) -> str:
+    blocks = []
+    for outcome in (MISSED, NOT_JUDGED):
+        lines = words.not_held(summary.rows_with_slo(outcome))
+        if lines:
+            items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+            title = f"The SLO is {outcome} in {len(lines)} of {len(summary.rows)} trials."
+            blocks.append(f'<div class="verdict degraded"><h2>{title}</h2><ul>{items}</ul></div>')
+    return "".join(blocks)
 
 
 def _left_out(summary: ExperimentSummary) -> str:

@@ -83,11 +83,11 @@ def counts(summary: ExperimentSummary) -> str:
     )
 
 
-def missed(rows: Sequence[TrialRow]) -> list[str]:
-    """Say which objectives trials miss, a line for each trial."""
+def not_held(rows: Sequence[TrialRow]) -> list[str]:
+    """Say which objectives of trials do not hold, a line for each trial."""
     return [
         f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
-        f"{one_line('; '.join(row.measured.missed if row.measured else ()))}"
+        f"{one_line('; '.join(row.measured.not_held if row.measured else ()))}"
         for row in rows
     ]
 

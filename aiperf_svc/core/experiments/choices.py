@@ -13,6 +13,7 @@ from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.results.slo_results import HELD
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
 TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")
@@ -70,7 +71,7 @@ def _may_be_best(each: Combination, search: SearchReport | None) -> bool:
         if not any(point.holds and point.value == value for point in search.points):
             return False
     counted = [row.measured for row in each.rows if not row.left_out]
-    return not any(one is not None and one.is_slo_held is False for one in counted)
+    return all(one is None or one.slo in (HELD, "") for one in counted)
 
 
 def _overlap(one: Aggregate, other: Aggregate) -> bool:

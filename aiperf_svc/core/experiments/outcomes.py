@@ -14,6 +14,7 @@ from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import STATS as WORKLOAD_STATS
+from aiperf_svc.core.results.slo_results import outcome_of_all
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS
 
@@ -68,14 +69,14 @@ class Measured(NamedTuple):
     """`inference`, or the kind of the workload."""
     verdict: str
     cause: str
-    is_slo_held: bool | None
-    """None without an SLO."""
+    slo: str
+    """`held`, `missed` or `not judged`; empty without an SLO."""
     values: dict[RowKey, float]
     """A metric that is one number has the statistic `avg`."""
     metrics: dict[str, MetricInfo]
     headline: tuple[RowKey, ...]
     """The values that people look at first."""
-    missed: tuple[str, ...] = ()
+    not_held: tuple[str, ...] = ()
     """The objectives that do not hold, each with its reason."""
 
     @property
@@ -109,11 +110,11 @@ def _inference(summary: dict[str, Any]) -> Measured:
         kind=INFERENCE,
         verdict=str(ours.get("verdict", "")),
         cause=str(ours.get("cause", "")),
-        is_slo_held=_is_held(ours.get("slo", ())),
+        slo=outcome_of_all(ours.get("slo", ())),
         values=values,
         metrics=metrics,
         headline=tuple(key for key in _HEADLINE if key in values),
-        missed=_missed(ours.get("slo", ())),
+        not_held=_not_held(ours.get("slo", ())),
     )
 
 
@@ -139,26 +140,21 @@ def _workload(result: dict[str, Any]) -> Measured:
         kind=result["workload"],
         verdict=result["verdict"],
         cause=result["cause"],
-        is_slo_held=_is_held(result["slo"]),
+        slo=outcome_of_all(result["slo"]),
         values=values,
         metrics=metrics,
         headline=tuple(RowKey(tag, "avg") for tag in shown or metrics),
-        missed=_missed(result["slo"]),
+        not_held=_not_held(result["slo"]),
     )
 
 
-def _missed(objectives: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    missed = []
+def _not_held(objectives: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    found = []
     for each in objectives:
         if not each["ok"]:
             unit, value = each["unit"], each["measured"]
-            found = "" if value is None else f" {value:.4g} {unit}"
+            measured = "" if value is None else f" {value:.4g} {unit}"
             limit = f"limit {each['limit']:.4g} {unit}".rstrip()
             reason = each["reason"] if each.get("judged", True) else f"not judged: {each['reason']}"
-            missed.append(f"{each['stat']} {each['metric']}{found} ({limit}): {reason}")
-    return tuple(missed)
-
-
-def _is_held(objectives: Iterable[dict[str, Any]]) -> bool | None:
-    held = [bool(each["ok"]) for each in objectives]
-    return all(held) if held else None
+            found.append(f"{each['stat']} {each['metric']}{measured} ({limit}): {reason}")
+    return tuple(found)

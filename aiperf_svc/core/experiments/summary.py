@@ -46,11 +46,12 @@ class ExperimentSummary:
         """Trials whose numbers are not used."""
         return tuple(row for row in self.rows if row.left_out)
 
-    @property
-    def missing_slo(self) -> tuple[TrialRow, ...]:
-        """The trials that count and miss an objective."""
+    def rows_with_slo(self, outcome: str) -> tuple[TrialRow, ...]:
+        """Return the trials that count and whose SLO has this outcome, such as `missed`."""
         return tuple(
-            row for row in self.rows if not row.left_out and row.measured and row.measured.missed
+            row
+            for row in self.rows
+            if not row.left_out and row.measured and row.measured.slo == outcome
         )
 
 

@@ -1,5 +1,8 @@
 """What the objectives and goodput limits of a run have given."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import msgspec
 
 
@@ -34,8 +37,19 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     """False if what was measured does not tell whether the limit holds. Then `ok` is false."""
 
 
+HELD, MISSED, NOT_JUDGED = "held", "missed", "not judged"
+"""The outcomes of an objective."""
+
+
 def outcome_word(*, ok: bool, judged: bool) -> str:
     """Return the outcome of an objective in a word or two."""
     if ok:
-        return "held"
-    return "missed" if judged else "not judged"
+        return HELD
+    return MISSED if judged else NOT_JUDGED
+
+
+def outcome_of_all(objectives: Iterable[Mapping[str, Any]]) -> str:
+    """Return the outcome of objectives as they are in JSON: the worst one, where one that is missed
+    is worse than one that is not judged; empty without objectives."""
+    words = {outcome_word(ok=o["ok"], judged=o.get("judged", True)) for o in objectives}
+    return next((word for word in (MISSED, NOT_JUDGED, HELD) if word in words), "")

@@ -255,7 +255,13 @@ def test_trials_whose_slo_is_not_judged_say_so() -> None:
         {"metric": "time_to_first_token", "stat": "p99", "measured": 20.0, "limit": 50.0,
          "unit": "ms", "ok": False, "judged": False, "reason": "p99 needs 100 values"}
     ]  # fmt: skip
-    assert "(limit 50 ms): not judged: p99 needs 100" in " ".join(printed(outcomes).split())
+    text = " ".join(printed(outcomes).split())
+    assert "SLO not judged: trial 1 (load.concurrency=1): p99 time_to_first_token 20 ms" in text
+    assert "(limit 50 ms): not judged: p99 needs 100" in text
+    assert "SLO missed" not in text
+    page = experiment_page.render(summarise(outcomes), CONFIG).decode()
+    assert "The SLO is not judged in 1 of 1 trials." in page
+    assert [row.measured.slo for row in summarise(outcomes).rows if row.measured] == ["not judged"]
 
 
 def test_trials_that_miss_the_slo_are_named_with_what_was_measured() -> None:
@@ -271,5 +277,5 @@ def test_trials_that_miss_the_slo_are_named_with_what_was_measured() -> None:
     assert f"SLO missed: {said}" in printed(outcomes)
     assert "SLO missed: trial 1" not in printed(outcomes)
     page = experiment_page.render(summarise(outcomes), CONFIG).decode()
-    assert "1 of 2 trials misses the SLO." in page
+    assert "The SLO is missed in 1 of 2 trials." in page
     assert said in page

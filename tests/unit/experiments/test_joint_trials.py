@@ -49,8 +49,8 @@ def test_it_holds_the_slo_if_all_runs_do() -> None:
     assert one is not None
     assert other is not None
     assert none is not None
-    assert (one.is_slo_held, other.is_slo_held, none.is_slo_held) == (True, False, None)
-    assert other.missed == ("avg goodput of b 1  (limit 2): below",)
+    assert (one.slo, other.slo, none.slo) == ("held", "missed", "")
+    assert other.not_held == ("avg goodput of b 1  (limit 2): below",)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ AWAY = trial(left_out="invalid: target-failing", values={"request_count_avg": 0.
         ([trial(slo="missed"), trial(slo="missed")], ExitCode.SLO_MISSED),
         ([trial(slo="missed"), trial(left_out="invalid: lost")], ExitCode.SLO_MISSED),
         ([trial(left_out="invalid: x", slo="missed", cause="ended-early")], ExitCode.SLO_MISSED),
+        ([trial(slo="not judged"), trial(slo="missed")], ExitCode.SLO_NOT_JUDGED),
+        ([trial(slo="not judged"), trial(slo="held")], ExitCode.OK),
         ([], ExitCode.BENCHMARK_FAILED),
         ([AWAY, AWAY], ExitCode.BENCHMARK_FAILED),
         ([AWAY, trial(left_out="invalid: lost")], ExitCode.VERDICT_INVALID),
@@ -90,16 +92,29 @@ def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
     assert outcome(summary=found).exit_code is code
 
 
-@pytest.mark.parametrize(("others_judged", "word"), [(True, "missed"), (False, "not judged")])
-def test_the_reason_says_whether_the_slo_is_missed_or_not_judged(
-    others_judged: bool, word: str
+@pytest.mark.parametrize(
+    ("others_judged", "word", "code"),
+    [
+        (True, "missed", ExitCode.SLO_MISSED),
+        (False, "not judged", ExitCode.SLO_NOT_JUDGED),
+    ],
+)
+def test_an_slo_that_is_not_judged_has_its_own_word_and_exit_code(
+    others_judged: bool, word: str, code: ExitCode
 ) -> None:
     thin = {"metric": "m", "stat": "p99", "ok": False, "judged": False, "reason": "thin"}
     found = summary()
     found["aiperf_svc"]["slo"] = [thin, {**thin, "stat": "p50", "judged": others_judged}]
     end = outcome(summary=found)
-    assert end.exit_code is ExitCode.SLO_MISSED
+    assert end.exit_code is code
     assert end.as_json()["reason"] == f"SLO {word}: m p99 thin; m p50 thin"
+
+
+def test_the_reason_names_trials_whose_slo_is_not_judged() -> None:
+    trials = [trial(slo="missed") | {"number": 1}, trial(slo="not judged") | {"number": 2}]
+    end = outcome(summary={"schema_version": EXPERIMENT_SCHEMA, "trials": trials})
+    said = "SLO not judged: no trial holds it for certain, see trial 2"
+    assert end.as_json()["reason"] == said
 
 
 def test_json_has_the_results_and_how_it_ended() -> None:
