@@ -1,14 +1,18 @@
-"""The entry point: `python -m aiperf_svc`, the command `aiperf-svc`, and every pod.
+"""The entry point: the command `aiperf-svc`, its processes, pods, `python -m aiperf_svc`.
 
 The imports of a service take seconds on a busy node. The kernel drops a SIGTERM to the first
 process of a pod as long as that has no handler, and the pod would then last until its grace period
 is over; so the handler comes before the imports. A stop that comes before the work has begun ends
 the program like Ctrl-C does: what is open is closed, nothing is printed.
+
+No module is imported from the folder in which a user works: a `queue.py` there would take the place
+of the library's.
 """
 
 
 def main() -> int:
     """Run the command line; the exit code."""
+    _leave_out_working_folder()
     import atexit
 
     codes: list[int] = []
@@ -50,7 +54,41 @@ def _end_at_once(codes: list[int]) -> None:
     os._exit(codes[0])
 
 
+def _leave_out_working_folder() -> None:
+    """Import nothing from the working folder because of an empty entry in PYTHONPATH, such as that
+    of `$PYTHONPATH:/more`. Named there, it stays."""
+    import os
+    import sys
+
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if len(named) > 1 and "" in named:
+        folder = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
+        if folder in sys.path and folder not in map(os.path.abspath, filter(None, named)):
+            sys.path.remove(folder)
+
+
+def _know_own_package() -> None:
+    """Make this package the one that is imported, wherever it is: this file was executed by its
+    path, and no folder has been searched for it."""
+    import sys
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    folder = __file__.rpartition("/")[0]
+    spec = spec_from_file_location(
+        "aiperf_svc", f"{folder}/__init__.py", submodule_search_locations=[folder]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["aiperf_svc"] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
+
+
 if __name__ == "__main__":
     import sys
 
+    if not sys.flags.safe_path:
+        # The working folder, or that of this file.
+        del sys.path[0]
+    if not __package__:
+        _know_own_package()
     sys.exit(main())

@@ -30,6 +30,7 @@ from aiperf_svc.adapters.host.machine import raise_fd_limit
 from aiperf_svc.adapters.messaging.bus import DOWN, decode
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.topology import SINGLETONS, Facts, plan
 from aiperf_svc.protocol.messages.events import RunStatePublished
 from aiperf_svc.protocol.ports import Port
@@ -111,7 +112,7 @@ class Simulation:
         """The singletons, then everybody else at once."""
         for service in SINGLETONS:
             environ = self._environment(service.value, (service,))
-            command = [sys.executable, "-m", "aiperf_svc", "service", service.value]
+            command = [*OWN_PROGRAM, "service", service.value]
             self.singletons[service.value] = self._popen(command, service.value, environ)
         self._watcher = self._subscribe()
         self._began = time.monotonic()

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from aiperf_svc.config.units import parse_duration_ns
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 from benchmarks import machine_use
@@ -248,7 +249,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, running(server_config(options)) as server:
         folder = Path(name)
         outcome_path, log_path = folder / "outcome.json", folder / "log"
-        command = [sys.executable, "-m", "aiperf_svc", "run", stack_file(folder, options)]
+        command = [*OWN_PROGRAM, "run", stack_file(folder, options)]
         flags = ["--local", "--url", server.url, "--json", "--ui", options.ui]
         with outcome_path.open("wb") as outcome_file, log_path.open("wb") as log:
             client = subprocess.Popen(

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.suite import ROOT
@@ -136,7 +137,7 @@ def search(url: str, seed: int, seconds: float, confirm: int) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "search.yaml"
         file.write_text(yaml.safe_dump(config))
-        command = [sys.executable, "-m", "aiperf_svc", "run", str(file), "--local", "--json"]
+        command = [*OWN_PROGRAM, "run", str(file), "--local", "--json"]
         command += ["--ui", "none", "--artifact-dir", folder]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=SEARCH_S, check=False)
     assert done.stdout, done.stderr.decode()

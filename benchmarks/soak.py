@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.adapters.exports.parquet_export import read_records
 from aiperf_svc.config.units import parse_duration_ns
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks import machine_use
@@ -104,7 +105,7 @@ def lag_lines(records: dict[str, NDArray[Any]]) -> list[Line]:
 def name_of(pid: int) -> str:
     """A service process by what it runs; empty for others."""
     command = machine_use.command_line(pid)
-    _, found, names = command.partition(" aiperf_svc service ")
+    _, found, names = command.partition("/aiperf_svc/__main__.py service ")
     if not found:
         return ""
     return f"{'control' if ' ' in names else names} ({pid})"
@@ -176,7 +177,7 @@ def main() -> int:
 
 
 def _start(options: argparse.Namespace, url: str, folder: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "aiperf_svc", "profile", "-u", url, "-m", "mock-model"]
+    command = [*OWN_PROGRAM, "profile", "-u", url, "-m", "mock-model"]
     command += ["--streaming", "--concurrency", str(options.concurrency)]
     command += ["--benchmark-duration", options.duration, "--isl", "100"]
     command += ["--num-dataset-entries", "1000", "--artifact-dir", str(folder), "--ui", "plain"]

@@ -22,6 +22,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.suite import ROOT
@@ -33,7 +34,7 @@ SHOWN_MS = 10.0
 
 def run_once(url: str, folder: Path, **variables: str) -> tuple[dict[str, float], float, str]:
     """Return the wall time until each state and the end, the CPU time, and standard error."""
-    command = [sys.executable, "-m", "aiperf_svc", "profile", "-u", url, *FLAGS]
+    command = [*OWN_PROGRAM, "profile", "-u", url, *FLAGS]
     cpu_before, start_s = cpu_s(), time.time()
     done = subprocess.run(
         [*command, "--artifact-dir", str(folder)],

@@ -11,7 +11,6 @@ from the whole one.
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.machine_use import family, pss_bytes
@@ -42,7 +42,7 @@ def rows(count: int, rate: float) -> Iterator[str]:
 
 def replay(file: Path, url: str, seconds: float, folder: Path, more: list[str]) -> dict[str, Any]:
     """Replay the beginning of a file; what it took and what it measured."""
-    command = [sys.executable, "-m", "aiperf_svc", "profile", "-u", url, "-m", "m", "--streaming"]
+    command = [*OWN_PROGRAM, "profile", "-u", url, "-m", "m", "--streaming"]
     command += ["--input-file", str(file), "--custom-dataset-type", "mooncake_trace"]
     command += ["--fixed-schedule", "--benchmark-duration", f"{seconds:g}s", "--ui", "none"]
     command += ["--json", "--artifact-dir", str(folder), *more]

@@ -13,12 +13,12 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.suite import ROOT
@@ -36,7 +36,7 @@ def main() -> None:
         running(MockServerConfig(ttft="5ms", itl="1ms", tokens=10)) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
-        command = [sys.executable, "-m", "aiperf_svc", "profile", "-u", server.url, "-m", "m"]
+        command = [*OWN_PROGRAM, "profile", "-u", server.url, "-m", "m"]
         command += ["--streaming", "--concurrency", "4", "--isl", "32", "--ui", "none"]
         command += ["--benchmark-duration", str(args.duration)]
         command += ["--repetitions", str(args.trials), "--artifact-dir", folder]

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 from aiperf_svc.adapters.ranks.counters import listens
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.workloads.base import Command, Output, Rank
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.step_machine import START_AHEAD_NS
@@ -136,7 +136,7 @@ def by_product(folder: Path, workload: Data, repetitions: int = 1) -> Data:
     config.write_text(json.dumps({"workload": workload, "repetitions": repetitions}))
     flags = ("--config", str(config), "--artifact-dir", str(folder), "--json", "--ui", "none")
     process = subprocess.run(
-        [sys.executable, "-m", "aiperf_svc", "profile", *flags],
+        [*OWN_PROGRAM, "profile", *flags],
         cwd=folder,
         env=os.environ | {"TMPDIR": str(folder)},
         capture_output=True,

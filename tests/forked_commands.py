@@ -23,10 +23,11 @@ from preparations import Preparation, prepare_fork
 
 from aiperf_svc.__main__ import main as run_command
 from aiperf_svc.adapters.host.child_processes import set_command_line
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.runner import fork_server
 from aiperf_svc.services import forks
 
-PROGRAM = (sys.executable, "-m", "aiperf_svc")
+PROGRAM = OWN_PROGRAM
 AHEAD = (
     "adapters.storage.experiment_artifacts",
     "cli.checked_files",

@@ -1,4 +1,12 @@
-"""Environment variables that the processes of a run have in common, on any machine."""
+"""How the processes of a run are started on any machine: their program, their variables."""
+
+import sys
+from pathlib import Path
+
+OWN_PROGRAM = (sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"))
+"""The command `aiperf-svc` as a child process. `python -m` would import a `queue.py` of the user's
+working folder in place of the library's; `-P` and a path never look there, and a variable in place
+of `-P` would change the user's own commands."""
 
 PROCESS_ENVIRONMENT = {
     # No service multiplies matrices, and starting threads for it would take time.

@@ -17,17 +17,16 @@ from urllib.parse import urlsplit
 from aiperf_svc.mock_server.config import MockServerConfig, args_from_config
 from aiperf_svc.mock_server.processes import MockServerError
 
-_ROOT = Path(__file__).parents[2]
+# By its path, and without the working folder: a module there would be imported in the place of the
+# library's.
+_PROGRAM = (sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"), "mock-server")
 _STOP_TIMEOUT_S = 10.0
 
 
 def execute(arguments: Sequence[str], owner_fd: int) -> "subprocess.Popen[bytes]":
     """Start a mock server that ends when the pipe of `owner_fd` does."""
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    program = (sys.executable, "-m", "aiperf_svc.mock_server")
     return subprocess.Popen(
-        [*program, *arguments, f"--owner-fd={owner_fd}"],
-        env=os.environ | {"PYTHONPATH": path},
+        [*_PROGRAM, *arguments, f"--owner-fd={owner_fd}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=(owner_fd,),

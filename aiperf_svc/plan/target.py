@@ -13,7 +13,7 @@ from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey,
 VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
 VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 """Command of vLLM. The image's entrypoint has changed over time; the module has not."""
-MOCK_COMMAND = ("python", "-m", "aiperf_svc.mock_server")
+MOCK_COMMAND = ("python", "-P", "-m", "aiperf_svc.mock_server")
 
 
 def target_pod(

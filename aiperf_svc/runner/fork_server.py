@@ -8,16 +8,15 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from aiperf_svc.adapters.host.child_processes import adopt_orphans
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+from aiperf_svc.domain.process_environment import OWN_PROGRAM, PROCESS_ENVIRONMENT
 from aiperf_svc.services.forks import LENGTH_BYTES, Order
 
-COMMAND = (sys.executable, "-m", "aiperf_svc", "service", "--forks")
+COMMAND = (*OWN_PROGRAM, "service", "--forks")
 ROOM = 120
 """Characters in the server's command line for those of its forks: the names of five services."""
 SWITCH = "AIPERF_FORK"

@@ -23,6 +23,7 @@ from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.run_states import RunState
@@ -48,7 +49,7 @@ from aiperf_svc.runner.processes import (
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.forks import Order
 
-SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
+SERVICE_COMMAND = (*OWN_PROGRAM, "service")
 END_S, KILL_S = 3.0, 5.0
 """Time for processes to end by themselves after the run's end, and then when told to."""
 REPLACEMENTS = 3

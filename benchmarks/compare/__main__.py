@@ -25,6 +25,7 @@ from aiperf_svc.core.results.summary import FinishedRun
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 START_WALL_NS = 1_795_227_878_000_000_000
@@ -92,9 +93,7 @@ def make_run(folder: Path, requests: int, *, seed: int) -> None:
 def measure(arguments: list[str]) -> tuple[float, float]:
     """Run the command; its seconds and its largest memory in MiB."""
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "aiperf_svc", *arguments], stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([*OWN_PROGRAM, *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import yaml
 from aiperf_svc.adapters.exports.parquet_export import read_records
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks import machine_use
 from benchmarks.fuzz.legal import MODEL
 from benchmarks.fuzz.reply import Reply, Truth
@@ -139,7 +139,7 @@ def run_trial(trial: Trial) -> Finding:
 
 def _run(config: Path, folder: Path, server: FuzzServer, finding: Finding) -> str | None:
     """What the command wrote to stderr; None when it did not end."""
-    command = [sys.executable, "-m", "aiperf_svc", "run", str(config), "--local", "--ui", "none"]
+    command = [*OWN_PROGRAM, "run", str(config), "--local", "--ui", "none"]
     log = folder / "stderr"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
@@ -175,7 +175,9 @@ def _watch(
             return None
         sizes = {}
         for pid in machine_use.family(process.pid):
-            _, is_service, names = machine_use.command_line(pid).partition(" aiperf_svc service ")
+            _, is_service, names = machine_use.command_line(pid).partition(
+                "/aiperf_svc/__main__.py service "
+            )
             if is_service:
                 sizes[f"{names} ({pid})"] = machine_use.pss_bytes([pid])
         samples.append((len(server.given), sizes))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks.real_server.apis import APIS, compare
 from benchmarks.real_server.server import made, serving
 
@@ -46,7 +47,7 @@ def main() -> int:
     _, model = made()
     with serving() as url:
         where = ("--url", url, "--tokenizer", str(model))
-        command = [sys.executable, "-m", "aiperf_svc", "profile", *FLAGS, *where, *flags]
+        command = [*OWN_PROGRAM, "profile", *FLAGS, *where, *flags]
         return subprocess.run(command).returncode
 
 

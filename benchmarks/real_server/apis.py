@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks.real_server.server import made, serving
 
 REQUESTS = 40
@@ -119,7 +120,7 @@ def _measured(api: Api, url: str, model: Path) -> Result:
     before = _counters(url)
     with tempfile.TemporaryDirectory() as folder:
         where = ("--url", url, "--tokenizer", str(model), "--artifact-dir", folder)
-        command = [sys.executable, "-m", "aiperf_svc", "profile", *_LOAD, *where, *api.flags]
+        command = [*OWN_PROGRAM, "profile", *_LOAD, *where, *api.flags]
         run = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
         path = next(Path(folder).glob("*/profile_export_aiperf.json"), None)
         if path is None:

@@ -15,7 +15,6 @@ import asyncio
 import json
 import secrets
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ import numpy as np
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -68,7 +68,7 @@ def start(run: LocalRun) -> "subprocess.Popen[bytes]":
     # Over HTTP, as results are collected from a cluster.
     del environ["AIPERF_RESULTS_SOCKET"]
     environ |= {"AIPERF_RESULTS_PORT": str(API_PORT), "AIPERF_API_TOKEN": TOKEN}
-    command = [sys.executable, "-m", "aiperf_svc", "service", "records-manager"]
+    command = [*OWN_PROGRAM, "service", "records-manager"]
     return subprocess.Popen(command, env=environ)
 
 

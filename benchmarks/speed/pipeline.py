@@ -4,7 +4,6 @@ of the CPU and of memory, before, during and after the load."""
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.exports.parquet_export import read_records
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from benchmarks import machine_use
 
 SAMPLE_S, FAMILY_S, MEMORY_S = 0.1, 0.5, 0.2
@@ -111,7 +111,7 @@ def run_profile(
     Raises RuntimeError with the command's own words when it has no results.
     """
     command = (
-        *(sys.executable, "-m", "aiperf_svc", "profile", "--url", url, "--model", "mock-model"),
+        *(*OWN_PROGRAM, "profile", "--url", url, "--model", "mock-model"),
         *("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json"),
         *("--artifact-dir", str(folder), *flags),
     )

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, RUN_KEY
 from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.domain.request_ids import request_id
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def run_client(
     the command runs; `environ` is added to its environment. RunFailedError when there are no
     results.
     """
-    command = [sys.executable, "-m", "aiperf_svc", "profile", "-u", url]
+    command = [*OWN_PROGRAM, "profile", "-u", url]
     command += ["-m", "mock-model", "--streaming", "--artifact-dir", str(folder), "--ui", "none"]
     given = environ or {}
     imports = os.pathsep.join(

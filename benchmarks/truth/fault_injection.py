@@ -70,7 +70,9 @@ def services(client: Client, name: str) -> list[int]:
     process, `control`."""
     found = []
     for pid in machine_use.family(client.pid):
-        _, is_service, names = machine_use.command_line(pid).partition(" aiperf_svc service ")
+        _, is_service, names = machine_use.command_line(pid).partition(
+            "/aiperf_svc/__main__.py service "
+        )
         if is_service and name == ("control" if " " in names else names):
             found.append(pid)
     return found

@@ -4,11 +4,11 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from typing import Any
 
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
 
 DESCRIPTION = """Find this machine's ceiling with a few short runs against the mock server.
 
@@ -107,7 +107,7 @@ def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
     """Results of one run of `profile`. Raises EnvironmentProblem when it has none."""
     with tempfile.TemporaryDirectory(prefix="aiperf-calibrate-") as folder:
         command = (
-            *(sys.executable, "-m", "aiperf_svc", "profile", "--url", url),
+            *(*OWN_PROGRAM, "profile", "--url", url),
             *("--model", "mock-model", "--artifact-dir", folder, *FLAGS, *load),
         )
         try:

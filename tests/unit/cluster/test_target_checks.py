@@ -78,7 +78,7 @@ def test_the_pod_that_tries_the_target_runs_as_the_workers_do() -> None:
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
     assert spec["imagePullSecrets"] == [{"name": "s"}]
     assert container["image"] == "r.example/a:1"
-    assert container["command"][3:] == ["api.example.com", "443", "yes", "yes", "10"]
+    assert container["command"][4:] == ["api.example.com", "443", "yes", "yes", "10"]
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "preflight"
     compile(PROGRAM, "probe", "exec")
 

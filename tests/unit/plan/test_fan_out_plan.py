@@ -203,7 +203,7 @@ def test_the_server_of_each_shape_has_its_own_arguments() -> None:
     configs = [each.configs[0] for each in index_shapes(config)]
     servers = [server_of(each) for each in configs if isinstance(each, BenchmarkConfig)]
     assert [each.command[-1] for each in servers] == ["1ms", "2ms", "3ms"]
-    assert servers[0].command[:2] == ("python", "-m")
+    assert servers[0].command[:2] == ("python", "-P")
     assert "127.0.0.1" in servers[0].command
 
 

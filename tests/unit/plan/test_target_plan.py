@@ -34,7 +34,7 @@ def test_host_target_without_a_target_is_refused() -> None:
 def test_the_mock_runs_from_the_stacks_own_image_with_the_configs_model() -> None:
     made = pod(plan_it(make_config(target={"kind": "mock", "args": ["--ttft", "5ms"]})), "target")
     assert made.image.name == "localhost/aiperf-svc:1.2.3"
-    assert made.command == ("python", "-m", "aiperf_svc.mock_server")
+    assert made.command == ("python", "-P", "-m", "aiperf_svc.mock_server")
     assert made.args == (
         *("--host", "0.0.0.0", "--port", "8000", "--model", "m"),
         *("--ttft", "5ms"),

@@ -68,11 +68,10 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
 
     def listener(self, program: str) -> Json:
         """Return the pod that listens at both ports and keeps the deadline."""
-        command = ["python", "-c", program, "listen", str(FORBIDDEN_PORT), str(ALLOWED_PORT)]
+        command = ["python", "-P", "-c", program, "listen", str(FORBIDDEN_PORT), str(ALLOWED_PORT)]
         listening = restricted_container(LISTENER, command, image=self.image, requests=SIZE)
-        keeping = restricted_container(
-            DEADLINE, ("python", "-m", "aiperf_svc", DEADLINE), image=self.image, requests=SIZE
-        )
+        keep = ("python", "-P", "-m", "aiperf_svc", DEADLINE)
+        keeping = restricted_container(DEADLINE, keep, image=self.image, requests=SIZE)
         environ = {
             "AIPERF_NAMESPACE": self.namespace,
             "AIPERF_DEADLINE_DELETES": "namespace",
@@ -95,7 +94,7 @@ class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
     def connector(self, program: str, address: str, urls: Sequence[str]) -> Json:
         """Return the pod that connects to the other's address and reads the pages."""
         ports = (str(ALLOWED_PORT), str(FORBIDDEN_PORT))
-        command = ["python", "-c", program, "connect", address, *ports, *urls]
+        command = ["python", "-P", "-c", program, "connect", address, *ports, *urls]
         container = restricted_container(CONNECTOR, command, image=self.image, requests=SIZE)
         return self._pod(CONNECTOR, [container])
 

@@ -60,7 +60,7 @@ def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     flags = ["yes" if is_tls else "", "yes" if verify else ""]
     pod = idle_pod(plan, name)
     arguments = [host, str(port), *flags, str(CONNECT_S)]
-    pod["spec"]["containers"][0]["command"] = ["python", "-c", PROGRAM, *arguments]
+    pod["spec"]["containers"][0]["command"] = ["python", "-P", "-c", PROGRAM, *arguments]
     return pod
 
 
@@ -70,7 +70,7 @@ def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     admit this one."""
     worker = plan.load_pod
     container = restricted_container(
-        PREFLIGHT, ("python", "-c", ""), image=worker.image, requests=plan.deadline.requests
+        PREFLIGHT, ("python", "-P", "-c", ""), image=worker.image, requests=plan.deadline.requests
     )
     return restricted_pod(
         name,
