@@ -17,6 +17,7 @@ from aiperf_svc.any_kind.shapes import (
 )
 from aiperf_svc.any_kind.trial_configs import trial_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.image_names import check_replacement
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
@@ -114,9 +115,11 @@ def plan_any_stack(
         )
     chosen = known.shapes[shape - 1]
     own = shape_config(config, chosen)
-    needs = None
+    needs: RankNeeds | None = None
+    image_notes: tuple[str, ...] = ()
     if not isinstance(own, BenchmarkConfig):
-        needs = needs_of(own, version=version, image=workload_image)
+        own, image_notes = _replace_workload_image(own, workload_image)
+        needs = needs_of(own, version=version)
         needs = msgspec.structs.replace(needs, steps_ns=_all_steps_ns(config, chosen))
     made = plan_stack(
         own,
@@ -132,10 +135,24 @@ def plan_any_stack(
         lifetime=known.lifetime,
         experiment=known.experiment,
     )
+    notes = [*image_notes, *made.notes]
     if len(known.shapes) == 1 and is_side_by_side(config):
-        note = "experiment.parallel: all trials run in the same pods, one after the other"
-        made = msgspec.structs.replace(made, notes=(*made.notes, note))
-    return made
+        notes.append("experiment.parallel: all trials run in the same pods, one after the other")
+    return msgspec.structs.replace(made, notes=tuple(notes))
+
+
+def _replace_workload_image(
+    config: WorkloadConfig[Any], image: str
+) -> tuple[WorkloadConfig[Any], tuple[str, ...]]:
+    """Return the config with `image` (AIPERF_WORKLOAD_IMAGE) as that of the ranks, and notes about
+    what it replaces. Raises ConfigError if the config pins another image."""
+    if not image:
+        return config, ()
+    note = check_replacement(
+        config.workload.image, image, key="workload.image", variable="AIPERF_WORKLOAD_IMAGE"
+    )
+    own = config.workload.model_copy(update={"image": image})
+    return config.model_copy(update={"workload": own}), (note,) if note else ()
 
 
 def check_shape(number: int, shapes: Sequence[Shape]) -> None:
@@ -203,12 +220,12 @@ def trial_times(config: Config, replay_ns: ReplayNs = no_length) -> TrialTimes:
     return TrialTimes(expected, times.load if times.is_bounded else None)
 
 
-def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> RankNeeds:
-    """What a workload needs of a stack. `image` replaces the one in the config."""
+def needs_of(config: WorkloadConfig[Any], *, version: str) -> RankNeeds:
+    """What a workload needs of a stack."""
     workload, spec = workload_of(config), config.workload
     return RankNeeds(
         count=len(role_names(config)),
-        image=image or spec.image or default_image(spec.kind, version),
+        image=spec.image or default_image(spec.kind, version),
         capabilities=workload.needs_privilege(config),
         steps_ns=_steps_ns(config),
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model
-from aiperf_svc.config.image_names import check_digest
+from aiperf_svc.config.image_names import check_fixed
 from aiperf_svc.config.placement import Placement, Pod
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.target import Target
@@ -66,7 +66,7 @@ class Namespace(Model):
 
 
 class Image(Model):
-    """The one image of all services. `AIPERF_IMAGE` replaces `name`."""
+    """The one image of all services. `AIPERF_IMAGE` replaces `name`, unless that has a digest."""
 
     name: Annotated[str, Field(min_length=1)] | None = None
     """Name with a tag or digest; default: `localhost/aiperf-svc:VERSION`."""
@@ -77,10 +77,7 @@ class Image(Model):
     @model_validator(mode="after")
     def _pinned(self) -> Self:
         if self.name is not None:
-            check_digest(self.name)
-            last = self.name.rpartition("/")[2]
-            if "@" not in last and (":" not in last or last.endswith(":latest")):
-                raise ValueError(f"{self.name!r} names no fixed version: add a tag or a digest")
+            check_fixed(self.name)
         return self
 
 

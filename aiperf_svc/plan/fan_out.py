@@ -46,6 +46,7 @@ from aiperf_svc.plan.stack import (
     StackPlan,
     check_secrets,
     plaintext_warnings,
+    replace_image,
     required_security,
     secret_keys_of,
     services_image,
@@ -88,7 +89,7 @@ def plan_fan_out(
     the shapes begin. Other arguments and errors are those of `plan.stack.plan_stack`."""
     check_stack_name(stack)
     experiment = experiment or order_experiment(config)
-    config = in_order(config, experiment)
+    config, image_notes = replace_image(in_order(config, experiment), image)
     every = [[each for each in trials if isinstance(each, BenchmarkConfig)] for trials in indexes]
     if not isinstance(config, BenchmarkConfig) or experiment is None:
         raise ConfigError(
@@ -109,7 +110,7 @@ def plan_fan_out(
         msgspec.structs.replace(whole, load=whole.load + COLLECTION_S * SECOND_NS, what=collected),
     )
     used = ImagePlan(
-        services_image(image or config.deployment.image.name or "", version=version),
+        services_image(config.deployment.image.name or "", version=version),
         config.deployment.image.pull_policy,
         config.deployment.image.pull_secrets,
     )
@@ -140,6 +141,7 @@ def plan_fan_out(
         pod_security=security,
         notes=(
             *reasons,
+            *image_notes,
             *(_indexes(job, at_once) for job in jobs),
             *notes,
             *dict.fromkeys(note for trials in every for note in plaintext_warnings(trials[0])),

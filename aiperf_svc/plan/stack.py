@@ -14,7 +14,7 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.config.image_names import check_digest, is_mutable
+from aiperf_svc.config.image_names import check_digest, check_fixed, check_replacement, is_mutable
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV, is_secret_name
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
@@ -212,7 +212,7 @@ def plan_stack(
     """
     check_stack_name(stack)
     experiment = experiment or order_experiment(config)
-    config = in_order(config, experiment)
+    config, image_notes = replace_image(in_order(config, experiment), image)
     deployment = config.deployment
     trials = trials or (config,)
     times = longest_times(config, trials, steps_ns=needs.steps_ns if needs else 0)
@@ -220,7 +220,7 @@ def plan_stack(
     check_ttl(deployment, lifetime)
     check_secrets(config)
     used = ImagePlan(
-        services_image(image or deployment.image.name or "", version=version),
+        services_image(deployment.image.name or "", version=version),
         deployment.image.pull_policy,
         deployment.image.pull_secrets,
     )
@@ -229,7 +229,7 @@ def plan_stack(
     run_id = run_id_of(resolved, experiment, images=images, generation=generation)
     label = ""
     if whole is not None:
-        label = run_id_of(whole, experiment, images=image, generation=generation)
+        label = run_id_of(whole, experiment, images=used.name, generation=generation)
     identity = Identity(stack=stack, run_id=run_id, version=version, label=label)
     topology = _topology(trials, needs)
     load = largest_load(resolved, trials)
@@ -256,6 +256,7 @@ def plan_stack(
         pod_security=security,
         notes=(
             *reasons,
+            *image_notes,
             *notes,
             *plaintext_warnings(resolved),
             *unpinned_images(resolved, used, pods),
@@ -344,6 +345,25 @@ def plaintext_warnings(config: Config) -> tuple[str, ...]:
                 "state; give it by a variable of deployment.target.secret_env"
             )
     return tuple(notes)
+
+
+def replace_image(config: Config, image: str) -> tuple[Config, tuple[str, ...]]:
+    """Return the config with `image` (AIPERF_IMAGE) as that of the services, and notes about what
+    it replaces. The results then name the image that ran. Raises ConfigError if the config pins
+    another image."""
+    if not image:
+        return config, ()
+    try:
+        check_fixed(image)
+    except ValueError as error:
+        raise ConfigError(f"AIPERF_IMAGE: {error}") from error
+    deployment = config.deployment
+    note = check_replacement(
+        deployment.image.name, image, key="deployment.image.name", variable="AIPERF_IMAGE"
+    )
+    own = deployment.image.model_copy(update={"name": image})
+    update = {"deployment": deployment.model_copy(update={"image": own})}
+    return config.model_copy(update=update), (note,) if note else ()
 
 
 def services_image(image: str, *, version: str) -> str:

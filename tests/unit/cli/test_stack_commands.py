@@ -77,6 +77,21 @@ def test_preview_needs_neither_cluster_nor_state(capsys: pytest.CaptureFixture[s
     assert "Not compared with what is deployed: the Pulumi CLI is not on PATH" in out
 
 
+def test_preview_refuses_an_image_in_place_of_a_pinned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-smoke.yaml").read_text())
+    pinned = "registry.example/aiperf-svc:1@sha256:" + "0a" * 32
+    content["config"]["aiperf:benchmark"]["deployment"]["image"] = {"name": pinned}
+    file = tmp_path / "Pulumi.pinned.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert cli.main(["preview", str(file)]) == 0
+    assert pinned in capsys.readouterr().out
+    monkeypatch.setenv("AIPERF_IMAGE", "registry.example/aiperf-svc:2")
+    assert cli.main(["preview", str(file)]) == ExitCode.BAD_CONFIG
+    assert f"pins another image by its digest: {pinned}" in capsys.readouterr().err
+
+
 def test_run_asks_the_runner_for_the_stack_and_its_exit_code_is_the_runners(
     asked: list[tuple[StackRequest, StackOptions]],
 ) -> None:

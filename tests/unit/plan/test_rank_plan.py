@@ -58,6 +58,19 @@ def test_the_environment_s_image_replaces_the_workload_s() -> None:
     assert ranks_of(plan).sidecars[0].image.name == "registry.example/other:2"
 
 
+def test_an_image_in_place_of_the_ranks_pinned_one_is_refused() -> None:
+    pinned = {**COMMAND, "image": "registry.example/tool@sha256:" + "0a" * 32}
+    words = "AIPERF_WORKLOAD_IMAGE is .*other:2, but workload.image pins another image"
+    with pytest.raises(ConfigError, match=words):
+        plan_whole({"workload": pinned}, workload_image="registry.example/other:2")
+
+
+def test_an_image_in_place_of_the_ranks_tag_is_told() -> None:
+    plan = plan_whole({"workload": COMMAND}, workload_image="registry.example/other:2")
+    assert "AIPERF_WORKLOAD_IMAGE replaces workload.image" in plan.notes[0]
+    assert "image: registry.example/other:2" in plan.files["config.yaml"]
+
+
 def test_a_kind_without_an_image_uses_the_one_that_is_built_for_it() -> None:
     plan = plan_whole({"workload": {"kind": "iperf"}})
     assert ranks_of(plan).sidecars[0].image.name == "localhost/aiperf-svc-iperf:1"

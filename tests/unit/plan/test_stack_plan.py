@@ -358,8 +358,31 @@ def test_a_digest_reaches_the_pods_and_a_broken_one_is_refused() -> None:
     config = make_config(target={"kind": "custom", "image": "sglang" + DIGEST})
     found = plan_stack(config, stack="s", version="1", image="app" + DIGEST)
     assert {pod.image.name for pod in found.pods} == {"app" + DIGEST, "sglang" + DIGEST}
-    with pytest.raises(ConfigError, match=r"AIPERF_IMAGE \(or --image\): 'app@sha256:1'"):
+    with pytest.raises(ConfigError, match=r"AIPERF_IMAGE: 'app@sha256:1'"):
         plan_stack(config, stack="s", version="1", image="app@sha256:1")
+
+
+def test_an_image_in_place_of_a_pinned_one_is_refused() -> None:
+    pinned = "registry/app:1" + DIGEST
+    config = make_config(image={"name": pinned})
+    for image in ("", pinned):
+        found = plan_stack(config, stack="s", version="1", image=image)
+        assert found.deadline.image.name == pinned
+    words = "AIPERF_IMAGE is registry/app:2, but deployment.image.name pins another image"
+    with pytest.raises(ConfigError, match=words):
+        plan_stack(config, stack="s", version="1", image="registry/app:2")
+
+
+def test_an_image_in_place_of_a_tag_is_told_and_is_in_the_results_config() -> None:
+    config = make_config(image={"name": "registry/app:1"})
+    found = plan_stack(config, stack="s", version="1", image="registry/app:2")
+    replaced = (
+        "AIPERF_IMAGE replaces deployment.image.name: registry/app:2 in place of registry/app:1"
+    )
+    assert replaced in found.notes
+    assert "name: registry/app:2" in found.files["config.yaml"]
+    with pytest.raises(ConfigError, match="AIPERF_IMAGE: 'app' names no fixed version"):
+        plan_stack(config, stack="s", version="1", image="app")
 
 
 @pytest.mark.parametrize(
