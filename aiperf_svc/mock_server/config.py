@@ -3,6 +3,10 @@ starts.
 
 Values stay as the user wrote them (text, numbers, flags), so that a config goes to another process
 as arguments and comes back equal. Durations and distributions are parsed by `delays`.
+
+The flags' defaults are those of a plausible server, since a client cannot be told from a server
+that responds at once. The fields' defaults are no delay and no fault, to which code adds what it
+needs.
 """
 
 import argparse
@@ -20,9 +24,11 @@ class MockServerConfigError(ValueError):
     """A setting that cannot work: names the flag, its value, and what was expected."""
 
 
-def _option(default: T, text: str, *, choices: tuple[str, ...] = ()) -> T:
-    """A field with its help text; typed as its default, which is what the dataclass makes of it."""
-    made: T = field(default=default, metadata={"help": text, "choices": choices})
+def _option(default: T, text: str, *, choices: tuple[str, ...] = (), flag: T | None = None) -> T:
+    """A field with its help text; typed as its default, which is what the dataclass makes of it.
+    `flag` is the default of its flag where that is another."""
+    metadata = {"help": text, "choices": choices, "flag": default if flag is None else flag}
+    made: T = field(default=default, metadata=metadata)
     return made
 
 
@@ -38,8 +44,16 @@ class MockServerConfig:
     processes: int = _option(1, "serving processes; they share every port")
     model: str = _option("mock-model", "model name that /v1/models lists")
     strict_model: bool = _option(False, "refuse requests for any other model with 404")
-    ttft: str = _option("0", "time to first token: 20ms, or a distribution such as normal:20ms,2ms")
-    itl: str = _option("0", "time between tokens: 5ms, exp:5ms, uniform:2ms,8ms, lognormal:5ms,0.5")
+    ttft: str = _option(
+        "0",
+        "time to first token: 20ms, or a distribution such as normal:20ms,2ms; 0 is at once",
+        flag="normal:50ms,10ms",
+    )
+    itl: str = _option(
+        "0",
+        "time between tokens: 5ms, exp:5ms, uniform:2ms,8ms, lognormal:5ms,0.5; 0 is none",
+        flag="10ms",
+    )
     tokens: int = _option(32, "tokens of a response; a request's max_tokens can make it shorter")
     force_tokens: bool = _option(
         False, "always give --tokens tokens, whatever the request asks for"
@@ -167,16 +181,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds one flag per setting to the parser."""
     for entry in dataclasses.fields(MockServerConfig):
         text = entry.metadata["help"].replace("%", "%%")
-        hidden = entry.name == "owner_fd"
+        hidden, default = entry.name == "owner_fd", entry.metadata["flag"]
         if isinstance(entry.default, bool):
             parser.add_argument(_flag(entry.name), action="store_true", help=text)
         else:
             parser.add_argument(
                 _flag(entry.name),
                 type=type(entry.default),
-                default=entry.default,
+                default=default,
                 choices=entry.metadata["choices"] or None,
-                help=argparse.SUPPRESS if hidden else f"{text} (default: {entry.default!r})",
+                help=argparse.SUPPRESS if hidden else f"{text} (default: {default!r})",
             )
 
 
@@ -191,7 +205,7 @@ def args_from_config(config: MockServerConfig) -> list[str]:
     args: list[str] = []
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
-        if value == entry.default:
+        if value == entry.metadata["flag"]:
             continue
         args.append(_flag(entry.name) if value is True else f"{_flag(entry.name)}={value}")
     return args

@@ -20,8 +20,9 @@ def _parse(*args: str) -> MockServerConfig:
     return config_from_args(parser.parse_args(args))
 
 
-def test_no_arguments_are_the_defaults() -> None:
-    assert _parse() == MockServerConfig()
+def test_no_flags_are_a_plausible_server() -> None:
+    assert _parse() == MockServerConfig(ttft="normal:50ms,10ms", itl="10ms")
+    assert _parse("--ttft", "0", "--itl", "0") == MockServerConfig()
 
 
 def test_a_config_survives_the_way_through_arguments() -> None:
@@ -35,6 +36,7 @@ def test_a_config_survives_the_way_through_arguments() -> None:
         api_key="-secret with spaces",
     )
     assert _parse(*args_from_config(config)) == config
+    assert _parse(*args_from_config(MockServerConfig())) == MockServerConfig()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""The commands of README's first steps, as a newcomer runs them."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from documented import README, commands
+from forked_commands import PROGRAM
+from running_command import FINISHED, Command
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+
+@contextmanager
+def mock_server(*flags: str) -> Iterator[str]:
+    """`aiperf-svc mock-server` with these flags; its address."""
+    command = [*PROGRAM, "mock-server", "--json", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["urls"][0]
+        finally:
+            process.terminate()
+
+
+def test_readmes_command_measures_readmes_server(tmp_path: Path) -> None:
+    shown = commands(README)
+    (words,) = (each for each in shown if each[:2] == ["profile", "-u"])
+    (server,) = (each for each in shown if each[0] == "mock-server")
+    words[words.index("--duration") + 1] = "2"
+    server[server.index("--port") + 1] = "0"
+    with mock_server(*server[1:]) as url:
+        words[words.index("-u") + 1] = url
+        command = Command(tmp_path, None, words=words)
+        results = command.finish()["results"]
+    assert command.code in (*FINISHED, ExitCode.SLO_MISSED), command.errors
+    assert results["output_sequence_length"]["avg"] == 128
+    # Nothing is faster than the server, so what is said of the client is of a real pace.
+    assert results["time_to_first_token"]["p50"] > 25
+    assert results["inter_token_latency"]["p50"] > 9
