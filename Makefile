@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
+COMMAND := $(BIN)/aiperf-svc
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_FLAGS ?=
 SOAK_FLAGS ?=
@@ -37,13 +38,17 @@ $(COMPILED): scripts/compile_steps.py $(wildcard aiperf_svc/*/_*.[ch] aiperf_svc
 	@$(BIN)/python scripts/compile_steps.py
 	@touch $@
 
+# The command for what follows the first measurement; `make test` installs the same as an editable package.
+$(COMMAND): scripts/link_command.py $(RUNTIME)
+	@$(BIN)/python scripts/link_command.py
+
 $(STAMP): $(COMPILED) requirements.lock pyproject.toml
 	@echo "installing what tests and stacks need into $(VENV)"
 	@$(PIP_INSTALL) --no-compile --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(COMPILED) ## Measure the built-in mock server: a short streaming chat benchmark, live
+bench: $(COMPILED) $(COMMAND) ## Measure the built-in mock server: a short streaming chat benchmark, live
 	@$(BIN)/python -m aiperf_svc bench $(BENCH_FLAGS)
 
 bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compiles the server the first time
