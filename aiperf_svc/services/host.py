@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import FrameType
@@ -18,7 +19,11 @@ from aiperf_svc.adapters.host.collector import resume_collector
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.memory import give_back_memory
-from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
+from aiperf_svc.adapters.host.scheduling import (
+    PromptWhileIdle,
+    lower_priority,
+    raise_priority,
+)
 from aiperf_svc.adapters.messaging.bus import LINGER_MS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import WorkloadConfig
@@ -31,6 +36,9 @@ from aiperf_svc.services.context import RunContext, make_bus, read_context
 STOP_S = 4.0
 """Longest time for an orderly end after SIGTERM. It is less than the launcher waits before it
 kills, so that the log says which service was stuck, and where."""
+
+ADAPT_S = 0.05
+"""Time between two looks at how much CPU a worker in closed loop uses."""
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +65,8 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
     what is measured already.
 
     In open loop a worker has to keep a schedule, so it goes before all others if that leaves them a
-    core. In closed loop there is no schedule, and a client that takes turns with a server on its
-    machine reads more at once. If there are more workers than cores, a processor with a lower
-    priority would hardly run at all.
+    core. In closed loop it does so while it uses little CPU (`_stay_prompt`). If there are more
+    workers than cores, a processor with a lower priority would hardly run at all.
     """
     workers, cores = context.topology.workers, usable_cores()
     if not isinstance(context.config, BenchmarkConfig):
@@ -68,6 +75,24 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
         raise_priority(before_all=context.config.load.is_open_loop and workers < cores)
     elif set(names) == {Service.RECORD_PROCESSOR} and workers <= cores:
         lower_priority()
+
+
+async def _stay_prompt() -> None:
+    """Adapt the priority of a worker in closed loop to the CPU that it uses."""
+    prompt = PromptWhileIdle(cpu_ns=time.thread_time_ns(), now_mono_ns=time.monotonic_ns())
+    while True:
+        await asyncio.sleep(ADAPT_S)
+        prompt.adapt(cpu_ns=time.thread_time_ns(), now_mono_ns=time.monotonic_ns())
+
+
+def _may_stay_prompt(context: RunContext, names: Sequence[Service]) -> bool:
+    config = context.config
+    return (
+        isinstance(config, BenchmarkConfig)
+        and not config.load.is_open_loop
+        and set(names) == {Service.WORKER}
+        and context.topology.workers < usable_cores()
+    )
 
 
 async def _run(context: RunContext, names: Sequence[Service]) -> None:
@@ -105,6 +130,8 @@ async def _take_part(
     is_on_ranks = isinstance(context.config, WorkloadConfig)
     services = [service_class(name, is_on_ranks=is_on_ranks)(context, bus) for name in names]
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
+    if _may_stay_prompt(context, names):
+        running.append(asyncio.create_task(_stay_prompt(), name="priority"))
     ended = asyncio.create_task(_all_finished(services), name="finished")
     enough = [*running, *until, *([ended] if context.ends_with_run else [])]
     try:

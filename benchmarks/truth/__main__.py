@@ -21,6 +21,7 @@ CASES = (
     Case("rate-3000", rate=3_000, duration_s=5, server_processes=2),
     Case("users-1", users=1),
     Case("users-10", users=10),
+    Case("users-50", users=50),
     Case("users-100", users=100),
     # From here on the pace is such that the users together get about 40,000 tokens/s.
     Case("users-1000", users=1_000, ttft_ms=50, itl_ms=25, duration_s=8),
@@ -31,6 +32,9 @@ TARGETS = (
     Target("rate-300", "ttft_error_ms", "p99", 1.0),
     Target("rate-1000", "ttft_error_ms", "p99", 5.0),
     Target("rate-1000", "schedule_lag_ms", "p99", 2.0),
+    # Users of a server with fixed times stay in lockstep: all are due together, again and again.
+    Target("users-10", "schedule_lag_ms", "p99", 0.8),
+    Target("users-50", "schedule_lag_ms", "p99", 0.8),
 )
 
 

@@ -16,6 +16,10 @@ LOW_PRIORITY_NICE: Final = 10
 SHORT_SLICE_NS: Final = 100_000
 """The shortest that Linux grants. A task with a short slice runs as soon as it wakes, in the place
 of one with a longer slice, where it would else wait for the next tick: up to 10 ms."""
+BUSY_SHARE: Final = 0.5
+"""Share of a core above which a thread gives up its real-time priority."""
+IDLE_SHARE: Final = 0.3
+"""Share of a core below which a thread takes it again. The gap prevents a change at every look."""
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _SYSCALL: Final = {"x86_64": 314, "aarch64": 274}
@@ -45,6 +49,32 @@ def raise_priority(*, before_all: bool) -> bool:
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, _SCHED_OTHER, 0, nice, 0, SHORT_SLICE_NS, 0, 0)
     return not ctypes.CDLL(None).syscall(number, 0, attributes, 0)
+
+
+class PromptWhileIdle:
+    """A real-time priority for a thread for as long as it leaves most of its core free.
+
+    The ordinary scheduler may let a thread that has just worked wait until the next tick, up to
+    4 ms, even if it needs a small part of a core: then the last of several requests that are due
+    together are late. A thread that needs most of a core gains nothing from the priority, and would
+    take the core from a server on the same machine.
+    """
+
+    def __init__(self, *, cpu_ns: int, now_mono_ns: int) -> None:
+        """Start at these readings of the thread's CPU time and the monotonic clock."""
+        self._cpu_ns, self._since_mono_ns = cpu_ns, now_mono_ns
+        self.is_prompt = raise_priority(before_all=True)
+
+    def adapt(self, *, cpu_ns: int, now_mono_ns: int) -> None:
+        """Set the priority by the share of a core that the thread has used since the last call."""
+        share = (cpu_ns - self._cpu_ns) / max(1, now_mono_ns - self._since_mono_ns)
+        self._cpu_ns, self._since_mono_ns = cpu_ns, now_mono_ns
+        if self.is_prompt and share > BUSY_SHARE:
+            self.is_prompt = False
+            raise_priority(before_all=False)
+        elif not self.is_prompt and share < IDLE_SHARE:
+            self.is_prompt = True
+            raise_priority(before_all=True)
 
 
 def lower_priority() -> None:

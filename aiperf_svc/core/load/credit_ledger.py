@@ -8,9 +8,11 @@ A grant gives credits to a worker; the worker's cumulative counts report how the
 holds for every worker, where `lost` is what a lost worker never reported.
 
 In closed loop the ledger also sizes the grants. A worker must always hold more credits than it has
-free users, or a user would wait for a grant instead of the server. But no other worker can use what
-one holds, so near the end of a counted phase grants shrink with what remains (guided
-self-scheduling: Polychronopoulos and Kuck, IEEE Trans. Computers C-36(12), 1987).
+free users, or a user would wait for a grant instead of the server. All users of a worker can become
+free at once, as they do against a server whose responses all take the same time, so a worker holds
+at least one credit for each user ahead. But no other worker can use what one holds, so near the end
+of a counted phase grants shrink with what remains (guided self-scheduling: Polychronopoulos and
+Kuck, IEEE Trans. Computers C-36(12), 1987), down to each worker's share of the last round.
 """
 
 import msgspec
@@ -137,14 +139,17 @@ class CreditLedger:
             wanted[name] = max(0, account.users - (account.granted - account.ended))
         spare = None if self._remaining is None else self._remaining - sum(wanted.values())
         ahead_s = lookahead_s(len(live))
+        all_users = sum(account.users for account in live.values())
         for name, account in live.items():
-            ahead = account.granted - account.ended - account.users
+            users = account.users
+            ahead = max(0, account.granted - account.ended - users)
             by_rate = min(MOST_LOOKAHEAD, round(account.rate * ahead_s))
-            target = max(LEAST_LOOKAHEAD, by_rate)
+            target = max(LEAST_LOOKAHEAD, by_rate, 2 * users)
             if spare is not None:
-                target = min(target, max(0, spare) // (2 * len(live)))
-            if max(0, ahead) <= target // 2:
-                wanted[name] += target - max(0, ahead)
+                last_round = min(users, max(0, spare) * users // max(1, all_users))
+                target = min(target, max(max(0, spare) // (2 * len(live)), last_round))
+            if ahead <= target // 2 or ahead < min(users, target):
+                wanted[name] += max(0, target - ahead)
         grants = []
         for name, count in wanted.items():
             allowed = count if self._remaining is None else min(count, self._remaining)

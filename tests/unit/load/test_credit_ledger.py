@@ -78,6 +78,22 @@ def test_near_the_end_no_worker_hoards_what_another_could_send() -> None:
     assert counts == {"a": 20, "b": 20}
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("users", [1, 10, 50, 300])
+def test_users_that_end_together_never_wait_for_credits(workers: int, users: int) -> None:
+    names = [f"w{number}" for number in range(workers)]
+    total = 20 * users * workers
+    ledger = CreditLedger(P, users=dict.fromkeys(names, users), total=total)
+    for completed in range(0, total // workers, users):
+        ledger.closed_loop_grants()
+        for name in names:
+            # Each user needs its next credit before the end of its last request is reported.
+            needed = min(completed + 2 * users, total // workers)
+            assert ledger.counts()[name].granted >= needed
+            ended(ledger, name, completed + users, now=(completed + users) * 10**6)
+    assert ledger.remaining == 0
+
+
 def test_what_a_lost_worker_did_not_report_stays_unreported() -> None:
     ledger = CreditLedger(P, users={"a": 5, "b": 5}, total=10)
     ledger.closed_loop_grants()
@@ -186,7 +202,7 @@ def test_what_is_held_ahead_is_bounded_whatever_way_reports_arrive(sets_clock: b
                 by_rate = worker.rate_hz * lookahead_s(len(workers))
                 # A credit that ends just within an interval counts for all of it.
                 rounding = 100 * lookahead_s(len(workers))
-                expected = max(LEAST_LOOKAHEAD, 1.01 * by_rate + rounding)
+                expected = max(LEAST_LOOKAHEAD, 2 * worker.users, 1.01 * by_rate + rounding)
                 assert held <= (MOST_LOOKAHEAD if sets_clock else min(MOST_LOOKAHEAD, expected))
                 worker.work(granted[name])
                 for done, taken_ns in worker.arriving():
