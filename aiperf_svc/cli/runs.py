@@ -133,7 +133,7 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
 
 def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None" = None) -> int:
     """Check everything, then measure on this machine, with services that are forks of `forks`; the
-    exit code. Raises ConfigError."""
+    exit code. Raises ConfigError, and BenchmarkFailed if nothing listens at the target."""
     from aiperf_svc.cli.checks import config_problems, local_problems
     from aiperf_svc.cli.experiments import checked_trials, parallel_problems
     from aiperf_svc.cli.flag_config import put
@@ -163,6 +163,9 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     files = CheckedFiles(inference)
     if args.dry_run:
         return _show(trials, args, files)
+    from aiperf_svc.adapters.inference.listeners import check_listeners
+
+    check_listeners(each.endpoint for each in inference)
     from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
 
     tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}

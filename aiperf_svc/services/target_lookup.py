@@ -6,13 +6,18 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.listeners import (
+    may_begin_to_listen,
+    nothing_listens,
+    refuses,
+)
 from aiperf_svc.adapters.inference.name_lookup import look_up_apart
-from aiperf_svc.adapters.inference.readiness import refuses, why_not_ready
+from aiperf_svc.adapters.inference.readiness import why_not_ready
 from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.services.base import mono_ns
 
 ASK_AGAIN_S = 0.5
@@ -50,18 +55,15 @@ async def find_target(
         await asyncio.sleep(ASK_AGAIN_S)
 
 
-async def check_listeners(endpoint: Endpoint, targets: Iterable[Target]) -> None:
-    """Fail the run before its load if nothing listens anywhere. A hook may start the server. Raises
-    BenchmarkFailed."""
-    if endpoint.wait_for_server or endpoint.all_hooks:
+async def check_targets(endpoint: Endpoint, targets: Iterable[Target]) -> None:
+    """Fail the run before its load if nothing listens anywhere. Raises BenchmarkFailed."""
+    if may_begin_to_listen(endpoint):
         return
     for target in targets:
-        if not await asyncio.to_thread(refuses, target):
+        addresses = [(each.family, each.address) for each in target.addresses]
+        if not await asyncio.to_thread(refuses, addresses):
             return
-    raise BenchmarkFailed(
-        f"nothing listens at {', '.join(endpoint.first_hops)}: connection refused; start the "
-        "server, or wait for it (endpoint.wait_for_server, --wait-for-server)"
-    )
+    raise nothing_listens(endpoint.first_hops)
 
 
 async def follow_names(

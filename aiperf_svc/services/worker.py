@@ -69,7 +69,7 @@ from aiperf_svc.services.generators import generator_of
 from aiperf_svc.services.load_generator import LoadGenerator
 from aiperf_svc.services.prefill_generator import PrefillGenerator
 from aiperf_svc.services.record_shipping import RecordShipping
-from aiperf_svc.services.target_lookup import check_listeners, find_target, follow_names
+from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
 
 STARVED_RETURN_S = 0.002
 """Shortest time between returns when users wait for credits."""
@@ -182,7 +182,7 @@ class Worker(BaseService):
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
         # What is wrong with the input comes first.
-        await check_listeners(config.endpoint, targets)
+        await check_targets(config.endpoint, targets)
 
     def _note(self, progress: str) -> None:
         self._progress = progress

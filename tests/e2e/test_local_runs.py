@@ -226,6 +226,7 @@ def test_a_server_that_is_away_is_a_failed_benchmark_and_no_traceback(tmp_path: 
     assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
     assert f"nothing listens at http://127.0.0.1:{port}: connection refused" in command.errors
     assert "Traceback" not in command.errors
+    assert not (tmp_path / "artifacts").exists(), "a service was started"
     command.assert_nothing_is_left()
 
 

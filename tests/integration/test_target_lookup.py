@@ -9,15 +9,16 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.listeners import check_listeners
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import SocketAddress, TargetAddresses
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
 from aiperf_svc.services import target_lookup
 from aiperf_svc.services.base import mono_ns
-from aiperf_svc.services.target_lookup import check_listeners, find_target, follow_names
+from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
 
-FOUND = cast("Target", object())
+FOUND = cast("Target", SimpleNamespace(addresses=()))
 LATER_NS = 2**62
 
 
@@ -95,13 +96,27 @@ async def test_a_run_without_any_listener_fails_unless_it_waits_for_one(
     refused = [True, False]
     monkeypatch.setattr(target_lookup, "refuses", lambda _: refused.pop(0))
     endpoint = config(wait_for_server=wait).endpoint
-    await check_listeners(endpoint, [FOUND, FOUND])
+    await check_targets(endpoint, [FOUND, FOUND])
     monkeypatch.setattr(target_lookup, "refuses", lambda _: True)
     if wait == "10s":
-        await check_listeners(endpoint, [FOUND])
+        await check_targets(endpoint, [FOUND])
         return
     with pytest.raises(BenchmarkFailed, match="nothing listens at"):
-        await check_listeners(endpoint, [FOUND])
+        await check_targets(endpoint, [FOUND])
+
+
+def test_a_refused_port_is_an_error_unless_another_one_may_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listening = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            closed = f"http://127.0.0.1:{unused.getsockname()[1]}"
+            refused = config(url=closed).endpoint
+            with pytest.raises(BenchmarkFailed, match=f"nothing listens at {closed}: connection"):
+                check_listeners([refused, refused])
+            check_listeners([refused, config(url=listening).endpoint])
+            check_listeners([config(url=closed, wait_for_server="1s").endpoint])
+            check_listeners([config(url=closed, proxy=listening).endpoint])
 
 
 def at(host: str) -> tuple[SocketAddress, ...]:

@@ -3,7 +3,6 @@
 A server that lacks one of these paths is asked the next. These requests are no part of the run.
 """
 
-import socket
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,7 +15,6 @@ from aiperf_svc.core.responses.http1 import ProtocolViolation
 from aiperf_svc.domain.foreign_text import one_line
 
 PAGE_TIMEOUT_S: Final = 5.0
-REFUSAL_TIMEOUT_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 60.0
 """The first request to a model may compile a part of it."""
 _PROMPT: Final = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
@@ -47,22 +45,6 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
     except ProtocolViolation as error:
         return one_line(f"{url}: {error}")
     return "" if status < 400 else one_line(f"a request: status {status}: {error_message(body)}")
-
-
-def refuses(target: Target) -> bool:
-    """Return whether nothing listens at any address of the target. Blocks, but not for an address
-    that is silent: that one may be slow."""
-    for each in target.addresses:
-        with socket.socket(each.family, socket.SOCK_STREAM) as sock:
-            sock.settimeout(REFUSAL_TIMEOUT_S)
-            try:
-                sock.connect(each.address)
-            except ConnectionRefusedError:
-                continue
-            except OSError:
-                pass
-        return False
-    return True
 
 
 def _get(target: Target, base_path: str, path: str, run_id: str) -> bytes:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from aiperf_svc.adapters.inference import listeners
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -43,6 +44,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     module = ModuleType("aiperf_svc.runner.local")
     module.run_local = recorder.run_local  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(listeners, "refuses", lambda _: False)
     monkeypatch.chdir(REPOSITORY)
     return recorder
 

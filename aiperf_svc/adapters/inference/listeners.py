@@ -1,0 +1,69 @@
+"""Finds out whether anything listens at the target, before a load is sent to it.
+
+It imports little, so that a command can ask before the services have started.
+"""
+
+import socket
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.domain.errors import BenchmarkFailed
+
+REFUSAL_TIMEOUT_S: Final = 1.0
+FamilyAndAddress = tuple[int, Any]
+"""As `socket.socket` and `connect` take them."""
+
+
+def check_listeners(endpoints: Iterable[Endpoint]) -> None:
+    """Fail if nothing listens anywhere: every address of these endpoints refuses a connection. One
+    that may begin to listen, after a wait or by a hook, is not asked, and neither are the others.
+    Blocks. Raises BenchmarkFailed."""
+    endpoints = tuple(endpoints)
+    if any(may_begin_to_listen(endpoint) for endpoint in endpoints):
+        return
+    hops = dict.fromkeys(hop for endpoint in endpoints for hop in endpoint.first_hops)
+    if hops and all(refuses(_addresses(hop)) for hop in hops):
+        raise nothing_listens(hops)
+
+
+def may_begin_to_listen(endpoint: Endpoint) -> bool:
+    """Return whether a server that is not there yet is expected: a hook may start it."""
+    return bool(endpoint.wait_for_server or endpoint.all_hooks)
+
+
+def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
+    """Return the error that nothing listens at any of these URLs."""
+    return BenchmarkFailed(
+        f"nothing listens at {', '.join(hops)}: connection refused; start the server, or wait for "
+        "it (endpoint.wait_for_server, --wait-for-server)"
+    )
+
+
+def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
+    """Return whether every address refuses a connection. Blocks, but not for an address that is
+    silent: that one may be slow."""
+    is_asked = False
+    for family, address in addresses:
+        is_asked = True
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(REFUSAL_TIMEOUT_S)
+            try:
+                sock.connect(address)
+            except ConnectionRefusedError:
+                continue
+            except OSError:
+                pass
+        return False
+    return is_asked
+
+
+def _addresses(url: str) -> list[FamilyAndAddress]:
+    """Return the addresses of a URL's host; none if it has none, which the run reports."""
+    host, port, _ = address_of(url)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [(family, address) for family, _, _, _, address in found]
