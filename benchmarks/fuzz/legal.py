@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,9 +58,18 @@ def _usage(rng: random.Random, tokens: int) -> dict[str, Any]:
     }
     if rng.random() < 0.3:
         usage["completion_tokens_details"] = rng.choice((None, {"reasoning_tokens": 0}))
-    if rng.random() < 0.1:
-        usage = {k: float(v) if isinstance(v, int) else v for k, v in usage.items()}
+    if rng.random() < 0.2:
+        write = rng.choice((float, str))
+        usage = {k: write(v) if isinstance(v, int) else v for k, v in usage.items()}
     return usage
+
+
+def _unread(rng: random.Random) -> dict[str, Any]:
+    """Members that nobody reads, with numbers that are not JSON."""
+    if rng.random() < 0.9:
+        return {}
+    number = rng.choice((math.nan, math.inf, -math.inf))
+    return {"logprobs": {"content": [{"token": "NaN", "logprob": number}]}}
 
 
 def whole_body(rng: random.Random) -> Body:
@@ -69,7 +79,9 @@ def whole_body(rng: random.Random) -> Body:
         "id": "x",
         "object": "chat.completion",
         "model": MODEL,
-        "choices": [{"index": 0, "message": message, "finish_reason": rng.choice(_FINISHES)}],
+        "choices": [
+            {"index": 0, "message": message, "finish_reason": rng.choice(_FINISHES)} | _unread(rng)
+        ],
         "usage": _usage(rng, tokens),
     }
     return Body(b"application/json", encoder(rng)(body), -1, tokens)
@@ -98,7 +110,7 @@ def _events(rng: random.Random) -> tuple[list[bytes], int, int]:
         text = rng.choice(TEXTS)
         content = [{"type": "text", "text": text}] if as_parts else text
         # The first event of each choice shows that there is one.
-        events.append(chunk(delta={field: content}, index=number % choices))
+        events.append(chunk(delta={field: content}, index=number % choices, **_unread(rng)))
     is_ended = rng.random() < 0.8
     if is_ended:
         for index in range(choices):
@@ -110,6 +122,13 @@ def _events(rng: random.Random) -> tuple[list[bytes], int, int]:
     if not is_ended or rng.random() < 0.9:
         events.append(b"[DONE]")
     return events, count, tokens
+
+
+_EMPTY: Final = (
+    b"data:", b"data: ", b"data", b"data:\ndata:", b"event: ping\ndata: 2026-01-01T00:00:00Z",
+    b"event: ping\ndata: {}", b"event:heartbeat\ndata", b"event: ping",
+)  # fmt: skip
+"""Events without content."""
 
 
 def stream_body(rng: random.Random) -> Body:
@@ -124,6 +143,8 @@ def stream_body(rng: random.Random) -> Body:
             out.append(rng.choice((b": keep-alive", b"id: 7", b"retry: 10", b":")) + eol)
             if rng.random() < 0.5:
                 out.append(eol)
+        if rng.random() < oddity:
+            out.append(rng.choice(_EMPTY).replace(b"\n", eol) + eol * 2)
         if rng.random() < oddity:
             out.append(b"event: message" + eol)
         out.append(field + data + eol + eol)

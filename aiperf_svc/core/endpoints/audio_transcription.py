@@ -26,8 +26,8 @@ _MEDIA_TYPES: Final = {"audio/mp3": "audio/mpeg"}
 class _Usage(msgspec.Struct, gc=False):
     """Tokens, or the seconds of the sound, which are no tokens."""
 
-    input_tokens: float | None = None
-    output_tokens: float | None = None
+    input_tokens: base.Count = None
+    output_tokens: base.Count = None
 
 
 class _Event(msgspec.Struct, gc=False):

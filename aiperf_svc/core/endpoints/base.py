@@ -10,6 +10,7 @@ response, so responses are decoded into minimal structs (unknown fields are skip
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -36,6 +37,8 @@ _LARGEST_COUNT = 2**31 - 1
 _MESSAGE_LIMIT = 500
 _READ_LIMIT = 16_384
 """Bytes of a body that are searched for a message: a page in HTML can begin with long styles."""
+_NO_NUMBERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
+"""Strings of JSON, which come first so that nothing in them is found, and what is no number."""
 _HTML = re.compile(r"<(!doctype\s+html|html)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style)\b.*?(</\1\s*>|$)|<!--.*?(-->|$)|<[^>]*>?", re.I | re.S)
 """What a browser does not show: the code of scripts and styles, comments, tags."""
@@ -45,6 +48,24 @@ record."""
 
 class MalformedResponse(ValueError):
     """Raised for invalid UTF-8, invalid JSON, or JSON of another shape than the endpoint's."""
+
+
+def parse_again(parse: Callable[[bytes], "Delta"], data: bytes, error: Exception) -> "Delta":
+    """Parse data that `parse` has refused with `error`: with NaN and Infinity as null, and nothing
+    if there is only white space. Python's `json` writes these numbers, which are not JSON, for log
+    probabilities for instance. Raises MalformedResponse."""
+    if isinstance(error, RecursionError):
+        raise MalformedResponse("JSON of too many levels") from None
+    if not data.strip():
+        return Delta()
+    if b"NaN" in data or b"Infinity" in data:
+        with suppress(MalformedResponse, RecursionError):
+            return parse(_NO_NUMBERS.sub(_null_or_string, data))
+    raise error
+
+
+def _null_or_string(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[0].startswith(b'"') else b"null"
 
 
 class Part(NamedTuple):
@@ -189,17 +210,21 @@ class Endpoint:
         return EVENT_STREAM if streaming else JSON
 
 
+Count = float | str | None
+"""A count as servers state it: some write whole numbers as `12.0`, some as `"12"`."""
+
+
 class CompletionDetails(msgspec.Struct, gc=False):
     """Part of a usage object."""
 
-    reasoning_tokens: float | None = None
+    reasoning_tokens: Count = None
 
 
 class Usage(msgspec.Struct, gc=False):
-    """The `usage` object, the same in all APIs. Some servers write whole numbers as `12.0`."""
+    """The `usage` object, the same in all APIs."""
 
-    prompt_tokens: float | None = None
-    completion_tokens: float | None = None
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
     completion_tokens_details: CompletionDetails | None = None
 
 
@@ -234,9 +259,18 @@ def error_instead_of(members: str, data: bytes) -> str:
     return error
 
 
-def count_of(stated: float | None) -> int:
+def count_of(stated: Count) -> int:
     """Return a stated count; -1 if there is none or a record cannot hold it."""
+    if isinstance(stated, str):
+        stated = _number_in(stated)
     return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
+
+
+def _number_in(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
@@ -304,7 +338,7 @@ def find_error(body: bytes) -> str:
     """Return the message of an error object; empty if `body` is not one."""
     try:
         response = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     if not isinstance(response, dict):
         return ""

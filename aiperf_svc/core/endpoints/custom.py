@@ -264,5 +264,5 @@ def _query(key: str, text: str) -> Query:
 
 
 def _count(value: Any) -> int:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float | str) and not isinstance(value, bool)
     return base.count_of(value) if is_number else -1

@@ -22,8 +22,8 @@ class _Token(msgspec.Struct, gc=False):
 
 class _Details(msgspec.Struct, gc=False):
     finish_reason: str | None = None
-    generated_tokens: float | None = None
-    input_length: float | None = None
+    generated_tokens: base.Count = None
+    input_length: base.Count = None
 
 
 class _Event(msgspec.Struct, gc=False):

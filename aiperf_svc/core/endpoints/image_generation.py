@@ -16,7 +16,7 @@ from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 
 
 class _Usage(msgspec.Struct, gc=False):
-    input_tokens: float | None = None
+    input_tokens: base.Count = None
 
 
 class _Picture(msgspec.Struct, gc=False):

@@ -20,11 +20,11 @@ one that AIPerf sends."""
 
 
 class _Usage(msgspec.Struct, gc=False):
-    input_tokens: float | None = None
+    input_tokens: base.Count = None
     """Input tokens that were neither read from a cache nor written to one."""
-    cache_creation_input_tokens: float | None = None
-    cache_read_input_tokens: float | None = None
-    output_tokens: float | None = None
+    cache_creation_input_tokens: base.Count = None
+    cache_read_input_tokens: base.Count = None
+    output_tokens: base.Count = None
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -123,8 +123,11 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
     if usage is None:
         return
     if usage.input_tokens is not None:
-        cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-        delta.prompt_tokens = base.count_of(usage.input_tokens + cached)
+        cached = (usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+        read = base.count_of(usage.input_tokens)
+        if read >= 0:
+            read += sum(max(0, base.count_of(each)) for each in cached)
+        delta.prompt_tokens = base.count_of(read)
     delta.completion_tokens = base.count_of(usage.output_tokens)
 
 

@@ -16,8 +16,8 @@ from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: float | None = None
-    total_tokens: float | None = None
+    prompt_tokens: base.Count = None
+    total_tokens: base.Count = None
     """All tokens of a ranking are its prompt's."""
 
 

@@ -31,12 +31,12 @@ _ENDINGS: Final = frozenset(("response.completed", "response.incomplete", "respo
 
 
 class _Details(msgspec.Struct, gc=False):
-    reasoning_tokens: float | None = None
+    reasoning_tokens: base.Count = None
 
 
 class _Usage(msgspec.Struct, gc=False):
-    input_tokens: float | None = None
-    output_tokens: float | None = None
+    input_tokens: base.Count = None
+    output_tokens: base.Count = None
     output_tokens_details: _Details | None = None
 
 

@@ -88,7 +88,7 @@ class EventMemo:
             return False
         try:
             delta = self._parse_event(beginning + _CLOSE)
-        except MalformedResponse:
+        except (MalformedResponse, RecursionError):
             return False
         if delta != _NO_MEANING:
             return False

@@ -10,7 +10,13 @@ general: first chunks, then events, then JSON.
 from collections.abc import Iterable
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedResponse, error_message
+from aiperf_svc.core.endpoints.base import (
+    DONE,
+    Delta,
+    MalformedResponse,
+    error_message,
+    parse_again,
+)
 from aiperf_svc.core.responses.event_cache import CUT, EventMemo
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, END
 from aiperf_svc.core.responses.http1 import ChunkedBody, Piece, chunk_size
@@ -86,10 +92,12 @@ class ResponseEvents:
                 break
             else:
                 try:
-                    found.append((self._memo.parse(payload), end))
-                except MalformedResponse as error:
-                    self.failure = ErrorKind.MALFORMED, str(error)
-                    break
+                    delta = self._memo.parse(payload)
+                except (MalformedResponse, RecursionError) as error:
+                    if (unusual := self._parse_again(payload, error)) is None:
+                        break
+                    delta = unusual
+                found.append((delta, end))
         self.between = self._begin if self._is_chunked and self._is_between() else b""
         return found, stop
 
@@ -102,6 +110,14 @@ class ResponseEvents:
     def is_done_unfinished(self) -> bool:
         """True if the body ends in a `[DONE]` without its empty line."""
         return self._events is not None and self._events.rest.strip() == DONE
+
+    def _parse_again(self, payload: bytes, error: Exception) -> Delta | None:
+        """Parse an event that is not JSON, which may be harmless; None is a failure."""
+        try:
+            return parse_again(self._memo.parse, payload, error)
+        except MalformedResponse as malformed:
+            self.failure = ErrorKind.MALFORMED, str(malformed)
+            return None
 
     def _is_between(self) -> bool:
         """Return whether the next byte begins both a chunk and an event."""
@@ -134,9 +150,10 @@ class ResponseEvents:
                 else:
                     try:
                         delta = memo.parse(payload)
-                    except MalformedResponse as error:
-                        self.failure = ErrorKind.MALFORMED, str(error)
-                        return at
+                    except (MalformedResponse, RecursionError) as error:
+                        if (unusual := self._parse_again(payload, error)) is None:
+                            return at
+                        delta = unusual
                     self._begin = _begin(memo)
             at += len(chunk) + len(END)
             found.append((delta, at - AFTER_EVENT))

@@ -9,7 +9,6 @@ from typing import Any
 from aiperf_svc.core.responses.events import ResponseEvents
 from aiperf_svc.core.responses.http1 import ProtocolViolation
 from aiperf_svc.core.responses.response_format import ResponseFormat
-from aiperf_svc.core.responses.sse import EventTooLarge
 
 
 class FirstTokens:
@@ -30,7 +29,7 @@ class FirstTokens:
                 if _has_token(events, data):
                     self.forget(request)
                     return True
-            except (ProtocolViolation, EventTooLarge):
+            except Exception:
                 events = None  # An error, which its record will say.
         self._begun[request] = events, len(raw)
         return False

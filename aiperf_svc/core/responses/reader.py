@@ -13,6 +13,8 @@ Which errors are found here, and in which order:
   SERVER: an error object, or an event of type `error`. ABORTED: a finish reason such as `abort`.
   TOO_LARGE: an event or body that does not end, or that finds no room beside all others. The first
   of these ends the reading.
+  An exception that the reading of a response causes is one MALFORMED response too, and never the
+  end of the record processor.
 - DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason of
   each of its choices: proxies turn a broken backend into exactly this. An API of the user's own may
   have neither.
@@ -26,7 +28,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Part
+from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Part, parse_again
 from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, said_under
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_plain
@@ -190,6 +192,8 @@ class ResponseReader:
                 self._fail(ErrorKind.PROTOCOL, str(violation))
             except EventTooLarge as reason:
                 self.give_up(str(reason))
+            except Exception as error:
+                self._fail_unread(error)
         if count:
             self._stamp = reads.stamps[first + count - 1]
             self.read_count += count
@@ -343,6 +347,12 @@ class ResponseReader:
         if delta.reasoning:
             self.reasoning.append(delta.reasoning)
 
+    def _fail_unread(self, error: Exception) -> None:
+        """Record an exception that no response should cause: all other responses go on."""
+        self.give_up("")
+        name = type(error).__name__
+        self._fail(ErrorKind.MALFORMED, f"the response could not be read: {name}: {error}")
+
     def _fail(self, kind: ErrorKind, message: str) -> None:
         self.error = int(kind)
         self.message = message
@@ -358,7 +368,10 @@ class ResponseReader:
             return
         if outcome == _COMPLETED:
             if not self.error:
-                self._check_whole(status)
+                try:
+                    self._check_whole(status)
+                except Exception as reason:
+                    self._fail_unread(reason)
         elif error == _STATUS:
             body = bytes(self._body or b"")
             self.message = said_under(status, body, content_coding=self._content_coding)
@@ -398,8 +411,12 @@ class ResponseReader:
         if not self._body:
             self._fail(ErrorKind.EMPTY, "the body is empty")
             return
+        body, parse = bytes(self._body), self._format.parse_body
         try:
-            delta = self._format.parse_body(bytes(self._body))
+            try:
+                delta = parse(body)
+            except (MalformedResponse, RecursionError) as error:
+                delta = parse_again(parse, body, error)
         except MalformedResponse as error:
             self._fail(ErrorKind.MALFORMED, str(error))
             return

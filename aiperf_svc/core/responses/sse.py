@@ -19,6 +19,10 @@ MAX_EVENT_BYTES: Final = 80 * 2**20
 _PART_BYTES: Final = 64
 """Memory of a part of such an event besides its bytes."""
 
+_ERROR: Final = b"error"
+_KEEP_ALIVE_TYPES: Final = frozenset((b"ping", b"keepalive", b"keep-alive", b"heartbeat"))
+"""Types of events that only keep a connection open, whatever their data."""
+
 Event = tuple[bytes, int, bool]
 """Data, lines joined by LF; end, exclusive, within the bytes that were fed; True if its type is
 `error`."""
@@ -31,7 +35,7 @@ class EventTooLarge(ValueError):
 class EventStream:
     """One stream of events. Between calls it keeps only the incomplete event."""
 
-    __slots__ = ("_after_cr", "_data", "_is_error", "_is_first_line", "_line", "held_bytes")
+    __slots__ = ("_after_cr", "_data", "_is_first_line", "_line", "_type", "held_bytes")
 
     def __init__(self, *, has_begun: bool = False) -> None:
         """Start a stream; with `has_begun`, its beginning was read elsewhere."""
@@ -40,13 +44,14 @@ class EventStream:
         self._data: list[bytes] | None = None
         self.held_bytes = 0
         """Approximate memory of the incomplete event."""
-        self._is_error = False
+        self._type = b""
+        """Type of the incomplete event, if it is one that decides what becomes of it."""
         self._after_cr = False
         self._is_first_line = not has_begun
 
     def feed(self, source: bytes, pieces: Iterable[Piece]) -> list[Event]:
         """Return the events that end within the given pieces of `source`, except those without
-        data.
+        data and those that only keep the connection open.
 
         Raises EventTooLarge.
         """
@@ -72,9 +77,7 @@ class EventStream:
     @property
     def is_between_events(self) -> bool:
         """True if the next byte begins an event."""
-        return (
-            self._line is None and self._data is None and not self._after_cr and not self._is_error
-        )
+        return self._line is None and self._data is None and not self._after_cr and not self._type
 
     @property
     def rest(self) -> bytes:
@@ -115,10 +118,10 @@ class EventStream:
         if line:
             self._take_field(line)
         else:
-            if self._data is not None:
-                events.append((b"\n".join(self._data), eol + 1, self._is_error))
+            if self._data is not None and self._type not in _KEEP_ALIVE_TYPES:
+                events.append((b"\n".join(self._data), eol + 1, self._type == _ERROR))
             self._data = None
-            self._is_error = False
+            self._type = b""
             self.held_bytes = 0
         return eol + 1
 
@@ -137,4 +140,5 @@ class EventStream:
             self._data.append(value)
             self._hold(len(value))
         elif name == b"event":
-            self._is_error = value == b"error"
+            decides = value == _ERROR or value in _KEEP_ALIVE_TYPES
+            self._type = value if decides else b""

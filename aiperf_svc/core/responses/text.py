@@ -1,10 +1,16 @@
 """The text of a complete response: that of the history of a conversation's next turn, and whether
 the events of a stream repeat it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from aiperf_svc.core.endpoints.base import DONE, Endpoint
+from aiperf_svc.core.endpoints.base import (
+    DONE,
+    Delta,
+    Endpoint,
+    MalformedResponse,
+    parse_again,
+)
 from aiperf_svc.core.responses.http1 import ChunkedBody
 from aiperf_svc.core.responses.sse import EventStream
 from aiperf_svc.protocol.records import Framing
@@ -20,9 +26,19 @@ def response_text(
     whole = [(body_offset, len(raw))]
     pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole
     if not is_streaming:
-        return endpoint.parse_body(b"".join(raw[at:stop] for at, stop in pieces)).content
+        body = b"".join(raw[at:stop] for at, stop in pieces)
+        return _parsed(endpoint.parse_body, body).content
     events = EventStream().feed(raw, pieces)
-    return "".join(endpoint.parse_event(data).content for data, _, _ in events if data != DONE)
+    return "".join(_parsed(endpoint.parse_event, data).content for data, _, _ in events)
+
+
+def _parsed(parse: Callable[[bytes], Delta], data: bytes) -> Delta:
+    if data == DONE:
+        return Delta()
+    try:
+        return parse(data)
+    except (MalformedResponse, RecursionError) as error:
+        return parse_again(parse, data, error)
 
 
 def is_repeated(texts: Sequence[str]) -> bool:

@@ -212,7 +212,7 @@ def test_an_empty_error_member_is_none(value: str) -> None:
         b'{"error":null}',
         b'{"choices":5}',
         b'{"choices":[5]}',
-        b'{"choices":[],"usage":{"prompt_tokens":"many"}}',
+        b'{"choices":[],"usage":{"prompt_tokens":[1]}}',
     ],
 )
 def test_what_is_no_response_is_malformed(data: bytes) -> None:

@@ -21,6 +21,8 @@ STREAMS: dict[str, tuple[bytes, list[tuple[bytes, bool]]]] = {
     "empty data": (b"data:\n\ndata: \n\n", [(b"", False), (b"", False)]),
     "error": (b'event: error\ndata: {"a":1}\n\ndata: b\n\n', [(b'{"a":1}', True), (b"b", False)]),
     "event without data": (b"event: error\n\ndata: b\n\n", [(b"b", False)]),
+    "ping": (b"event: ping\ndata: a\n\nevent:heartbeat\ndata: b\n\ndata: c\n\n", [(b"c", False)]),
+    "other type": (b"event: pings\ndata: a\n\n", [(b"a", False)]),
     "type changed": (b"event: error\nevent: message\ndata: b\n\n", [(b"b", False)]),
     "byte order mark": (b"\xef\xbb\xbfdata: one\n\n", [(b"one", False)]),
     "late byte order mark": (b"data: a\n\n\xef\xbb\xbfdata: one\n\n", [(b"a", False)]),
