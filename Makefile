@@ -48,7 +48,7 @@ $(STAMP): $(COMPILED) requirements.lock pyproject.toml
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(COMPILED) $(COMMAND) ## Measure the built-in mock server: a short streaming chat benchmark, live
+bench: $(COMPILED) $(COMMAND) ## Measure the built-in mock server: a streaming chat benchmark of twelve seconds, live
 	@$(BIN)/python -m aiperf_svc bench $(BENCH_FLAGS)
 
 bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compiles the server the first time

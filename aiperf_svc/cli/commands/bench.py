@@ -11,15 +11,15 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from aiperf_svc.runner.fork_server import ForkServer
 
-DESCRIPTION = """Start the built-in mock server and measure it: about ten seconds of streaming chat.
+DESCRIPTION = """Start the built-in mock server and measure it: twelve seconds of streaming chat.
 
-The server takes 20 ms to the first token and 5 ms for each of 31 more, so the results can be
+The server takes 200 ms to the first token and 20 ms for each of 31 more, so the results can be
 checked by eye. The flags of `profile` change the load."""
 
-TTFT, ITL, TOKENS = "20ms", "5ms", 32
-RAMP = "175ms"
-"""A response's time: users whose responses all take the same stay as far apart as they began, and
-twenty who began together would be due together for ever."""
+TTFT, ITL, TOKENS = "200ms", "20ms", 32
+"""The pace of a small model on one GPU."""
+RAMP = "820ms"
+"""The time of one response: the users start evenly spread over it and stay so."""
 PRESET = {
     "name": "bench",
     "endpoint.url": "http://127.0.0.1",
@@ -27,8 +27,8 @@ PRESET = {
     "endpoint.streaming": True,
     "load.concurrency": 20,
     "load.ramp": RAMP,
-    "load.requests": 400,
-    "load.warmup.requests": 100,
+    "load.requests": 200,
+    "load.warmup.requests": 20,
     "dataset.entries": 200,
     "dataset.input_tokens.mean": 100,
 }
