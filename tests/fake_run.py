@@ -152,7 +152,8 @@ def _served(durations: NDArray[Any], users: int) -> tuple[NDArray[Any], NDArray[
 
 def config(**load: Any) -> BenchmarkConfig:
     """A streaming chat benchmark with the given load."""
-    slo, endpoint, dataset = (load.pop(name, {}) for name in ("slo", "endpoint", "dataset"))
+    parts = {name: load.pop(name, {}) for name in ("slo", "dataset", "tokenizer")}
+    endpoint = load.pop("endpoint", {})
     return BenchmarkConfig.model_validate(
         {
             "endpoint": {
@@ -162,8 +163,7 @@ def config(**load: Any) -> BenchmarkConfig:
                 **endpoint,
             },
             "load": load or {"concurrency": 20, "requests": 2_000},
-            "slo": slo,
-            "dataset": dataset,
+            **parts,
         }
     )
 

@@ -196,7 +196,7 @@ def _print_tiers(tiers: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _print_notes(summary: dict[str, Any], console: Console) -> None:
-    """Print the meaning of the marks in the table, if there are any."""
+    """Print the meaning of the marks in the table, if there are any, and what is missing in it."""
     metrics = [m for m in METRICS if m.in_table and isinstance(summary.get(m.tag), dict)]
     shown = {*STATS, "p99_9"}
     if any(shown & set(summary[m.tag].get("unreliable", ())) for m in metrics):
@@ -207,6 +207,8 @@ def _print_notes(summary: dict[str, Any], console: Console) -> None:
         print_text(
             console, f"> lies beyond this; cut before their responses ended: {names}", style="dim"
         )
+    for note in own_part(summary).get("notes", ()):
+        print_text(console, Text(one_line(note), style="yellow"))
 
 
 # --- errors and objectives -----------------------------------------------------------------------

@@ -54,6 +54,7 @@ def export(summary: Summary) -> dict[str, Any]:
             "verdict": summary.verdict.verdict,
             "cause": summary.verdict.cause,
             "reasons": summary.verdict.reasons,
+            "notes": summary.verdict.notes,
             "slo": summary.objectives,
             **({"goodput_tiers": summary.goodput_tiers} if summary.goodput_tiers else {}),
             "slo_batches": summary.objective_batches,

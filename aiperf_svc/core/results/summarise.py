@@ -3,6 +3,8 @@
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.endpoint import WITHOUT_TEXT
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.by_group import Groups
@@ -34,7 +36,7 @@ from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.judge import judge
 from aiperf_svc.domain.finish_reasons import named_reasons
-from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.services import Service
@@ -208,6 +210,7 @@ def _evidence(
         impossible=totals.impossible,
         finish_reasons=named_reasons(totals.finish_reasons),
         without_tokens=totals.without_tokens,
+        uncounted=_uncounted(totals, context.config),
         osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
         osl_off=totals.osl_off,
         osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,
@@ -231,6 +234,19 @@ def _evidence(
         early_end=context.early_end.text if context.early_end else "",
         error_budget=context.config.slo.error_budget,
     )
+
+
+def _uncounted(totals: Totals, config: BenchmarkConfig) -> str:
+    """Return the names of the metrics that need token counts, where no response has one."""
+    is_counted = totals.has_output_tokens or not totals.without_output_tokens
+    if is_counted or config.tokenizer.name or config.endpoint.type in WITHOUT_TEXT:
+        return ""
+    tags = ["output_sequence_length", "output_token_throughput"]
+    if totals.is_streaming:
+        tags.insert(0, "inter_token_latency")
+    if not totals.has_input_tokens:
+        tags.insert(0, "input_sequence_length")
+    return ", ".join(CATALOG[tag].name for tag in tags)
 
 
 def _slot_use(

@@ -56,6 +56,11 @@ class Verdict(msgspec.Struct, frozen=True):
         return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know that is no judgement."""
+        return tuple(check.text for check in self.checks if check.severity is Severity.INFO)
+
+    @property
     def reasons(self) -> tuple[Reason, ...]:
         """The checks that did not pass, the worst first."""
         failed = [check for check in self.checks if not check.ok]

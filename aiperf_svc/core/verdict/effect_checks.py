@@ -3,7 +3,7 @@ left out? These can make a run invalid."""
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, told
 from aiperf_svc.core.verdict.inputs import Evidence
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
@@ -280,6 +280,12 @@ def _censored(e: Evidence) -> Reason:
 
 
 def _token_counts(e: Evidence) -> Reason:
+    if e.uncounted:
+        return told(
+            "token_counts",
+            f"not measured: {e.uncounted}. No response has usage, and no tokenizer is named: name "
+            "one (tokenizer.name, --tokenizer), or let the server state usage",
+        )
     return graded(
         "token_counts",
         e.without_tokens / e.completed if e.completed else 0.0,

@@ -134,6 +134,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Number of requests by finish reason."""
     without_tokens: int = 0
     """Completed requests that have no token count, while others have one."""
+    uncounted: str = ""
+    """Names of the metrics that are missing, since nobody counted the tokens of any response; empty
+    if they were counted, or the API generates no text."""
     osl_known: int = 0
     """Completed requests whose output length is known and was prescribed."""
     osl_off: int = 0

@@ -1,5 +1,7 @@
 """A whole run to the lengths of its responses, and why they ended."""
 
+from typing import Any
+
 import fake_run
 import numpy as np
 import pytest
@@ -61,7 +63,26 @@ def test_a_run_in_which_no_response_has_a_token_count_has_no_sum_of_tokens() -> 
     rows = np.concatenate([fake_run.request(output_tokens=-1) for _ in range(20)])
     found = results(rows)
     assert not {"total_osl", "total_isl"} & found.scalars.keys()
-    assert "token_counts" not in {reason.check for reason in found.verdict.reasons}
+    (note,) = found.verdict.notes
+    assert note.startswith("not measured: Input Sequence Length, Inter Token Latency, Output Seq")
+    assert "(tokenizer.name, --tokenizer)" in note
+    assert found.verdict.verdict == "valid"
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings"),
+    [
+        ({}, {"tokenizer": {"name": "t"}}),
+        ({"finish_reason": FinishReason.NO_CONTENT}, {}),
+        ({}, {"endpoint": {"type": "embeddings", "streaming": False}}),
+    ],
+)
+def test_a_missing_token_count_is_no_surprise_where_there_is_nothing_to_count(
+    columns: dict[str, int], settings: dict[str, Any]
+) -> None:
+    rows = np.concatenate([fake_run.request(output_tokens=-1, **columns) for _ in range(20)])
+    config = fake_run.config(concurrency=1, requests=20, **settings)
+    assert results(rows, config=config).verdict.notes == ()
 
 
 def test_finish_reasons_of_the_phase_are_counted_by_name() -> None:

@@ -120,6 +120,14 @@ def test_many_kinds_of_errors_are_summed_up(summary: dict[str, Any]) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_missing_metrics_are_named_below_the_table(summary: dict[str, Any]) -> None:
+    note = "not measured: Inter Token Latency. No response has usage"
+    lines = printed(changed(summary, notes=[note])).splitlines()
+    verdict = next(at for at, line in enumerate(lines) if line.startswith("Verdict on the client"))
+    assert lines.index(note) < verdict
+    assert note not in printed(summary)
+
+
 def test_objectives_say_what_was_measured_against_which_limit(summary: dict[str, Any]) -> None:
     common = {"metric": "time_to_first_token", "stat": "p99", "unit": "ms", "bound": "max"}
     slo = [
