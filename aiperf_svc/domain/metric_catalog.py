@@ -218,13 +218,14 @@ _CLIENT = (
 # The parts of the exchange, in the names that AIPerf took from k6.
 _HTTP = (
     _record("http_req_connecting", "HTTP Connecting", "ms", f.connecting,
-        "DNS + TCP connect + TLS handshake; 0 on a connection that was there", "worker's clock",
+        "TCP connect + TLS handshake, of every attempt; 0 on a connection that was there",
+        "worker's clock",
         better=LOWER),
     _record("http_req_connection_overhead", "HTTP Connection Overhead", "ms", f.connecting,
         "http_req_connecting", "worker's clock", better=LOWER),
     _record("http_req_connection_reused", "HTTP Connection Reused", "ratio",
         f.connection_reused, "1 on a reused connection, else 0", "worker"),
-    _record("http_req_sending", "HTTP Sending", "ms", f.between("start_wall_ns", "sent_wall_ns"),
+    _record("http_req_sending", "HTTP Sending", "ms", f.since_write("sent_wall_ns"),
         "after the last byte is written - before the first", "worker's clock", better=LOWER),
     _record("http_req_waiting", "HTTP Waiting (TTFB)", "ms", f.http_waiting,
         "end of the response's headers - last byte written; 0 if the headers came first", KERNEL,
@@ -232,8 +233,8 @@ _HTTP = (
     _record("http_req_receiving", "HTTP Receiving", "ms", f.between("ack_wall_ns", "end_wall_ns"),
         "last byte - end of the response's headers", KERNEL, better=LOWER),
     _record("http_req_duration", "HTTP Duration (excl. conn)", "ms",
-        f.between("start_wall_ns", "end_wall_ns"), "last byte - start", KERNEL, better=LOWER),
-    _record("http_req_total", "HTTP Total Time", "ms", f.http_total,
+        f.since_write("end_wall_ns"), "last byte - first byte written", KERNEL, better=LOWER),
+    _record("http_req_total", "HTTP Total Time", "ms", f.between("start_wall_ns", "end_wall_ns"),
         "http_req_connecting + http_req_duration", KERNEL, better=LOWER),
     _record("http_req_data_sent", "HTTP Data Sent", "KB", f.size_of("bytes_out"),
         "bytes written / 1024", "worker"),
@@ -337,6 +338,11 @@ _SCALARS = (
     _scalar("retried_request_count", "Retried Requests", "requests",
         "to be sent again, since the server had closed the reused connection before they arrived",
         source="accounts", is_ours=True),
+    _scalar("connected_request_count", "Connected Requests", "requests",
+        "waited for a new connection, which is part of their latencies", is_ours=True),
+    _scalar("preconnected_request_count", "Preconnected Requests", "requests",
+        "were the first on a connection that had been made ahead of need: their latencies are "
+        "without connecting", is_ours=True),
     _scalar("unstamped_request_share", "Unstamped Requests", "%",
         "requests with a read that has no kernel stamp", better=LOWER, is_ours=True),
     _scalar("distinct_prompt_count", "Distinct Prompts", "count",
@@ -348,7 +354,7 @@ _SCALARS = (
 
 _TIMED = (
     _timed("effective_concurrency", "Effective Concurrency", "requests",
-        "requests in flight, from write to last byte, over [phase start, stop], or to the last end "
+        "requests in flight, from start to last byte, over [phase start, stop], or to the last end "
         "when the credits ran out first", KERNEL,
         in_table=True),
 )

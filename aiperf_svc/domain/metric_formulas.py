@@ -60,6 +60,26 @@ def _since(begin: str) -> Formula:
     return formula
 
 
+def write_wall_ns(columns: Columns) -> "NDArray[np.int64]":
+    """Wall time just before the first byte of the request was written; 0 if none was."""
+    import numpy as np
+
+    start, waited = columns["start_wall_ns"], columns["connect_ns"] + columns["tls_ns"]
+    return np.where(start == 0, 0, start + waited)
+
+
+def since_write(end: str) -> Formula:
+    """Milliseconds from the write to the time in a column; undefined unless both are there."""
+
+    def formula(columns: Columns) -> Floats:
+        first, last = write_wall_ns(columns), columns[end]
+        gap: Floats = (last - first) / NS_PER_MS
+        gap[(first == 0) | (last == 0)] = nan
+        return gap
+
+    return formula
+
+
 request_latency = _since("start_wall_ns")
 intended_request_latency = _since("due_wall_ns")
 _first_token = between("start_wall_ns", "first_token_wall_ns")
@@ -192,18 +212,12 @@ def osl_mismatch(columns: Columns) -> Floats:
 
 
 def connecting(columns: Columns) -> Floats:
-    """DNS, TCP connect and TLS handshake; 0 on a connection that was there."""
+    """TCP connect and TLS handshake; 0 on a connection that was there."""
     values: Floats = (columns["connect_ns"] + columns["tls_ns"]) / NS_PER_MS
     return values
 
 
-_http_duration = between("start_wall_ns", "end_wall_ns")
 _http_waiting = between("sent_wall_ns", "ack_wall_ns")
-
-
-def http_total(columns: Columns) -> Floats:
-    """Connecting, sending, waiting and receiving."""
-    return connecting(columns) + _http_duration(columns)
 
 
 def http_waiting(columns: Columns) -> Floats:
@@ -225,11 +239,11 @@ schedule_lag = between("due_wall_ns", "start_wall_ns")
 
 
 def client_lag(columns: Columns) -> Floats:
-    """The part of the schedule lag that only the client can have caused: connecting is taken off,
-    and waiting for the concurrency cap, which the config asks for, counts as none."""
+    """The part of the schedule lag that only the client can have caused: waiting for the
+    concurrency cap, which the config asks for, counts as none."""
     import numpy as np
 
-    lag = np.maximum(schedule_lag(columns) - connecting(columns), 0.0)
+    lag = np.maximum(schedule_lag(columns), 0.0)
     lag[columns["is_capped"] | np.isnan(lag)] = 0.0
     return lag
 
@@ -240,7 +254,7 @@ def write_time(columns: Columns) -> Floats:
     which may wait for the network, count as 0."""
     import numpy as np
 
-    values = between("start_wall_ns", "sent_wall_ns")(columns)
+    values = since_write("sent_wall_ns")(columns)
     values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
     return values
 

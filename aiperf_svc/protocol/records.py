@@ -53,12 +53,12 @@ _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [
     ("seq", "Q", "<u8"),  # 1, 2, … in order of ending; 0 unless FINAL
     ("index", "Q", "<u8"),  # of the credit
     ("due_wall_ns", "q", "<i8"),
-    ("start_wall_ns", "q", "<i8"),  # just before the first byte is written
+    ("write_wall_ns", "q", "<i8"),  # just before the first byte is written
     ("sent_wall_ns", "q", "<i8"),  # just after the last byte was written
     ("ack_wall_ns", "q", "<i8"),  # stamp of the read that ends the response's headers
     ("end_wall_ns", "q", "<i8"),  # stamp of the read that holds the last byte
-    ("connect_ns", "q", "<i8"),  # waited for DNS + TCP connect, 0 when reused or made ahead
-    ("tls_ns", "q", "<i8"),  # duration of the TLS handshake, 0 when none
+    ("connect_ns", "q", "<i8"),  # waited for TCP connect, 0 when reused or made ahead
+    ("tls_ns", "q", "<i8"),  # waited for the TLS handshake, 0 when none
     ("bytes_out", "I", "<u4"),
     ("body_offset", "I", "<u4"),  # part 0: length of status line and headers in `bodies`
     ("reads", "I", "<u4"),  # rows of `reads` that belong to this fragment
@@ -97,7 +97,7 @@ METRIC_DTYPE = np.dtype(
         ("seq", "<u8"),
         ("index", "<u8"),
         ("due_wall_ns", "<i8"),
-        ("start_wall_ns", "<i8"),
+        ("start_wall_ns", "<i8"),  # when the request took its connection, or began to make it
         ("sent_wall_ns", "<i8"),
         ("ack_wall_ns", "<i8"),
         ("first_token_wall_ns", "<i8"),  # first content or reasoning delta

@@ -81,6 +81,7 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
         print_objectives(own_part(summary)["slo"], console)
     _print_accounts(own_part(summary).get("accounts", {}), console)
     _print_addresses(own_part(summary).get("target_addresses", ()), console)
+    _print_connections(summary, console)
     _print_hooks(own_part(summary).get("hooks", ()), console)
     _print_proxy(own_part(summary).get("config", {}).get("endpoint", {}), console)
     _print_tls(own_part(summary).get("config", {}).get("endpoint", {}), console)
@@ -282,6 +283,21 @@ def _print_hooks(calls: Sequence[dict[str, Any]], console: Console) -> None:
         if call["problem"]:
             text.append(f"; it failed: {one_line(call['problem'])}", style="bold yellow")
         print_text(console, text)
+
+
+def _print_connections(summary: dict[str, Any], console: Console) -> None:
+    """Print a note if connections were made ahead, whose connecting is in no latency."""
+    ahead, waited = (
+        summary.get(f"{kind}_request_count", {}).get("avg", 0)
+        for kind in ("preconnected", "connected")
+    )
+    if ahead:
+        print_text(
+            console,
+            f"Connections: {number(ahead)} were made ahead of their first requests, whose "
+            f"latencies are without connecting; {number(waited)} requests waited for a new one, "
+            "and have this time in their latencies",
+        )
 
 
 def _print_proxy(endpoint: dict[str, Any], console: Console) -> None:

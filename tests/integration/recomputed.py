@@ -75,7 +75,8 @@ def _values_of(row: Row) -> Values:
     decode = None if latency is None or ttft is None else latency - ttft
     itl = decode / (made - 1) if decode is not None and made is not None and made >= 2 else None
     connecting = (row["connect_ns"] + row["tls_ns"]) / 1e6
-    duration = ms("start_wall_ns", "end_wall_ns")
+    total = ms("start_wall_ns", "end_wall_ns")
+    sending = ms("start_wall_ns", "sent_wall_ns")
     waited = ms("sent_wall_ns", "ack_wall_ns")
     uncertain = "ttft_uncertainty_ns" if is_streamed else "last_uncertainty_ns"
 
@@ -125,11 +126,11 @@ def _values_of(row: Row) -> Values:
         "http_req_connecting": connecting,
         "http_req_connection_overhead": connecting,
         "http_req_connection_reused": float(bool(row["flags"] & REUSED)),
-        "http_req_sending": ms("start_wall_ns", "sent_wall_ns"),
+        "http_req_sending": None if sending is None else sending - connecting,
         "http_req_waiting": None if waited is None else max(0.0, waited),
         "http_req_receiving": ms("ack_wall_ns", "end_wall_ns"),
-        "http_req_duration": duration,
-        "http_req_total": None if duration is None else connecting + duration,
+        "http_req_duration": None if total is None else total - connecting,
+        "http_req_total": total,
         "http_req_data_sent": row["bytes_out"] / 1024,
         "http_req_data_received": row["bytes_in"] / 1024,
         "http_req_chunks_received": float(row["reads"]),
@@ -227,6 +228,10 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         "cancelled_request_count": sum(row["outcome"] == CANCELLED for row in rows),
         "timed_out_request_count": sum(row["error"] == TIMEOUT for row in rows),
         "capped_request_count": sum(bool(row["flags"] & CAPPED) for row in rows),
+        "connected_request_count": sum(bool(row["connect_ns"] + row["tls_ns"]) for row in sent),
+        "preconnected_request_count": sum(
+            not row["flags"] & REUSED and not row["connect_ns"] + row["tls_ns"] for row in sent
+        ),
         "unstamped_request_share": 100
         * sum(bool(row["flags"] & UNSTAMPED) for row in rows)
         / len(rows),

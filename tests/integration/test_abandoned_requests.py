@@ -154,7 +154,7 @@ def sent_by(made: Abandonments, *, index: int = 0, phase: Phase = Phase.PROFILIN
 
 
 def written(request: Request, at_ns: int) -> Request:
-    request.start_wall_ns = request.sent_wall_ns = at_ns
+    request.write_wall_ns = request.sent_wall_ns = at_ns
     return request
 
 

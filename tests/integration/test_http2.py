@@ -111,7 +111,7 @@ async def test_each_event_has_the_stamp_of_the_read_in_which_it_ended(
         assert row["outcome"] == Outcome.COMPLETED
         head, *events = b.sent.read_rows["stamp_wall_ns"].tolist()
         assert len(events) == len(EVENTS)
-        assert row["start_wall_ns"] < head == row["ack_wall_ns"] < sent[0]
+        assert row["write_wall_ns"] < head == row["ack_wall_ns"] < sent[0]
         for number, stamp in enumerate(events[:-1]):
             assert sent[number] < stamp < read[number]
         assert sent[-1] < events[-1] == row["end_wall_ns"]
@@ -152,8 +152,8 @@ async def test_a_request_is_sent_when_its_last_part_is() -> None:
         b.send(body=b"x" * 70_000)
         await b.sent.wait_for(1)
         request = b.sent.ends[0][1]
-        assert request.start_wall_ns < request.sent_wall_ns
-        assert request.ack_wall_ns > last[0] > request.start_wall_ns
+        assert request.write_wall_ns < request.sent_wall_ns
+        assert request.ack_wall_ns > last[0] > request.write_wall_ns
 
 
 async def test_a_response_that_does_not_wait_for_the_request_does_not_make_it_sent_later() -> None:

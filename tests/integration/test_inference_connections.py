@@ -34,7 +34,7 @@ async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
     async with bench(responses()) as b:
         b.client.addresses.replace(NOBODY)
         row = await b.one()
-        assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
+        assert (row["error"], row["write_wall_ns"]) == (ErrorKind.CONNECT, 0)
         assert b"refused" in b.sent.bodies
         assert b.client.requests_sent == 0
 
@@ -63,7 +63,7 @@ async def test_a_response_that_never_comes_times_out() -> None:
         b.client.flush()
         (row,) = b.sent.rows
         assert row["error"] == ErrorKind.TIMEOUT
-        assert row["end_wall_ns"] - row["start_wall_ns"] >= 10 * MS
+        assert row["end_wall_ns"] - row["write_wall_ns"] >= 10 * MS
 
 
 async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_out() -> None:
@@ -95,7 +95,7 @@ async def test_a_connection_that_the_server_closed_while_idle_costs_no_request()
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)
-        await may_close.wait()
+        await (reader.read() if may_close.is_set() else may_close.wait())
 
     async with bench(script) as b:
         await b.one(index=1)
@@ -118,6 +118,8 @@ async def test_a_connection_that_the_server_closed_while_idle_costs_no_request()
         assert row["flags"] & Flag.RETRIED
         assert not row["flags"] & Flag.REUSED
         assert row["due_wall_ns"] == due
+        (conn,) = b.connections
+        assert row["connect_ns"] > conn.made_in_ns, "without the time of the first write"
         assert (b.client.requests_sent, b.client.retries) == (3, 1)
 
 
@@ -180,6 +182,8 @@ async def test_a_new_connection_for_each_request_when_asked() -> None:
         first, second = await b.one(), await b.one()
         assert not (first["flags"] | second["flags"]) & Flag.REUSED
         assert second["connect_ns"] > 0
+        assert b.connections == []
+        assert not b.client.preconnect(2)
         assert b.connections == []
 
 

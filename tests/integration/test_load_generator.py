@@ -95,7 +95,7 @@ def generator(*turns: Turn) -> LoadGenerator:
 
 def ended() -> Request:
     request = Request(PreparedTurn(b"", b"", 0, 0), b"", Phase.PROFILING, 0, PAST, 0)
-    request.start_wall_ns = request.end_wall_ns = PAST
+    request.write_wall_ns = request.end_wall_ns = PAST
     return request
 
 
@@ -259,7 +259,7 @@ def test_every_credit_has_one_outcome_whenever_the_stop_comes_in_a_conversation(
                     break
                 continue
             request = client.sent.pop(random.randrange(len(client.sent)))
-            request.start_wall_ns = request.end_wall_ns = PAST
+            request.write_wall_ns = request.end_wall_ns = PAST
             client.in_flight -= 1
             outcomes = [Outcome.COMPLETED] * 8 + [Outcome.ERRORED, Outcome.CANCELLED]
             made.on_end(request, random.choice(outcomes))
@@ -280,7 +280,7 @@ def test_turns_without_a_connection_at_the_stop_end_their_conversations(
     due = b"".join(time.to_bytes(8, "little") for time in times) if is_open_loop else b""
     made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 10, due), 0)
     first = client.sent.pop(0)
-    first.start_wall_ns = first.end_wall_ns = PAST
+    first.write_wall_ns = first.end_wall_ns = PAST
     made.on_end(first, Outcome.COMPLETED)
     assert sorted(request.turn for request in client.sent) == [0, 1]
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, time_ns(), 2**62), 0)

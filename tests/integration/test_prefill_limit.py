@@ -180,7 +180,7 @@ def read(made: PrefillGenerator, request: Request) -> None:
 
 
 def end(made: PrefillGenerator, request: Request, outcome: Outcome = Outcome.COMPLETED) -> None:
-    request.start_wall_ns = request.end_wall_ns = PAST
+    request.write_wall_ns = request.end_wall_ns = PAST
     made.on_end(request, outcome)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 
 import pytest
 from client_bench import LENGTH, MS, WAIT_S, Bench, bench, read_request, resolver, responses
@@ -74,7 +74,7 @@ async def test_users_that_connect_ahead_all_get_a_connection() -> None:
 async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() -> None:
     async with bench(responses(LENGTH), found=(SECOND, THIRD)) as b:
         row = await b.one()
-        assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
+        assert (row["error"], row["write_wall_ns"]) == (ErrorKind.CONNECT, 0)
         (_, (_, port), *_), *_ = b.target.addresses
         refused = f"127.0.0.3:{port}: Connection refused"
         message = f"{refused} (and no other of the target's 2 addresses is up)"
@@ -87,11 +87,14 @@ async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() ->
 async def test_a_silent_address_holds_the_first_request_for_a_quarter_of_a_second() -> None:
     async with bench(responses(LENGTH), found=(SECOND, FIRST)) as b:
         with silent(SECOND, b.client.addresses.in_use[0].socket_address.address[1]):
-            began = monotonic_ns()
+            began, began_wall_ns = monotonic_ns(), time_ns()
             b.send()
             await keep_house(b, lambda: b.sent.ends)
             assert FALLBACK_NS <= monotonic_ns() - began < FALLBACK_NS + 500 * MS
             assert b.sent.ends[0][0] == Outcome.COMPLETED
+            b.client.flush()
+            waited_ns = b.sent.rows[0]["connect_ns"]
+            assert FALLBACK_NS <= waited_ns <= b.sent.rows[0]["write_wall_ns"] - began_wall_ns
             (down, up) = b.client.address_uses()
             assert (down.is_down, down.error) == (True, "silent for 250 ms")
             assert up.requests == 1

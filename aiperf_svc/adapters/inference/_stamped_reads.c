@@ -48,7 +48,7 @@ typedef struct {
     X(uint32_t, length)
 #define FRAGMENT_COLUMNS(X) \
     X(uint64_t, request_id) X(uint64_t, seq) X(uint64_t, index) X(int64_t, due_wall_ns) \
-    X(int64_t, start_wall_ns) X(int64_t, sent_wall_ns) X(int64_t, ack_wall_ns) \
+    X(int64_t, write_wall_ns) X(int64_t, sent_wall_ns) X(int64_t, ack_wall_ns) \
     X(int64_t, end_wall_ns) X(int64_t, connect_ns) X(int64_t, tls_ns) X(uint32_t, bytes_out) \
     X(uint32_t, body_offset) X(uint32_t, reads) X(uint32_t, body) X(uint32_t, message) \
     X(uint32_t, entry) X(int32_t, input_tokens) X(uint16_t, part) X(uint16_t, turn) \
@@ -79,7 +79,7 @@ enum { LAYOUT_ITEMS(ITEM) LAYOUT_SIZE };
 #define REQUEST_INTEGERS(X) \
     X(ack_wall_ns) X(body_offset) X(bytes_in) X(bytes_out) X(connect_ns) X(due_wall_ns) \
     X(end_wall_ns) X(entry) X(flags) X(framing) X(index) X(input_tokens) X(moves) X(part) X(phase) X(request_id) \
-    X(requested_tokens) X(sent_wall_ns) X(start_wall_ns) X(started_mono_ns) X(status) X(tls_ns) \
+    X(requested_tokens) X(sent_wall_ns) X(write_wall_ns) X(started_mono_ns) X(status) X(tls_ns) \
     X(turn)
 #define REQUEST_OBJECTS(X) X(buffer) X(kept) X(payload) X(read_rows) X(session)
 #define CONNECTION_INTEGERS(X) \
@@ -200,7 +200,7 @@ static PyObject *write_payload(Connection *conn, Request *request) {
         request->tls_ns = conn->tls_ns;
     }
     request->started_mono_ns = now_of(CLOCK_MONOTONIC);
-    request->start_wall_ns = now_of(CLOCK_REALTIME);
+    request->write_wall_ns = now_of(CLOCK_REALTIME);
     ssize_t sent;
     do {
         sent = send((int)conn->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -442,7 +442,7 @@ static int pack(Request *request, PyObject *records, const Part *part, int64_t s
         .seq = (uint64_t)seq,
         .index = (uint64_t)request->index,
         .due_wall_ns = request->due_wall_ns,
-        .start_wall_ns = request->start_wall_ns,
+        .write_wall_ns = request->write_wall_ns,
         .sent_wall_ns = request->sent_wall_ns,
         .ack_wall_ns = request->ack_wall_ns,
         .end_wall_ns = request->end_wall_ns,

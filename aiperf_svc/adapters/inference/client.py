@@ -180,8 +180,9 @@ class InferenceClient:
                 self._in_flight.abandon(conn)
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections; see the pool's."""
-        return self._pool.preconnect(count)
+        """Connect ahead until there are `count` connections; see the pool's. Returns False, and
+        makes none, where each request is to have a new one."""
+        return self._in_flight.keeps_connections and self._pool.preconnect(count)
 
     def poll_often(self, is_on: bool) -> None:
         """Poll every `poll_every_ns` at least, because a phase begins, or stop that at its end.

@@ -91,7 +91,7 @@ class Connection(ConnectionFields):
         self.state = CONNECTING
         self.opened_mono_ns = self.taken_mono_ns = opened_mono_ns
         """When the connect began, and from when a request waits for it: later if the connection was
-        made ahead of need."""
+        made ahead of need, earlier if the request had another connection before."""
         self.made_in_ns = 0
         """Duration of the connect."""
         self.connect_ns = self.tls_ns = 0
@@ -132,8 +132,9 @@ class Connection(ConnectionFields):
         may after a request whose response came before all of it was written."""
         return self.unsent is None and (self.tls is None or self.tls.may_reuse)
 
-    def leave_out_ahead(self) -> None:
-        """Leave out of the times of connecting what was over before a request waited for it."""
+    def count_from_taken(self) -> None:
+        """Count the times of connecting from when a request waited: without what was over before,
+        and with the time of connections that did not carry it."""
         ahead_ns = self.taken_mono_ns - self.opened_mono_ns
         self.tls_ns -= min(self.tls_ns, max(0, ahead_ns - self.connect_ns))
         self.connect_ns -= min(self.connect_ns, ahead_ns)

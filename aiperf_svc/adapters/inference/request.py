@@ -59,11 +59,11 @@ class PlainRequestFields:
         "requested_tokens",
         "sent_wall_ns",
         "session",
-        "start_wall_ns",
         "started_mono_ns",
         "status",
         "tls_ns",
         "turn",
+        "write_wall_ns",
     )
 
     ack_wall_ns: int
@@ -89,7 +89,7 @@ class PlainRequestFields:
     requested_tokens: int
     sent_wall_ns: int
     session: Any
-    start_wall_ns: int
+    write_wall_ns: int
     started_mono_ns: int
     status: int
     tls_ns: int
@@ -116,7 +116,7 @@ class PlainRequestFields:
         self.session = session
         self.kept = kept
         self.buffer = self.read_rows = None
-        self.start_wall_ns = self.sent_wall_ns = self.ack_wall_ns = self.end_wall_ns = 0
+        self.write_wall_ns = self.sent_wall_ns = self.ack_wall_ns = self.end_wall_ns = 0
         self.body_offset = self.bytes_in = self.framing = self.part = self.status = 0
         self.connect_ns = self.tls_ns = self.started_mono_ns = self.moves = self.request_id = 0
 
@@ -148,10 +148,10 @@ class Request(RequestFields):
     @property
     def was_written(self) -> bool:
         """Return whether its first byte was written, on the connection that carried it last."""
-        return self.start_wall_ns != 0
+        return self.write_wall_ns != 0
 
     def start_over(self, request_id: int) -> None:
         """Prepare a request that had no byte of a response for another connection."""
         self.request_id = request_id
         self.flags = (self.flags | _RETRIED) & ~_REUSED
-        self.start_wall_ns = self.sent_wall_ns = self.connect_ns = self.tls_ns = 0
+        self.write_wall_ns = self.sent_wall_ns = self.connect_ns = self.tls_ns = 0

@@ -110,13 +110,17 @@ class RequestWriter:
         """Take a request that is not written yet from its connection, for a new one."""
         conn.request = None
         request.moves += 1
-        self._give(request, self._pool.new())
+        self._give(request, self._pool.new(), since_mono_ns=conn.taken_mono_ns)
 
-    def _give(self, request: Request, made: Connection | NotConnected) -> None:
+    def _give(
+        self, request: Request, made: Connection | NotConnected, *, since_mono_ns: int
+    ) -> None:
+        """Let a request that has waited since then wait for another connection."""
         if isinstance(made, NotConnected):
             self._in_flight.fail_unconnected(request, made)
         else:
             made.request = request
+            made.taken_mono_ns = since_mono_ns
 
     def _new_stream(self) -> Stream:
         context = self._tls_context
@@ -151,7 +155,7 @@ class RequestWriter:
     def _ready(self, conn: Connection) -> None:
         conn.state = IDLE
         if conn.request is not None:
-            conn.leave_out_ahead()
+            conn.count_from_taken()
             self._write(conn, conn.request)
         else:
             # Made ahead: its first request does not wait for it.
@@ -231,7 +235,7 @@ class RequestWriter:
         elif kind == ErrorKind.SEND:
             self._in_flight.fail(conn, kind, message)
         else:
-            after_ms = (time_ns() - request.start_wall_ns) / 1e6
+            after_ms = (time_ns() - request.write_wall_ns) / 1e6
             text = f"closed by the server {after_ms:.3g} ms after the request, without a response"
             self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
 
@@ -255,14 +259,15 @@ class RequestWriter:
         if not conn.is_used or request.flags & _RETRIED:
             return False
         # At the previous poll the close was not here: what we are late with is not the server's.
-        elapsed_ns = self._in_flight.previous_poll_wall_ns - request.start_wall_ns
+        elapsed_ns = self._in_flight.previous_poll_wall_ns - request.write_wall_ns
         return elapsed_ns <= race_window_ns(conn.sock)
 
     def _retry(self, conn: Connection, request: Request) -> None:
         self.retries += 1
         self._last_id += 1
+        began = request.started_mono_ns - request.connect_ns - request.tls_ns
         request.start_over(self._last_id)
         conn.request = None
         made = self._pool.new()
         self._pool.drop(conn)
-        self._give(request, made)
+        self._give(request, made, since_mono_ns=began)

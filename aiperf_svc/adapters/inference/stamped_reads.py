@@ -104,7 +104,7 @@ def stamp_start(conn: Connection, request: Request) -> None:
     else:
         request.connect_ns, request.tls_ns = conn.connect_ns, conn.tls_ns
     request.started_mono_ns = monotonic_ns()
-    request.start_wall_ns = time_ns()
+    request.write_wall_ns = time_ns()
 
 
 def interpreted_write_request(conn: Connection) -> int:

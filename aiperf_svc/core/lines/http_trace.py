@@ -23,22 +23,24 @@ TRACE_TYPE: Final = "aiohttp"
 def trace_data(rows: Rows, place: int, chunks: Chunks) -> bytes:
     """Return the object for one METRIC_DTYPE row and the chunks of its response, as JSON."""
     row = {name: int(rows[name][place]) for name in _COLUMNS}
+    connecting_ns = row["connect_ns"] + row["tls_ns"]
     start, sent, end = row["start_wall_ns"], row["sent_wall_ns"], row["end_wall_ns"]
+    write = start + connecting_ns if start else 0
     found: dict[str, Any] = {"trace_type": TRACE_TYPE}
-    if start:
-        found |= {"request_send_start_ns": start}
+    if write:
+        found |= {"request_send_start_ns": write}
     if sent:
         found |= {
             "request_chunks": [(sent, row["bytes_out"])],
             "request_send_end_ns": sent,
             "request_chunks_count": 1,
             "request_bytes_total": row["bytes_out"],
-            "sending_ns": sent - start,
+            "sending_ns": sent - write,
         }
     if start and row["flags"] & Flag.REUSED:
         found["connection_reused_ns"] = start
     elif start:
-        found["connecting_ns"] = row["connect_ns"] + row["tls_ns"]
+        found["connecting_ns"] = connecting_ns
     if row["status"]:
         found["response_status_code"] = row["status"]
     if row["ack_wall_ns"]:
@@ -53,7 +55,7 @@ def trace_data(rows: Rows, place: int, chunks: Chunks) -> bytes:
             "response_receive_end_ns": last,
             "waiting_ns": first - sent,
             "receiving_ns": last - first,
-            "duration_ns": last - start,
+            "duration_ns": last - write,
         }
     if row["error"]:
         found["error_timestamp_ns"] = end

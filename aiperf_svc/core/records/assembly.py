@@ -39,7 +39,7 @@ _READ_FIELDS: Final = (
     "body_offset",
     "flags",
     "framing",
-    "start_wall_ns",
+    "write_wall_ns",
     "outcome",
     "error",
     "status",
@@ -172,7 +172,7 @@ class RecordAssembler:
             body_offset,
             flags,
             framing,
-            start,
+            write,
             outcome,
             error,
             status,
@@ -188,7 +188,7 @@ class RecordAssembler:
             reader: ResponseReader | None
             body_at = at
             if part == 0:
-                reader = ResponseReader(self._format, start)
+                reader = ResponseReader(self._format, write)
                 if body_offset:
                     body_at = at + body_offset
                     reader.take_head(bodies[at:body_at], framing)

@@ -18,6 +18,7 @@ from aiperf_svc.core.records.rows import put_response, response_columns
 from aiperf_svc.core.responses.read_times import ReadTimes
 from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.core.responses.response_format import ResponseFormat
+from aiperf_svc.domain.metric_formulas import write_wall_ns
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ_DTYPE, Flag, Rows
 
@@ -94,7 +95,8 @@ def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
     """Replace the artificial times in METRIC_DTYPE rows of cached responses by the real ones.
     `reads` are READ_DTYPE rows, the one read of each."""
     stamp_wall_ns = reads["stamp_wall_ns"]
-    latest = np.maximum(rows["start_wall_ns"], reads["polled_wall_ns"])
+    columns = {name: rows[name] for name in ("start_wall_ns", "connect_ns", "tls_ns")}
+    latest = np.maximum(write_wall_ns(columns), reads["polled_wall_ns"])
     uncertainty = np.maximum(stamp_wall_ns - latest, 0)
     for name in _TIMES:
         rows[name] = (rows[name] > 0) * stamp_wall_ns

@@ -79,6 +79,9 @@ def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -
     rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
+    write = fragments["write_wall_ns"]
+    waited = fragments["connect_ns"] + fragments["tls_ns"]
+    rows["start_wall_ns"] = np.where(write == 0, 0, write - waited)
     rows["worker"] = worker_rank
     rows["target"] = fragments["request_id"] >> np.uint64(TARGET_SHIFT)
     for column, name in enumerate(_FROM_RESPONSE):

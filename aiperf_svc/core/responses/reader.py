@@ -109,10 +109,10 @@ class ResponseReader:
     read_count = 0
     receive_lag_ns = 0
 
-    def __init__(self, format: ResponseFormat, start_wall_ns: int) -> None:
+    def __init__(self, format: ResponseFormat, write_wall_ns: int) -> None:
         self._format = format
         self._last_choice = format.last_choice
-        self._stamp = start_wall_ns
+        self._stamp = write_wall_ns
         """Timestamp of the last read: later events cannot have come before it."""
         if format.keeps_text:
             self.text: list[str] = []

@@ -30,6 +30,8 @@ ADDED = (
     "capped_request_count",
     "blocked_request_count",
     "retried_request_count",
+    "connected_request_count",
+    "preconnected_request_count",
     "good_request_count",
     "requested_rate",
     "total_isl",

@@ -37,6 +37,8 @@ def scalars(
         "capped_request_count": totals.capped,
         "blocked_request_count": totals.blocked,
         "retried_request_count": accounts.retries,
+        "connected_request_count": totals.connected,
+        "preconnected_request_count": totals.preconnected,
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,
     }

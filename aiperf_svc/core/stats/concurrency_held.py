@@ -241,10 +241,8 @@ def _held_at(at: Times, takes: Times, returns: Times) -> Times:
 
 
 def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:
-    """Return when each slot was taken. Connecting belongs to the request, not to the client's
-    schedule lag."""
-    connecting_ns = chunk["connect_ns"] + chunk["tls_ns"]
-    return clocks.to_timing(chunk["start_wall_ns"] - connecting_ns, chunk["worker"])
+    """Return when each slot was taken."""
+    return clocks.to_timing(chunk["start_wall_ns"], chunk["worker"])
 
 
 def _clipped(start: NDArray[Any], end: NDArray[Any], begin_ns: int, stop_ns: Times) -> float:

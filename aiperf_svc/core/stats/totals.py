@@ -40,6 +40,10 @@ class Totals(msgspec.Struct):
     timed_out: int = 0
     no_resources: int = 0
     capped: int = 0
+    connected: int = 0
+    """Requests that waited for a new connection."""
+    preconnected: int = 0
+    """Requests that were the first on a connection that had been made ahead of need."""
     blocked: int = 0
     unstamped: int = 0
     clock_jumps: int = 0
@@ -169,6 +173,9 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
     totals.first_start = min(totals.first_start, int(start.min()))
     totals.last_start = max(totals.last_start, int(start.max()))
     totals.impossible += _impossible(sent)
+    is_new, has_waited = ~sent["is_reused"], f.connecting(sent) > 0
+    totals.connected += _count(is_new & has_waited)
+    totals.preconnected += _count(is_new & ~has_waited)
     size = int(worker.max()) + 1
     totals.sent_by_worker = padded(totals.sent_by_worker, size)
     totals.sent_by_worker += np.bincount(worker, minlength=len(totals.sent_by_worker))
@@ -180,11 +187,11 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
 def _impossible(sent: Chunk) -> int:
     """Return the number of requests whose response came before they were sent, or ended before they
     began."""
-    start, ack, end = sent["start_wall_ns"], sent["ack_wall_ns"], sent["end_wall_ns"]
+    write, ack, end = f.write_wall_ns(sent), sent["ack_wall_ns"], sent["end_wall_ns"]
     first, last = sent["first_token_wall_ns"], sent["last_token_wall_ns"]
-    wrong = (end != 0) & (end < start)
-    wrong |= (ack != 0) & (ack < start)
-    wrong |= (first != 0) & ((first < start) | (last < first))
+    wrong = (end != 0) & (end < write)
+    wrong |= (ack != 0) & (ack < write)
+    wrong |= (first != 0) & ((first < write) | (last < first))
     return _count(wrong)
 
 

@@ -1,5 +1,111 @@
 """Servers with unusual connections, handshakes and metrics pages."""
 
-from benchmarks.fuzz.known_servers.known_server import KnownServer
+import asyncio
+import contextlib
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
-SERVERS: tuple[KnownServer, ...] = ()
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+from benchmarks.fuzz.known_servers.known_server import KnownServer
+from benchmarks.truth.client_runs import ClientRun
+
+HANDSHAKE_S = 0.3
+TTFT_MS, LATENCY_MS = 400.0, 490.0
+"""What the user waits: the handshake, then 100 ms to the first of ten tokens, 10 ms apart."""
+TOLERANCE_MS = 60.0
+CERTIFICATE = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+    "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+)
+
+
+@contextlib.contextmanager
+def slow_handshakes() -> Iterator[str]:
+    """Serve over TLS through a relay that holds the first bytes of each connection back."""
+    with tempfile.TemporaryDirectory() as folder:
+        key, cert = Path(folder, "key.pem"), Path(folder, "cert.pem")
+        command = [*CERTIFICATE.split(), "-keyout", str(key), "-out", str(cert)]
+        subprocess.run(command, check=True, capture_output=True)
+        config = MockServerConfig(
+            ttft="100ms", itl="10ms", tokens=10, tls_cert=str(cert), tls_key=str(key)
+        )
+        with running(config) as server, _relay(server.port) as port:
+            yield f"https://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _relay(target_port: int) -> Iterator[int]:
+    """Relay connections to a port of this machine in a thread; yields the port of the relay."""
+    loop = asyncio.new_event_loop()
+    ended = asyncio.Event()
+    ports: list[int] = []
+    is_ready = threading.Event()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(HANDSHAKE_S)
+        backend = await asyncio.open_connection("127.0.0.1", target_port)
+        await asyncio.gather(copy(reader, backend[1]), copy(backend[0], writer))
+
+    async def serve() -> None:
+        server = await asyncio.start_server(connection, "127.0.0.1", 0)
+        ports.append(server.sockets[0].getsockname()[1])
+        is_ready.set()
+        await ended.wait()
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    is_ready.wait()
+    try:
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+def handshakes_are_waited_for(run: ClientRun) -> list[str]:
+    """The handshake is part of both latencies, no lateness of the client, and misses the SLO."""
+    problems = []
+    for tag, truth in (("time_to_first_token", TTFT_MS), ("request_latency", LATENCY_MS)):
+        measured = run.results[tag]["p50"]
+        if abs(measured - truth) > TOLERANCE_MS:
+            problems.append(f"{tag} is {measured:.0f} ms, a user waits {truth:.0f}")
+    lag = run.results["schedule_lag"]["p50"]
+    if lag > TOLERANCE_MS:
+        problems.append(f"{lag:.0f} ms of the handshake count as the client's lateness")
+    good = run.results["goodput"]["avg"]
+    if good:
+        problems.append(f"goodput of {good:.1f}/s with a limit of 300 ms for the first token")
+    if run.verdict["slo"][0]["ok"]:
+        problems.append("an SLO of 300 ms for the first token holds")
+    return problems
+
+
+SERVERS: tuple[KnownServer, ...] = (
+    KnownServer(
+        "slow-handshake",
+        handshakes_are_waited_for,
+        serve=slow_handshakes,
+        flags=(
+            *("--concurrency", "2", "--request-count", "20", "--osl", "10"),
+            *("--connections", "per-request", "--no-tls-verify"),
+            *("--goodput", "time_to_first_token:300", "--slo", "time_to_first_token:p50<300ms"),
+        ),
+    ),
+)

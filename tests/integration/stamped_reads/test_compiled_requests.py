@@ -59,9 +59,9 @@ def test_a_request_is_begun_and_written_as_the_reference_does_it(
                 unsent = write(conn)
             assert unsent == 0
             assert server.recv(100) == b"GET run-800000000012 end" == request.payload
-            assert before[0] <= request.start_wall_ns <= request.sent_wall_ns <= time_ns()
+            assert before[0] <= request.write_wall_ns <= request.sent_wall_ns <= time_ns()
             assert before[1] <= request.started_mono_ns <= monotonic_ns()
-            request.start_wall_ns = request.sent_wall_ns = request.started_mono_ns = 0
+            request.write_wall_ns = request.sent_wall_ns = request.started_mono_ns = 0
             conn.request = None
             ways.append(values_of(conn, ConnectionFields) | values_of(request, RequestFields))
         assert ways[0] == ways[1]

@@ -32,7 +32,7 @@ def waiting(client: socket.socket, number: int) -> tuple[Connection, Request]:
     """A connection whose request has been sent, with a number of its own in each field."""
     conn, request = connection(client, HEAD), request_of()
     conn.request = request
-    names = ("request_id", "index", "due_wall_ns", "start_wall_ns", "sent_wall_ns", "connect_ns",
+    names = ("request_id", "index", "due_wall_ns", "write_wall_ns", "sent_wall_ns", "connect_ns",
              "tls_ns", "bytes_out", "entry", "turn", "flags", "phase",
              "requested_tokens")  # fmt: skip
     for place, name in enumerate(names):

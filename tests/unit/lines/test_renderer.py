@@ -133,7 +133,7 @@ def test_the_metadata_say_which_request_it_was() -> None:
     assert metadata["conversation_id"] == "session_000007"
     assert metadata["turn_index"] == 3
     assert metadata["credit_issued_ns"] == START - 2 * MS_NS
-    assert metadata["request_start_ns"] == START
+    assert metadata["request_start_ns"] == START - 400_000
     assert metadata["request_ack_ns"] == stamp_of(0)
     assert metadata["request_end_ns"] == request.reads[-1].stamp
     assert metadata["worker_id"] == "worker-0"
@@ -166,7 +166,7 @@ def mixed() -> tuple[np.ndarray, list[dict[str, Any]], list[Request]]:
         ),
         Request(
             reads=[],
-            start=0,
+            write=0,
             outcome=Outcome.ERRORED,
             error=ErrorKind.CONNECT,
             message='refused "here" 100%',
@@ -214,17 +214,18 @@ def test_gaps_are_the_differences_of_the_stamps_in_milliseconds() -> None:
 def test_some_values_by_hand() -> None:
     line = line_of(streamed(0, 10, 30, told=usage(500, 5)))
     values = {tag: entry["value"] for tag, entry in line["metrics"].items()}
-    latency, first = 40 + 30 * 0.001237, 10.0
+    connecting = 0.4
+    latency, first = connecting + 40 + 30 * 0.001237, connecting + 10.0
     assert values["time_to_first_token"] == first
     assert values["request_latency"] == pytest.approx(latency)
     assert values["inter_token_latency"] == pytest.approx((latency - first) / 4)
     assert values["output_token_throughput_per_user"] == pytest.approx(4_000 / (latency - first))
     assert values["e2e_output_token_throughput"] == pytest.approx(5_000 / latency)
     assert values["prefill_throughput_per_user"] == pytest.approx(550_000 / first)
-    assert values["intended_time_to_first_token"] == pytest.approx(first + 2)
-    assert values["schedule_lag"] == 2.0
+    assert values["intended_time_to_first_token"] == pytest.approx(10.0 + 2)
+    assert values["schedule_lag"] == 2.0 - connecting
     assert values["receive_lag"] == 0.05
-    assert values["http_req_connecting"] == 0.4
+    assert values["http_req_connecting"] == connecting
     assert values["http_req_sending"] == 0.02
     assert values["http_req_waiting"] == pytest.approx(9.98)
     assert values["usage_prompt_tokens_diff_pct"] == pytest.approx(100 * 50 / 550)

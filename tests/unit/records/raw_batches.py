@@ -64,8 +64,14 @@ class Request:
     flags: Flag = Flag.STREAMED
     input_tokens: int = 550
     requested_tokens: int = -1
-    start: int = START
+    write: int = START
+    """When its first byte was written."""
     cuts: tuple[int, ...] = ()
+
+    @property
+    def connecting_ns(self) -> tuple[int, int]:
+        """How long it waited for the connect, and for the handshake of TLS."""
+        return (0, 0) if self.flags & Flag.REUSED else (300_000, 100_000)
 
     def fragments(self) -> list[tuple[bytes, bytes, bytes]]:
         """Fragment row, read rows and bytes of each fragment."""
@@ -81,9 +87,9 @@ class Request:
             # fmt: off
             row = FRAGMENT.pack(
                 self.request_id, self.seq if is_final else 0, self.index,
-                self.start - 2 * MS_NS if self.start else START, self.start, self.start + 20_000,
-                ack, self.reads[-1].stamp if self.reads else self.start + 500 * MS_NS,
-                300_000, 100_000, 2_048, head_length, len(reads), len(body), len(message),
+                self.write - 2 * MS_NS if self.write else START, self.write, self.write + 20_000,
+                ack, self.reads[-1].stamp if self.reads else self.write + 500 * MS_NS,
+                *self.connecting_ns, 2_048, head_length, len(reads), len(body), len(message),
                 self.entry, self.input_tokens, part, self.turn, status,
                 self.flags | (Flag.FINAL if is_final else 0), self.phase,
                 self.outcome if is_final else 0, self.error if is_final else 0, framing,

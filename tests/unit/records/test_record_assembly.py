@@ -31,19 +31,19 @@ def test_a_row_holds_what_the_worker_knows() -> None:
         seq=9,
         index=3,
         turn=2,
-        flags=Flag.STREAMED | Flag.REUSED | Flag.LAST_TURN,
+        flags=Flag.STREAMED | Flag.RETRIED | Flag.LAST_TURN,
     )
     row = record_of(request).rows[0]
     assert row["seq"] == 9
     assert (row["index"], row["turn"], row["entry"], row["worker"]) == (3, 2, 42, 2)
-    assert row["due_wall_ns"] == request.start - 2 * MS_NS
-    assert row["start_wall_ns"] == request.start
-    assert row["sent_wall_ns"] == request.start + 20_000
+    assert row["due_wall_ns"] == request.write - 2 * MS_NS
+    assert row["start_wall_ns"] == request.write - 300_000 - 100_000
+    assert row["sent_wall_ns"] == request.write + 20_000
     assert row["ack_wall_ns"] == stamp_of(0)
     assert row["end_wall_ns"] == stamp_of(5)
     assert (row["connect_ns"], row["tls_ns"], row["bytes_out"]) == (300_000, 100_000, 2_048)
     assert (row["phase"], row["status"]) == (Phase.PROFILING, 200)
-    assert row["flags"] == Flag.STREAMED | Flag.REUSED | Flag.LAST_TURN | Flag.FINAL
+    assert row["flags"] == Flag.STREAMED | Flag.RETRIED | Flag.LAST_TURN | Flag.FINAL
 
 
 def test_a_response_that_is_no_stream_has_no_token_times_but_the_last() -> None:

@@ -12,7 +12,7 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats import columns as columns_module
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.reports import ClockEstimate
-from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.records import Flag, Rows
 
 
 def test_warmup_and_failures_are_in_no_plain_latency() -> None:
@@ -39,8 +39,20 @@ def test_warmup_and_failures_are_in_no_plain_latency() -> None:
         "lost_request_count": 0,
         "capped_request_count": 0,
         "retried_request_count": 0,
+        "connected_request_count": 0,
+        "preconnected_request_count": 0,
     }
     assert found.scalars["request_error_rate"] == pytest.approx(100 / 3)
+
+
+def test_requests_on_new_connections_are_counted_by_whether_they_waited() -> None:
+    rows = np.concatenate([fake_run.request() for _ in range(6)])
+    rows["flags"][1:] &= ~np.uint16(Flag.REUSED)
+    rows["connect_ns"][1:3] = 2_000_000
+    rows["tls_ns"][3] = 1_000_000
+    found = results(rows).scalars
+    assert found["connected_request_count"] == 3
+    assert found["preconnected_request_count"] == 2
 
 
 def test_intended_latencies_count_what_was_cut_as_slower_than_all() -> None:

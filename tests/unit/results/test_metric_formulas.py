@@ -21,7 +21,8 @@ def value(tag: str, rows: Rows) -> float:
     return float(found)
 
 
-# Due at 90 ms, sent at 100, first token at 120, then 9 gaps of 5 ms: last at 165 ms.
+# Due at 90 ms, begun at 100 with 4 ms of connecting, first token at 120, then 9 gaps of 5 ms: last
+# at 165 ms.
 USUAL = fake_run.request(
     start_ms=100,
     due_ms=90,
@@ -37,6 +38,7 @@ USUAL = fake_run.request(
     reads=7,
     connect_ns=3_000_000,
     tls_ns=1_000_000,
+    sent_wall_ns=fake_run.START_NS + 105_000_000,
 )
 
 
@@ -67,11 +69,11 @@ USUAL = fake_run.request(
         ("http_req_connecting", 4.0),
         ("http_req_connection_overhead", 4.0),
         ("http_req_connection_reused", 1.0),
-        ("http_req_sending", 0.0),
-        ("http_req_waiting", 20.0),
+        ("http_req_sending", 1.0),
+        ("http_req_waiting", 15.0),
         ("http_req_receiving", 45.0),
-        ("http_req_duration", 65.0),
-        ("http_req_total", 69.0),
+        ("http_req_duration", 61.0),
+        ("http_req_total", 65.0),
         ("http_req_data_sent", 2.0),
         ("http_req_data_received", 0.5),
         ("http_req_chunks_received", 7.0),

@@ -153,6 +153,7 @@ def test_slow_connects_are_not_the_clients_fault_unless_it_is_busy(
 ) -> None:
     rows, times = _open_loop(100, 5, late_ms=400.0)
     rows["connect_ns"] = 400 * MS
+    rows["start_wall_ns"] -= 400 * MS
     (run,) = fake_run.accounts_of(rows, unsent=40)
     counts = replace(run.account.counts, connecting=40)
     health = Health(

@@ -198,6 +198,14 @@ def test_prompts_that_were_sent_again_or_are_alike_are_named(summary: dict[str, 
     assert "(3 of them distinct), each sent 1 times on average" in printed(alike)
 
 
+def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> None:
+    counts = {"preconnected_request_count": {"avg": 10}, "connected_request_count": {"avg": 3}}
+    line = "Connections: 10 were made ahead of their first requests, whose latencies are without"
+    assert line in printed(summary | counts)
+    counts["preconnected_request_count"]["avg"] = 0
+    assert "Connections:" not in printed(summary | counts)
+
+
 def test_prompts_that_are_all_different_need_no_word(summary: dict[str, Any]) -> None:
     once = with_prompts(summary, issued=500, used=500, entries=1_000, distinct=1_000)
     assert "Prompts:" not in printed(once)

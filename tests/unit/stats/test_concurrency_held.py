@@ -79,7 +79,7 @@ def test_a_worker_that_never_sent_anything_had_its_share_of_slots() -> None:
 
 
 def test_connecting_holds_the_slot() -> None:
-    rows = np.concatenate([a_request(10, 50, connect_ns=10_000_000), a_request(60, 90)])
+    rows = np.concatenate([a_request(0, 50, connect_ns=10_000_000), a_request(60, 90)])
     assert use(rows).ratio == pytest.approx(50 / 60)
 
 
