@@ -12,11 +12,12 @@ from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
-from aiperf_svc.config.endpoint import CUSTOM
+from aiperf_svc.config.endpoint import CUSTOM, Endpoint
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems
+from aiperf_svc.core.endpoints.paths import other_api
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.errors import ConfigError
 
@@ -41,8 +42,8 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         text += "or endpoint.api_key_env, in the header that --api-key-header or "
         text += "endpoint.api_key_header names"
         found.append(Problem(key, text))
-    for url in config.endpoint.all_urls:
-        found += _url_problems(url)
+    for url in endpoint.all_urls:
+        found += _url_problems(url) or _api_problems(url, endpoint)
     return found
 
 
@@ -139,6 +140,14 @@ def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[P
     from aiperf_svc.adapters.trackers.sending import problems
 
     return [Problem(key, text) for key, text in problems(artifacts, environ)]
+
+
+def _api_problems(url: str, endpoint: Endpoint) -> list[Problem]:
+    other = other_api(urlsplit(url).path, endpoint)
+    if not other:
+        return []
+    text = f"{{endpoint.url}}: {url!r} is of the {other} API; expected {{endpoint.type}} {other}, "
+    return [Problem("", f"{text}or a URL without this path", names_keys=True)]
 
 
 def _url_problems(url: str) -> list[Problem]:

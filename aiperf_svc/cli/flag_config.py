@@ -13,8 +13,9 @@ from aiperf_svc.any_kind.loading import kind_of, parse_any
 from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
-from aiperf_svc.config.dataset import Dataset, DatasetKind
+from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM, EndpointType
+from aiperf_svc.config.load import SCHEDULE_PARTS
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import SIDE, Passages, Turns
@@ -30,6 +31,9 @@ OPEN_LOOP_S = 10
 ENDS = ("requests", "duration")
 _WITHOUT_A_DEFAULT_END = ("fixed_schedule", "stages", "rate_series", "bursts", "user_centric")
 """Loads that end by themselves, or whose user has to say for how long they last."""
+SHAPES = ("concurrency", "request_rate", *_WITHOUT_A_DEFAULT_END)
+"""Keys of which each says when requests are sent."""
+NO_LIMIT = ("inf", "infinity")
 SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
 
@@ -86,6 +90,7 @@ def read_draft(
         return draft
     _complete_endpoint(draft)
     _complete_dataset(draft.data, args)
+    _complete_rate(draft)
     if path is None:
         _complete_sounds(draft.data)
         # Both have required keys: an empty part makes the models say which.
@@ -94,7 +99,9 @@ def read_draft(
         if "load.concurrency" not in varied and "load.request_rate" not in varied:
             scenario = (draft.data.get("experiment") or {}).get("scenario")
             draft.data["load"] = with_users(draft.data.get("load") or {}, scenario)
-        draft.notices += _complete_end(draft.data.setdefault("load", {}), varied)
+        load = draft.data.setdefault("load", {})
+        draft.notices += _complete_shape(load, varied, draft.data.get("dataset"))
+        draft.notices += _complete_end(load, varied)
     return draft
 
 
@@ -242,6 +249,47 @@ def _complete_sounds(data: dict[str, Any]) -> None:
         sounds = dataset.setdefault("sounds", {})
         if isinstance(sounds, dict):
             sounds.setdefault("number", 1)
+
+
+def _complete_rate(draft: Draft) -> None:
+    """Replace a rate without a limit by the closed loop that it is: of as many users as may be
+    served at a time, or of one for each request, which are then all sent at once."""
+    load = draft.data.get("load")
+    if not isinstance(load, dict) or str(load.get("request_rate")).lower() not in NO_LIMIT:
+        return
+    del load["request_rate"]
+    if load.get("concurrency") is None and "load.concurrency" not in sweeps.varied(draft.data):
+        dataset = draft.data.get("dataset")
+        entries = dataset.get("entries") if isinstance(dataset, dict) else None
+        count = load.get("requests") or entries
+        if count is None:
+            text = "{load.request_rate}: inf sends all requests at once; say how many with "
+            text += "{load.requests}, or how many at a time with {load.concurrency}"
+            draft.problems.append(Problem("", text, names_keys=True))
+        load |= {"concurrency": count or 1, "requests": count}
+        draft.notices.append(f"--request-rate inf: all {count} requests at once")
+    else:
+        draft.notices.append(
+            "--request-rate inf: as with --concurrency alone, each user sends its next request "
+            "when its last response has ended"
+        )
+
+
+def _complete_shape(load: dict[str, Any], varied: Collection[str], dataset: Any) -> list[str]:
+    """Say when requests are sent if nothing else does, and return the notice of it: a trace at its
+    own times, and else one user."""
+    neither = "neither --concurrency nor --request-rate"
+    is_trace = isinstance(dataset, dict) and dataset.get("kind") in TRACES
+    is_cap_alone = not any(load.get(name) for name in SHAPES if name != "concurrency")
+    if is_trace and is_cap_alone and any(load.get(name) is not None for name in SCHEDULE_PARTS):
+        load.setdefault("fixed_schedule", True)
+    if any(load.get(name) or f"load.{name}" in varied for name in SHAPES):
+        return []
+    if is_trace and load.get("fixed_schedule") is None:
+        load["fixed_schedule"] = True
+        return [f"{neither}: the trace's own times (--fixed-schedule)"]
+    load["concurrency"] = 1
+    return [f"{neither}: one user (--concurrency 1)"]
 
 
 def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:

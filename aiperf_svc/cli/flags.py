@@ -49,7 +49,8 @@ PERCENT = "PERCENT"
 
 TARGET = (
     Flag(("--url", "-u"), "endpoint.url",
-        "address of the server, http://host:port; http:// may be left out; again for more", "URL",
+        "address of the server, http://host:port, also with the path of the API or a part of it; "
+        "http:// may be left out; again for more", "URL",
         kind="again", read=values.pages),
     Flag(("--url-strategy",), "endpoint.url_strategy",
         "with several addresses: round_robin (default); least_in_flight, the one with the fewest "
@@ -133,10 +134,11 @@ TARGET = (
 
 LOAD = (
     Flag(("--concurrency",), "load.concurrency",
-        "closed loop: this many users, each sending when its last response has ended; with "
-        "--request-rate, the most requests at a time"),
+        "closed loop: this many users, each sending when its last response has ended (default: 1, "
+        "without another load); with --request-rate, the most requests at a time"),
     Flag(("--request-rate",), "load.request_rate",
-        "open loop: requests, or conversations, a second, whatever the server does"),
+        "open loop: requests, or conversations, a second, whatever the server does; inf: all "
+        "requests at once, or with --concurrency the same as without a rate"),
     Flag(("--arrival-pattern", "--request-rate-mode"), "load.arrival.pattern",
         "spacing in open loop: constant, poisson (default) or gamma", "PATTERN"),
     Flag(("--burstiness", "--arrival-smoothness", "--vllm-burstiness"), "load.arrival.burstiness",

@@ -73,7 +73,8 @@ class Endpoint(Hooks):
     """The target and how a request to it is made."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
-    """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`)."""
+    """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`), or ends
+    with a part of it."""
     urls: Annotated[
         tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...], Field(max_length=255)
     ] = ()

@@ -128,7 +128,7 @@ class Load(Model):
     @model_validator(mode="after")
     def _schedule_fits(self) -> Self:
         if not self.fixed_schedule:
-            given = [name for name in _OF_A_SCHEDULE if self._is_set(name)]
+            given = [name for name in SCHEDULE_PARTS if self._is_set(name)]
             if given:
                 raise ValueError(f"{{{given[0]}}} needs {{fixed_schedule}}")
             return self
@@ -268,7 +268,7 @@ _NAMES = {
     "user_centric": "user_centric.rate",
 }
 """What to call a part in a message, if not by its own name."""
-_OF_A_SCHEDULE = (
+SCHEDULE_PARTS = (
     "fixed_schedule_auto_offset",
     "fixed_schedule_start_offset",
     "fixed_schedule_end_offset",

@@ -10,6 +10,7 @@ from aiperf_svc.adapters.inference.plain_http import exchange
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.base import Prompt, error_message
+from aiperf_svc.core.endpoints.paths import base_path
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.responses.http1 import ProtocolViolation
 from aiperf_svc.domain.foreign_text import one_line
@@ -24,8 +25,9 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
     """Return why the target cannot be measured yet; empty if it can. Blocks."""
     url = config.endpoint.url
     try:
+        base = base_path(urlsplit(url).path, config.endpoint, endpoint_of(config.endpoint))
         for path in ("/health", "/v1/models"):
-            request = _get(target, urlsplit(url).path, path, run_id)
+            request = _get(target, base.removesuffix("/v1") + path, run_id)
             status, body = exchange(target, request, timeout_s=PAGE_TIMEOUT_S)
             if status < 400:
                 return ""
@@ -47,8 +49,7 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
     return "" if status < 400 else one_line(f"a request: status {status}: {error_message(body)}")
 
 
-def _get(target: Target, base_path: str, path: str, run_id: str) -> bytes:
-    base = base_path.rstrip("/").removesuffix("/v1")
+def _get(target: Target, path: str, run_id: str) -> bytes:
     _, _, headers = target.head.partition(b"\r\n")
-    line = f"GET {target.way.origin}{base}{path} HTTP/1.1\r\n".encode()
+    line = f"GET {target.way.origin}{path} HTTP/1.1\r\n".encode()
     return line + headers + f"X-Request-Id: {run_id}-ready\r\nContent-Length: 0\r\n\r\n".encode()

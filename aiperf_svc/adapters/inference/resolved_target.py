@@ -19,6 +19,7 @@ from aiperf_svc.adapters.inference.proxy import Way, way_to
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.endpoints.paths import request_path
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.errors import ConfigError
@@ -162,17 +163,9 @@ def head_of(config: BenchmarkConfig) -> bytes:
     with the API key is not set."""
     endpoint = config.endpoint
     url = urlsplit(endpoint.url)
-    host, base_path = url.netloc.rpartition("@")[2], url.path
+    host = url.netloc.rpartition("@")[2]
     api = endpoint_of(endpoint)
-    default = (endpoint.streaming and api.stream_path) or api.path
-    base = base_path.rstrip("/")
-    if endpoint.path is not None:
-        path = base + endpoint.path
-    elif base.endswith("/v1"):
-        # Users paste the base URL of their SDK, which ends where the endpoint's own path begins.
-        path = base + default.removeprefix("/v1")
-    else:
-        path = base + default or "/"
+    path = request_path(url.path, endpoint, api)
     headers = {
         "Host": host,
         "User-Agent": USER_AGENT,

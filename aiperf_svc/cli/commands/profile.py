@@ -21,9 +21,9 @@ DESCRIPTION = """Measure a server under load.
   aiperf-svc profile --config run.yaml
 
 Every flag writes one key of a config; the whole config is saved beside the results and can be run
-again with --config. Without --request-count and --benchmark-duration the run ends after 10 requests
-for each user, or after 10 seconds' worth of an open loop. Times take units: 250ms, 30s, 5m; a plain
-number is seconds.
+again with --config. Without a load there is one user (--concurrency 1). Without --request-count and
+--benchmark-duration the run ends after 10 requests for each user, or after 10 seconds' worth of an
+open loop. Times take units: 250ms, 30s, 5m; a plain number is seconds.
 
 With --kubernetes the services run in a cluster, as a stack that is made for this run and removed
 with everything that belongs to it."""

@@ -53,6 +53,7 @@ def test_a_right_config_has_no_problems() -> None:
         ({"headers": {"X-Functions-Key": "x"}}, "endpoint.headers.X-Functions-Key", "in clear"),
         ({"extra_inputs": {"api_key": "x"}}, "endpoint.extra_inputs.api_key", "in clear"),
         ({"url": "http://me:pw@h"}, "endpoint.url", "--api-key"),
+        ({"url": "http://h/v1/embeddings"}, "", "expected {endpoint.type} embeddings, or a URL"),
         ({"url": "http://h:99999"}, "endpoint.url", "a port from 1 to 65,535"),
         ({"url": "http://h:0"}, "endpoint.url", "a port from 1 to 65,535"),
         ({"url": "http://h:abc"}, "endpoint.url", "a port from 1 to 65,535"),

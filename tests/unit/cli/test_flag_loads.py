@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from flag_configs import CLOSED, RATES, REPLAY, TARGET, config, draft, refusal
+from flag_configs import CLOSED, RATES, REPLAY, TARGET, TRACE, config, draft, refusal
 
 from aiperf_svc.config.load_shapes import RatePoint
 from aiperf_svc.domain.errors import ConfigError
@@ -15,6 +15,60 @@ def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None
     assert made.notices == [
         "neither --request-count nor --benchmark-duration: 20 requests (10 for each of 2 users)"
     ]
+
+
+def test_without_a_load_there_is_one_user() -> None:
+    made = draft(*TARGET)
+    load = made.parse().load
+    assert (load.concurrency, load.requests) == (1, 10)
+    assert made.notices == [
+        "neither --concurrency nor --request-rate: one user (--concurrency 1)",
+        "neither --request-count nor --benchmark-duration: 10 requests (10 for one user)",
+    ]
+
+
+def test_a_trace_without_a_load_is_replayed_at_its_own_times() -> None:
+    load = config(*TARGET, *TRACE).load
+    assert (load.concurrency, load.fixed_schedule) == (None, True)
+    load = config(*TARGET, *TRACE, "--no-fixed-schedule").load
+    assert (load.concurrency, load.fixed_schedule) == (1, False)
+    load = config(*TARGET, *TRACE, "--concurrency", "2").load
+    assert (load.concurrency, load.fixed_schedule) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--fixed-schedule-auto-offset",),
+        ("--fixed-schedule-start-offset", "2000", "--concurrency", "8"),
+        ("--replay-speedup", "2"),
+    ],
+)
+def test_a_flag_of_the_schedule_asks_for_the_schedule(flags: tuple[str, ...]) -> None:
+    assert config(*TARGET, *TRACE, *flags).load.fixed_schedule
+
+
+@pytest.mark.parametrize(
+    ("flags", "users", "requests"),
+    [
+        (("--concurrency", "8"), 8, 80),
+        (("--concurrency", "8", "--request-count", "20"), 8, 20),
+        (("--request-count", "20"), 20, 20),
+        (("--num-prompts", "30"), 30, 30),
+    ],
+)
+def test_an_unlimited_rate_is_a_closed_loop(
+    flags: tuple[str, ...], users: int, requests: int
+) -> None:
+    load = config(*TARGET, "--request-rate", "inf", *flags).load
+    assert (load.request_rate, load.concurrency, load.requests) == (None, users, requests)
+
+
+def test_an_unlimited_rate_of_a_time_alone_is_refused() -> None:
+    assert refusal(*TARGET, "--request-rate", "inf", "--duration", "5s") == (
+        "--request-rate: inf sends all requests at once; say how many with --request-count, or "
+        "how many at a time with --concurrency"
+    )
 
 
 @pytest.mark.parametrize(

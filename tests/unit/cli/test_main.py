@@ -78,9 +78,10 @@ REPOSITORY = Path(__file__).parents[3]
             "error: -u: 'http://h:0': expected a port from 1 to 65,535\n",
         ),
         (
-            ("profile", "-u", "h", "-m", "m"),
+            ("profile", "-u", "h", "-m", "m", "--request-rate", "inf"),
             2,
-            "error: a load needs --concurrency (closed loop) or --request-rate (open loop)\n",
+            "error: --request-rate: inf sends all requests at once; say how many with "
+            "--request-count, or how many at a time with --concurrency\n",
         ),
         (("service",), 2, "error: name a service, or set AIPERF_SERVICE"),
         (("service", "wrker"), 2, "error: 'wrker' is not a service; did you mean worker?"),
