@@ -79,7 +79,9 @@ def local_problems(
         elif Path(name).is_dir():
             continue
         elif not Path(name).is_file():
-            found.append(Problem(key, f"{name!r}: no such file"))
+            is_there = Path(name).exists()
+            text = "no regular file" if is_there else "no such file"
+            found.append(Problem(key, f"{name!r}: {text}"))
         elif not os.access(name, os.R_OK):
             found.append(Problem(key, f"{name!r}: not readable by this user"))
     if not found and config.endpoint.tls.ca_file:

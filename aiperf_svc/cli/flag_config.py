@@ -21,6 +21,7 @@ from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import SIDE, Passages, Turns
 from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import INFERENCE
 
@@ -126,10 +127,9 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
         if not separator or not key:
             raise ConfigError(f"--workload: {setting!r}: expected KEY=VALUE")
         try:
-            preset[f"workload.{key}"] = yaml.safe_load(text)
+            preset[f"workload.{key}"] = parse_yaml(text)
         except yaml.YAMLError as error:
-            what = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-            raise ConfigError(f"--workload {setting}: not YAML: {what}") from error
+            raise ConfigError(f"--workload {setting}: {yaml_problem(error)}") from error
     return read_draft(args, flags=common, preset=preset)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
+
 _NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
 _LENGTH = rf"{_NUMBER}(?:\|{_NUMBER})?"
 _SHAPE = re.compile(rf"{_LENGTH},{_LENGTH}:{_NUMBER}")
@@ -91,10 +93,11 @@ def template(text: str) -> str:
     if "{" in text:
         return text
     try:
-        return Path(text).read_text()
+        return read_text_file(Path(text), SMALL_FILE)
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
-            f"{text!r}: neither a template, with braces, nor a file: {error}"
+            f"{text!r}: neither a template, with braces, nor a file: {reason}"
         ) from None
 
 
@@ -220,11 +223,15 @@ def bursts(text: str) -> dict[str, str]:
     return {"rate": rate, "length": length, "every": every}
 
 
+RATE_SERIES_BYTES = 16 * 2**20
+"""Largest file of a rate that changes."""
+
+
 def rate_series(file: str) -> list[dict[str, str]]:
     """The points of a rate that changes, of a CSV file, whose first line may name the columns, or
     of AIPerf's JSON."""
     try:
-        text = Path(file).read_text(encoding="utf-8-sig")
+        text = read_text_file(Path(file), RATE_SERIES_BYTES, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise ValueError(f"{file}: cannot be read: {reason}") from error
@@ -282,9 +289,11 @@ def values(text: str) -> list[Any]:
     # Imported at once, it would make `--help` slower.
     import yaml
 
+    from aiperf_svc.config.yaml_files import parse_yaml
+
     is_listed = text.startswith("[[")
     try:
-        found = yaml.safe_load(text if is_listed else f"[{text}]")
+        found = parse_yaml(text if is_listed else f"[{text}]")
     except yaml.YAMLError:
         found = None
     if not isinstance(found, list) or None in found:

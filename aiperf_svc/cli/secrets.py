@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
+from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
 
 _FLAG = "--api-key"
@@ -20,7 +21,7 @@ def read_api_key(text: str, environ: Mapping[str, str] = os.environ) -> str:
         return environ[name]
     if text.startswith("@"):
         try:
-            text = Path(text[1:]).read_text(encoding="utf-8").strip()
+            text = read_text_file(Path(text[1:]), SMALL_FILE).strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8 text"
             raise ConfigError(f"{_FLAG} {text}: cannot read the file: {reason}") from error

@@ -12,6 +12,7 @@ from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.cli.runs import display_of
 from aiperf_svc.cli.secrets import read_api_key
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def _take_authorities(draft: "Draft", args: argparse.Namespace) -> None:
     if name is None:
         return
     try:
-        text = Path(name).read_text()
+        text = read_text_file(Path(name), SMALL_FILE)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--tls-ca-file: cannot read {name!r}: {error}") from error
     if "-----BEGIN CERTIFICATE-----" not in text:

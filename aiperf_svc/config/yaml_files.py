@@ -1,11 +1,16 @@
 """Reads and writes the YAML of configs. JSON is YAML, too. Every error of a file that is read has a
-line, and a duplicate key is an error."""
+line, and a duplicate key is an error.
+
+What is read is bounded first. A few lines of aliases of aliases stand for billions of values, and
+the parser in C overflows its stack, which ends the process, in values that are nested deeply.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from aiperf_svc.config.user_files import read_text_file
 from aiperf_svc.domain.errors import ConfigError
 
 # The parser and the emitter in C are ten times faster; they need libyaml.
@@ -15,8 +20,21 @@ _ESCAPE = "\\U"
 """What libyaml writes for an emoji, which is no longer readable."""
 
 
-class _DuplicateKey(yaml.MarkedYAMLError):
-    pass
+MOST_BYTES = 16 * 2**20
+"""Largest file: a hundred times the longest that people write."""
+MOST_LEVELS = 100
+"""Most levels of lists and mappings in each other: configs have about ten."""
+LONGEST_NUMBER = 1000
+"""Most characters of a number; the time to read `1:30:00` and the like grows with their square."""
+MOST_REPEATED = 100_000
+"""Most values that all aliases of a text stand for."""
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """A mistake that is not one of YAML's grammar; its problem names the remedy."""
 
 
 class _Loader(_Safe):  # type: ignore[misc]
@@ -30,17 +48,70 @@ class _Loader(_Safe):  # type: ignore[misc]
             key, line = key_node.value, key_node.start_mark.line + 1
             # A key may itself be a list or a mapping; the loader refuses those by itself.
             if isinstance(key, str) and seen.setdefault(key, line) != line:
-                raise _DuplicateKey(
-                    problem=f"{key!r} is given twice, first in line {seen[key]}",
+                text = f"{key!r} is given twice, first in line {seen[key]}; remove one of them"
+                raise _Refused(
+                    problem=text,
                     problem_mark=key_node.start_mark,
                 )
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+                raise ValueError(f"a number of {len(node.value):,} characters")
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:
+            # Such as a number of 5,000 digits, or a date of the 13th month.
+            raise _Refused(problem=f"not a value: {error}", problem_mark=node.start_mark) from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML or JSON that a user wrote. Raises yaml.YAMLError, also for too much of it."""
+    _check_size(text)
+    return yaml.load(text, _Loader)
+
+
+def _check_size(text: str) -> None:
+    """Raise _Refused for a text with too many levels, or whose aliases stand for too much."""
+    sizes: dict[str, int] = {}
+    """How many values each anchor stands for."""
+    opened: list[tuple[str | None, int]] = []
+    """The anchor of each list or mapping that has begun, and the values before it."""
+    values = repeated = 0
+    for event in yaml.parse(text, _Safe):
+        anchor: Any = getattr(event, "anchor", None)
+        mark: Any = event.start_mark
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((anchor, values))
+            values += 1
+            if len(opened) > MOST_LEVELS:
+                problem = f"over {MOST_LEVELS} levels of values in each other; write fewer"
+                raise _Refused(problem=problem, problem_mark=mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            if anchor:
+                sizes[anchor] = values - before
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            if anchor:
+                sizes[anchor] = 1
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == each for each, _ in opened):
+                problem = f"the alias *{anchor} is within what it stands for; write the values"
+                raise _Refused(problem=problem, problem_mark=mark)
+            size = sizes.get(anchor, 0)
+            values += size
+            repeated += size
+            if repeated > MOST_REPEATED:
+                problem = f"the aliases up to *{anchor} stand for over {MOST_REPEATED:,} values; "
+                problem += "repeat fewer"
+                raise _Refused(problem=problem, problem_mark=mark)
 
 
 def read_yaml(path: Path) -> Any:
     """Read a YAML or JSON file. Raises ConfigError with file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text_file(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
@@ -48,13 +119,11 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: {_reason(error)}") from error
+        return parse_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: {yaml_problem(error)}") from error
 
 
 def yaml_text(data: Any) -> str:
@@ -66,8 +135,11 @@ def yaml_text(data: Any) -> str:
     return text
 
 
-def _reason(error: yaml.MarkedYAMLError) -> str:
-    if isinstance(error, _DuplicateKey):
-        return f"{error.problem}; remove one of them"
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """Return what is wrong, without the place."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return f"not YAML: {error}"
+    if isinstance(error, _Refused):
+        return str(error.problem)
     context = f" ({error.context})" if error.context else ""
     return f"not valid YAML: {error.problem}{context}"

@@ -43,25 +43,30 @@ def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
 ) -> None:
     stuck = str(tmp_path / "stuck")
     os.mkfifo(stuck)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "{endpoint: {url: 'http://h', model: m}, load: {concurrency: 1, requests: 1}}"
+    )
     with fork_server.starting() as server:
         assert server is not None
-        # It waits for the config until somebody writes one.
+        # It waits for the topology until somebody writes one.
         environ = {
             "AIPERF_RUN_ID": "run",
             "AIPERF_SERVICE_ID": "worker-0",
-            "AIPERF_CONFIG": stuck,
+            "AIPERF_CONFIG": str(config),
+            "AIPERF_TOPOLOGY": stuck,
             "AIPERF_PARENT_PID": str(os.getpid()),
         }
         (pid,) = start(server, [order(tmp_path, "worker", **environ)])
     process = adopted_process("worker-0", pid, stderr=tmp_path / "worker.stderr")
-    with Path(stuck).open("w") as config:
+    with Path(stuck).open("w") as topology:
         assert pid in children()
         assert os.getsid(pid) == pid
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
         assert words == [*SERVICE_COMMAND, "worker"]
-        config.write("no config")
-    assert asyncio.run(process.wait()) == ExitCode.BAD_CONFIG
-    assert "expected a benchmark's keys" in process.stderr.read_text()
+        topology.write("no topology")
+    assert asyncio.run(process.wait()) == ExitCode.ERROR
+    assert "cannot read the run's files" in process.stderr.read_text()
 
 
 def test_forks_of_two_servers_are_children_with_a_known_end_whichever_is_adopted_first(

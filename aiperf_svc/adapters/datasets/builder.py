@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from time import monotonic
 
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.datasets.files import (
+    Watch,
     folder_of,
     pool_files,
-    read_lines,
+    read_held_lines,
     read_list,
     read_pools,
     sha256_of,
@@ -33,13 +35,15 @@ from aiperf_svc.core.datasets.trace_prompts import TracePrompts
 Progress = Callable[[str], None]
 """Function called with a line for people, in the caller's event loop."""
 
+SHOWN_EVERY_S = 1.0
+"""Least time between two lines about the reading of a file."""
 HELD_BYTES = 64 * 2**20
 """Requests of a trace that are made before the load, and held. Those of a larger one are made when
 they are asked for."""
 
 KINDS = {
-    DatasetKind.SINGLE_TURN: (single_turn.parse, read_lines),
-    DatasetKind.MULTI_TURN: (multi_turn.parse, read_lines),
+    DatasetKind.SINGLE_TURN: (single_turn.parse, read_held_lines),
+    DatasetKind.MULTI_TURN: (multi_turn.parse, read_held_lines),
     DatasetKind.SHAREGPT: (sharegpt.parse, read_list),
 }
 
@@ -57,8 +61,17 @@ async def build_dataset(
     file, name = dataset.file, dataset.file or "synthetic"
     if dataset.public is not None:
         name, file = await _downloaded(dataset, progress)
-    progress(f"building the dataset from {name}")
-    return await asyncio.to_thread(_build, config, name, file)
+    text = f"building the dataset from {name}"
+    progress(text)
+    loop, shown_s = asyncio.get_running_loop(), monotonic()
+
+    def watch(share: float) -> None:
+        nonlocal shown_s
+        if monotonic() - shown_s >= SHOWN_EVERY_S:
+            shown_s = monotonic()
+            loop.call_soon_threadsafe(progress, f"{text}: {share:.0%} read")
+
+    return await asyncio.to_thread(_build, config, name, file, watch)
 
 
 async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
@@ -88,36 +101,40 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
     return url, result.file
 
 
-def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset | StreamedDataset:
+def _build(
+    config: BenchmarkConfig, name: str, file: str | None, watch: Watch
+) -> BuiltDataset | StreamedDataset:
     dataset, counter = config.dataset, load_token_counter(config.tokenizer, is_for_prompts=True)
     if file is None:
         prompts = synthetic_prompts(config, counter, read_folders(dataset))
         return assemble(config, prompts, Source(name), counter)
     if dataset.kind in FORMATS:
-        return _built_trace(config, file, counter)
+        return _built_trace(config, file, counter, watch)
     path = Path(file).expanduser()
     if dataset.kind is DatasetKind.RANDOM_POOL:
-        return _built_pools(config, path, counter)
+        return _built_pools(config, path, counter, watch)
     parse, read = KINDS[dataset.kind]
-    prompts, left_out = parse(read(path), file, limit=dataset.entries)
+    prompts, left_out = parse(read(path, watch), file, limit=dataset.entries)
     source = Source(name, sha256=sha256_of(path), left_out=left_out)
     return assemble(config, with_files(prompts, path.parent), source, counter)
 
 
-def _built_pools(config: BenchmarkConfig, path: Path, counter: TokenCounter | None) -> BuiltDataset:
+def _built_pools(
+    config: BenchmarkConfig, path: Path, counter: TokenCounter | None, watch: Watch
+) -> BuiltDataset:
     count = config.dataset.entries or random_pool.DEFAULT_ENTRIES
     own = own_warmup(config.load.warmup, count)
-    prompts = random_pool.draw(read_pools(path), count + own, config.random_seed)
+    prompts = random_pool.draw(read_pools(path, watch=watch), count + own, config.random_seed)
     sha256 = sha256_of_files(pool_files(path))
     source = Source(str(config.dataset.file), sha256=sha256, own_warmup=own)
     return assemble(config, with_files(prompts, folder_of(path)), source, counter)
 
 
 def _built_trace(
-    config: BenchmarkConfig, file: str, counter: TokenCounter | None
+    config: BenchmarkConfig, file: str, counter: TokenCounter | None, watch: Watch
 ) -> BuiltDataset | StreamedDataset:
     with ExitStack() as opened:
-        trace = opened.enter_context(closing(TraceFile(config.dataset.kind, file)))
+        trace = opened.enter_context(closing(TraceFile(config.dataset.kind, file, watch=watch)))
         index = trace.index(config)
         is_replay = config.load.fixed_schedule
         own = own_warmup(config.load.warmup, index.entry_count) if is_replay else None

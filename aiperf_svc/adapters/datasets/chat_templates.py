@@ -1,7 +1,7 @@
 """Chat templates of tokenizers, rendered as `transformers` renders them.
 
 A template is in `chat_template.jinja` or `tokenizer_config.json` beside the tokenizer. It is data
-from elsewhere, so it runs in Jinja2's sandbox.
+from elsewhere, so it runs in a sandbox with limits.
 """
 
 import json
@@ -10,12 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from aiperf_svc.config.templates import TooCostly, sandbox, within_limits
+from aiperf_svc.config.user_files import read_file, read_text_file
 from aiperf_svc.core.datasets.base import ChatTemplate
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 CONFIG_FILE: Final = "tokenizer_config.json"
+MOST_BYTES: Final = 16 * 2**20
+"""Largest file: the configs of tokenizers have up to a megabyte."""
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 FindFile = Callable[[str], Path | None]
@@ -27,9 +31,9 @@ def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
     is not valid."""
     found = find(CONFIG_FILE)
     try:
-        settings = json.loads(found.read_text()) if found is not None else {}
+        settings = json.loads(read_file(found, MOST_BYTES)) if found is not None else {}
         text = _own_file(find) or _named(settings.get("chat_template"))
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"tokenizer.apply_chat_template: {found}: {error}") from error
     if not text:
         raise ConfigError(
@@ -42,7 +46,7 @@ def load_chat_template(name: str, find: FindFile) -> ChatTemplate:
 
 def _own_file(find: FindFile) -> str:
     found = find(TEMPLATE_FILE)
-    return found.read_text() if found is not None else ""
+    return read_text_file(found, MOST_BYTES) if found is not None else ""
 
 
 def _named(value: Any) -> str:
@@ -62,7 +66,6 @@ def _token(value: Any) -> str:
 def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate:
     import jinja2
     import jinja2.ext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(jinja2.ext.Extension):
         """`{% generation %}`, which says for training what the model wrote; its content stays."""
@@ -73,7 +76,7 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, "jinja2.ext.loopcontrols"],
@@ -82,8 +85,8 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda shape: datetime.now().astimezone().strftime(shape)
     try:
-        template = environment.from_string(text)
-    except jinja2.TemplateError as error:
+        template = within_limits(lambda: environment.from_string(text))
+    except (jinja2.TemplateError, TooCostly) as error:
         raise _refused(name, error) from error
 
     def rendered(
@@ -93,14 +96,16 @@ def _rendering(name: str, text: str, special: Mapping[str, str]) -> ChatTemplate
         add_generation_prompt: bool = True,
     ) -> str:
         try:
-            return template.render(
-                **special,
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
+            return within_limits(
+                lambda: template.render(
+                    **special,
+                    messages=messages,
+                    tools=tools,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                )
             )
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError) as error:
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, TooCostly) as error:
             raise _refused(name, error) from error
 
     return rendered

@@ -12,7 +12,7 @@ from time import monotonic
 import msgspec
 
 from aiperf_svc.adapters.datasets.builder import KINDS
-from aiperf_svc.adapters.datasets.files import folder_of, is_packed, read_pools
+from aiperf_svc.adapters.datasets.files import Watch, folder_of, is_packed, read_pools, unwatched
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -43,7 +43,7 @@ class CheckedFile(msgspec.Struct, frozen=True):
     was read."""
 
 
-def check_dataset(config: BenchmarkConfig) -> CheckedFile:
+def check_dataset(config: BenchmarkConfig, watch: Watch = unwatched) -> CheckedFile:
     """Read the dataset file of a config, if there is one. Raises DatasetError that names file and
     line, or the key."""
     dataset = config.dataset
@@ -55,25 +55,30 @@ def check_dataset(config: BenchmarkConfig) -> CheckedFile:
         return CheckedFile()
     limit = _Limit()
     if config.dataset.kind in FORMATS:
-        return _checked_trace(config, file, limit)
+        return _checked_trace(config, file, limit, watch)
     path = Path(file).expanduser()
     if config.dataset.kind is DatasetKind.RANDOM_POOL:
-        return _checked_pools(config, path, limit)
+        return _checked_pools(config, path, limit, watch)
     parse, read = KINDS[config.dataset.kind]
-    prompts, _ = parse(limit.applied(read(path)), file, limit=config.dataset.entries)
+    prompts, _ = parse(limit.applied(read(path, watch)), file, limit=config.dataset.entries)
     warmup_share(config, Source(file), len(prompts))
     finish(config, with_files(prompts, path.parent), None, None)
     return CheckedFile(limit.notice(file))
 
 
-def _checked_pools(config: BenchmarkConfig, path: Path, limit: "_Limit") -> CheckedFile:
-    entries = one_of_each(read_pools(path, limit.applied))
+def _checked_pools(
+    config: BenchmarkConfig, path: Path, limit: "_Limit", watch: Watch
+) -> CheckedFile:
+    entries = one_of_each(read_pools(path, limit.applied, watch))
     finish(config, with_files(entries, folder_of(path)), None, None)
     return CheckedFile(limit.notice(str(config.dataset.file)))
 
 
-def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> CheckedFile:
-    trace = TraceFile(config.dataset.kind, file, is_kept=False, until=limit.is_over)
+def _checked_trace(
+    config: BenchmarkConfig, file: str, limit: "_Limit", watch: Watch
+) -> CheckedFile:
+    kind = config.dataset.kind
+    trace = TraceFile(kind, file, is_kept=False, until=limit.is_over, watch=watch)
     try:
         index = trace.index(config)
     finally:

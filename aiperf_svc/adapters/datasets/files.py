@@ -8,11 +8,13 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from aiperf_svc.config.units import format_size
+from aiperf_svc.config.user_files import open_file
 from aiperf_svc.core.datasets.base import Lines
 from aiperf_svc.core.datasets.random_pool import PoolLine, parse_pool
 from aiperf_svc.core.datasets.sharegpt import list_elements
@@ -23,21 +25,46 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _POOLS = (".jsonl", ".jsonl.gz")
 LONGEST_LINE = 2**28
 """Most bytes of a line."""
+MOST_HELD = 2**31
+"""Most bytes, unpacked, of a file whose prompts are all held."""
+_WATCHED_BYTES = 2**22
 Until = Callable[[], bool]
+Watch = Callable[[float], None]
+"""Function called again and again with the share of a file that has been read, up to 1."""
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def unwatched(share: float) -> None:
+    """Show nothing."""
+
+
+def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
     """Yield lines and their numbers, from 1. Raises DatasetError if the file cannot be read, or has
     a line over `LONGEST_LINE`, which would be held whole."""
-    with _translated(path), _opened(path) as stream:
+    with _translated(path), _opened(path) as (stream, share):
         lines = iter(partial(stream.readline, LONGEST_LINE + 1), b"")
+        unseen = 0
         for number, line in enumerate(lines, start=1):
+            unseen += len(line)
+            if unseen > _WATCHED_BYTES:
+                unseen = 0
+                watch(share())
             if len(line) > LONGEST_LINE:
                 most = format_size(LONGEST_LINE)
                 raise DatasetError(
                     f"{path}:{number}: a line of over {most}B; expected shorter lines"
                 )
             yield number, line
+
+
+def read_held_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
+    """Yield as `read_lines`, for those who hold all. Raises DatasetError also when they are over
+    `MOST_HELD`."""
+    held = 0
+    for number, line in read_lines(path, watch):
+        held += len(line)
+        if held > MOST_HELD:
+            raise _too_large(f"{path}:{number}")
+        yield number, line
 
 
 class LineFile:
@@ -47,14 +74,17 @@ class LineFile:
     it cannot be read.
     """
 
-    def __init__(self, path: Path, *, is_kept: bool, until: Until) -> None:
+    def __init__(
+        self, path: Path, *, is_kept: bool, until: Until, watch: Watch = unwatched
+    ) -> None:
         """Open the file; without `is_kept` no line can be read again, and the lines end when
         `until` is true. Raises DatasetError."""
         self._path = path
         self._until = until
+        self._watch = watch
         with _translated(path):
-            self._file = path.open("rb")
-            is_packed = self._file.peek(2)[:2] == _GZIP_MAGIC
+            self._file = open_file(path)
+            is_packed = _is_packed(self._file)
             # It is open as long as this object.
             self._copy = TemporaryFile() if is_kept and is_packed else None  # noqa: SIM115
         self._stamp = self._stamp_now()
@@ -62,7 +92,7 @@ class LineFile:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """Yield lines and their numbers. Raises DatasetError as `read_lines`."""
-        for number, content in read_lines(self._path):
+        for number, content in read_lines(self._path, self._watch):
             self._number = number
             self._position += self._size
             self._size = len(content)
@@ -103,20 +133,27 @@ class LineFile:
         return status.st_size, status.st_mtime_ns
 
 
-def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
+def read_list(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
     """Yield the elements of a JSON list and the lines on which they begin, without reading all at
-    once. Raises DatasetError if the file cannot be read or is not a list.
-
-    Raises DatasetError when the file cannot be read or is no list.
-    """
-    with _translated(path), _opened(path) as stream:
-        yield from list_elements(_contents(stream), str(path))
+    once. Raises DatasetError if the file cannot be read, is not a list, or is over `MOST_HELD`."""
+    with _translated(path), _opened(path) as (stream, share):
+        contents = _contents(path, stream, lambda: watch(share()))
+        seen = unseen = 0
+        for line, element in list_elements(contents, str(path)):
+            seen += len(element)
+            unseen += len(element)
+            if unseen > _WATCHED_BYTES:
+                unseen = 0
+                watch(seen / len(contents))
+            if seen > MOST_HELD:
+                raise _too_large(f"{path}:{line}")
+            yield line, element
 
 
 def is_packed(path: Path) -> bool:
     """Return whether a file is compressed. Raises DatasetError if it cannot be read."""
-    with _translated(path), path.open("rb") as stream:
-        return stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    with _translated(path), open_file(path) as stream:
+        return _is_packed(stream)
 
 
 def pool_files(path: Path) -> list[Path]:
@@ -131,11 +168,14 @@ def pool_files(path: Path) -> list[Path]:
 
 
 def read_pools(
-    path: Path, part_of: Callable[[Iterator[tuple[int, bytes]]], Lines] = iter
+    path: Path,
+    part_of: Callable[[Iterator[tuple[int, bytes]]], Lines] = iter,
+    watch: Watch = unwatched,
 ) -> dict[str, list[PoolLine]]:
     """Return the lines of each pool, or a part of them. Raises DatasetError."""
     return {
-        file.name: parse_pool(part_of(read_lines(file)), str(file)) for file in pool_files(path)
+        file.name: parse_pool(part_of(read_held_lines(file, watch)), str(file))
+        for file in pool_files(path)
     }
 
 
@@ -153,21 +193,40 @@ def sha256_of_files(files: Sequence[Path]) -> str:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of the file on disk. Raises DatasetError if it cannot be read."""
-    with _translated(path), path.open("rb") as stream:
+    with _translated(path), open_file(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    with path.open("rb") as stream:
-        if stream.peek(2)[:2] == _GZIP_MAGIC:
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
+    """Open a file, plain or gzip; its content, and what returns the share that has been read."""
+    with open_file(path) as stream:
+        size = max(1, os.fstat(stream.fileno()).st_size)
+
+        def share() -> float:
+            return min(1.0, stream.tell() / size)
+
+        if _is_packed(stream):
             with gzip.open(stream) as unpacked:
-                yield unpacked  # type: ignore[misc]
+                yield unpacked, share  # type: ignore[misc]
         else:
-            yield stream
+            yield stream, share
 
 
-def _contents(stream: BinaryIO) -> Any:
+def _is_packed(stream: BufferedReader) -> bool:
+    first = stream.read(len(_GZIP_MAGIC))
+    stream.seek(0)
+    return first == _GZIP_MAGIC
+
+
+def _too_large(place: str) -> DatasetError:
+    return DatasetError(
+        f"{place}: over {format_size(MOST_HELD)}B up to here, the most that is held; say how many "
+        "prompts are read, dataset.entries (--num-prompts), or give a smaller file"
+    )
+
+
+def _contents(path: Path, stream: BinaryIO, watch: Callable[[], None]) -> Any:
     """Return a memory map of a plain file, or the bytes of a compressed or empty one. A map is
     freed with its last reader. It cannot be closed earlier: an exception may still hold views of it
     in its frames.
@@ -176,7 +235,14 @@ def _contents(stream: BinaryIO) -> Any:
     they do whenever an exception carries the frame that holds them.
     """
     if isinstance(stream, gzip.GzipFile):
-        return stream.read()
+        parts, size = [], 0
+        while part := stream.read(_WATCHED_BYTES):
+            parts.append(part)
+            size += len(part)
+            if size > MOST_HELD:
+                raise _too_large(str(path))
+            watch()
+        return b"".join(parts)
     if not stream.seek(0, 2):
         return b""
     return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)

@@ -8,6 +8,7 @@ import msgspec
 
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.units import format_size
+from aiperf_svc.config.user_files import read_file
 from aiperf_svc.core.datasets import media as core
 from aiperf_svc.core.datasets.base import PromptConversation
 from aiperf_svc.core.datasets.media import MediaFile, MediaFolders, media_of
@@ -22,16 +23,28 @@ _URLS = ("http://", "https://", "data:")
 def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[PromptConversation]:
     """Return entries whose pictures and sounds have been read, paths being those from `folder`. A
     URL of a picture stays one. Raises DatasetError that names the line and the file."""
-    known: dict[tuple[str, str], Media] = {}
+    known: dict[tuple[str, str], tuple[Media, int]] = {}
+    left = core.MOST_BYTES
 
     def read(media: Media, place: str) -> Media:
         kind = media.type.partition("/")[0]
         if media.is_image and media.reference.startswith(_URLS):
             return media
+        nonlocal left
         key = kind, media.reference
         if key not in known:
-            known[key], _ = _read(folder / media.reference, kind, place, media.reference)
-        return known[key]
+            found, data = _read(folder / media.reference, kind, place, media.reference)
+            known[key] = found, len(data)
+        found, size = known[key]
+        # Each request holds a copy.
+        left -= size
+        if left < 0:
+            most = format_size(core.MOST_BYTES)
+            raise DatasetError(
+                f"{place}: {media.reference}: the pictures and sounds of the requests up to this "
+                f"one are over {most}B, the most that is held; give fewer entries or smaller files"
+            )
+        return found
 
     completed = []
     for entry in entries:
@@ -49,9 +62,7 @@ def with_files(entries: Sequence[PromptConversation], folder: Path) -> list[Prom
 def _read(path: Path, kind: str, place: str, name: str) -> tuple[Media, bytes]:
     """Return a picture or a sound, and its bytes. Raises DatasetError that names the file."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DatasetError(f"{place}: {name}: over {MOST_BYTES // 2**20} MiB")
-        data = path.read_bytes()
+        data = read_file(path, MOST_BYTES)
         return media_of(data, kind), data
     except OSError as error:
         raise DatasetError(f"{place}: {name}: {error.strerror}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.datasets.files import LineFile, Until, read_lines
+from aiperf_svc.adapters.datasets.files import LineFile, Until, Watch, read_lines, unwatched
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace, mooncake_trace
@@ -62,7 +62,7 @@ def unread_members(kind: DatasetKind, file: str) -> list[str]:
     if not known:
         return []
     found: dict[str, None] = {}
-    with suppress(msgspec.DecodeError):  # whoever reads the rows says what is wrong
+    with suppress(msgspec.DecodeError, RecursionError):  # whoever reads the rows says what is wrong
         for _, line in islice(numbered(read_lines(Path(file).expanduser())), FIRST_ROWS):
             found |= dict.fromkeys(msgspec.json.decode(line, type=dict[str, Any]))
     return [name for name in found if name not in known]
@@ -72,13 +72,20 @@ class TraceFile:
     """A trace on disk, which stays open: its rows in order, and single ones again."""
 
     def __init__(
-        self, kind: DatasetKind, file: str, *, is_kept: bool = True, until: Until = lambda: False
+        self,
+        kind: DatasetKind,
+        file: str,
+        *,
+        is_kept: bool = True,
+        until: Until = lambda: False,
+        watch: Watch = unwatched,
     ) -> None:
         """Open the file; without `is_kept` no row can be read again, and reading ends when `until`
         is true. Raises DatasetError if it cannot be read."""
         self.format = FORMATS[kind]
         self._name = file
-        self._lines = LineFile(Path(file).expanduser(), is_kept=is_kept, until=until)
+        path = Path(file).expanduser()
+        self._lines = LineFile(path, is_kept=is_kept, until=until, watch=watch)
         self._header: list[tuple[int, bytes]] = []
 
     def rows(self, block_size: int) -> Iterator[TraceRow]:

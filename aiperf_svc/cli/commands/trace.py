@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the trace and print its description."""
     from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
+    from aiperf_svc.cli.checked_files import shown_reading
     from aiperf_svc.core.datasets.trace_summary import summarise_trace
     from aiperf_svc.core.datasets.traces import limited
 
@@ -74,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{name} {given}: expected a number from 1 on")
     block_size = args.isl_block_size or FORMATS[kind].block_size
     try:
-        with closing(TraceFile(kind, args.file, is_kept=False)) as trace:
+        with (
+            shown_reading(args.file) as watch,
+            closing(TraceFile(kind, args.file, is_kept=False, watch=watch)) as trace,
+        ):
             described = summarise_trace(
                 limited(trace.rows(block_size), args.synthesis_max_isl, args.synthesis_max_osl),
                 block_size=block_size,

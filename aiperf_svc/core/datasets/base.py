@@ -154,6 +154,8 @@ def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise line_error(place, str(error), expected=expected) from None
+    except RecursionError:
+        raise line_error(place, "values nested too deeply", expected=expected) from None
 
 
 def line_error(place: str, wrong: str, *, expected: str) -> DatasetError:

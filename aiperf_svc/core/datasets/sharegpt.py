@@ -116,6 +116,8 @@ def list_elements(data: Any, source: str) -> Iterator[tuple[int, bytes]]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         line = data[: _position(error, len(data))].count(b"\n") + 1
         raise line_error(f"{source}:{line}", str(error), expected=EXPECTED) from None
+    except RecursionError:
+        raise line_error(source, "values nested too deeply", expected=EXPECTED) from None
     line, end = 1, 0
     for element in elements:
         text = bytes(element)

@@ -15,6 +15,7 @@ import msgspec
 
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.config.endpoint import EndpointType
+from aiperf_svc.config.templates import TooCostly, sandbox, within_limits
 from aiperf_svc.core.endpoints import base, chat
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Part, Prompt, Rendered
 
@@ -85,14 +86,15 @@ def _compiled(text: str, known: tuple[str, ...]) -> "jinja2.Template":
     # Only who renders pays for the import: workers and record processors do not.
     import jinja2
     import jinja2.meta
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
+    environment = sandbox(undefined=jinja2.StrictUndefined)
     try:
-        used = jinja2.meta.find_undeclared_variables(environment.parse(text))
-        template = environment.from_string(text)
+        used = within_limits(lambda: jinja2.meta.find_undeclared_variables(environment.parse(text)))
+        template = within_limits(lambda: environment.from_string(text))
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"endpoint.template: line {error.lineno}: {error.message}") from None
+    except TooCostly as error:
+        raise ValueError(f"endpoint.template: {error}") from None
     if unknown := sorted(used.difference(known)):
         expected = ", ".join(known)
         raise ValueError(f"endpoint.template: unknown variable {unknown[0]}; expected {expected}")
@@ -107,11 +109,11 @@ def _render_template(prompt: Prompt, options: config.Endpoint) -> Rendered:
     variables = _variables(prompt, options)
     template = _compiled(options.template or "", tuple(variables))
     try:
-        text = template.render(variables)
+        text = within_limits(lambda: template.render(variables))
         body = msgspec.json.decode(text)
-    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError) as error:
+    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, TooCostly) as error:
         raise ValueError(f"endpoint.template: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(
             f"endpoint.template: renders no JSON ({error}); put |tojson behind each variable: "
             f"{text.strip()[:80]}"

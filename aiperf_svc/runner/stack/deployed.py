@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
+from aiperf_svc.config.yaml_files import parse_yaml
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import ANCHOR, RUN_ID
 
@@ -53,7 +52,7 @@ def benchmark_of(state: Json) -> dict[str, Any] | None:
     for each in resources(state, "kubernetes:core/v1:ConfigMap"):
         text = (each.get("inputs", {}).get("data") or {}).get("config.yaml")
         if text:
-            content: dict[str, Any] = yaml.safe_load(text)
+            content: dict[str, Any] = parse_yaml(text)
             return content
     return None
 

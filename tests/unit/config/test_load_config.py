@@ -1,6 +1,7 @@
 """A config from files, and back into one."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiperf_svc.config.load_config import (
     save_config,
     stack_path,
 )
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -153,3 +155,53 @@ def test_queries_of_several_samples_need_one_worker_and_as_many_users(
 ) -> None:
     data = {**SMALL, **more, "load": {"duration": "9s", "samples_per_query": 8} | load}
     assert said in refused(written(tmp_path, data))
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+)
+MERGES = "m0: &m0 {x: 1}\n" + "".join(
+    f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}\n" for n in range(1, 40)
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "expected"),
+    [
+        (BOMB, 5, "stand for over 100,000 values; repeat fewer"),
+        (MERGES, 15, "stand for over 100,000 values; repeat fewer"),
+        ("a: &a [1, *a]", 1, "the alias *a is within what it stands for; write the values"),
+        ("[" * 100_000, 1, "over 100 levels of values in each other; write fewer"),
+        ("a: 1\nb: " + "9" * 100_000, 2, "not a value: a number of 100,000 characters"),
+        ("a: " + ":".join(["1"] * 100_000), 1, "not a value: a number of 199,999 characters"),
+        ("a: 2026-13-01", 1, "not a value: month must be in 1..12"),
+    ],
+)
+def test_yaml_that_is_too_much_is_refused_with_its_line(
+    tmp_path: Path, content: str, line: int, expected: str
+) -> None:
+    path = written(tmp_path, content)
+    message = refused(path)
+    assert message.startswith(f"{path}:{line}: ")
+    assert message.endswith(expected)
+
+
+def test_aliases_may_repeat_what_people_repeat(tmp_path: Path) -> None:
+    text = "endpoint: &e {url: 'http://h', model: m}\nload: {concurrency: 1, requests: 2}\n"
+    path = written(tmp_path, text + "".join(f"x{n}: *e\n" for n in range(1000)))
+    assert len(read_yaml(path)) == 1002
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    assert refused(Path("/dev/zero")) == (
+        "/dev/zero: cannot be read: a device; expected a regular file"
+    )
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert refused(pipe).endswith("cannot be read: a pipe; expected a regular file")
+
+
+def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
+    with (path := tmp_path / "sparse.yaml").open("wb") as file:
+        file.truncate(2**40)
+    assert refused(path) == f"{path}: cannot be read: over 16 MiB, the most that is read"

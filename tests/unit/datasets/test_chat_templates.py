@@ -98,6 +98,9 @@ def test_what_a_template_refuses_and_what_reaches_out_is_one_error(tmp_path: Pat
     escape = template_in(tmp_path, chat_template="{{ ''.__class__.__mro__ }}")
     with pytest.raises(ConfigError, match="unsafe"):
         escape([])
+    large = template_in(tmp_path, chat_template="{{ 'a' * 9000000000 }}")
+    with pytest.raises(ConfigError, match=r"'m': takes over 1GiB of memory .*; leave this out"):
+        large([])
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,22 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_trace_files import AZURE, BURST_GPT
 
 from aiperf_svc.adapters.datasets import checks, files
 from aiperf_svc.adapters.datasets.checks import CheckedFile, check_dataset
-from aiperf_svc.cli.checked_files import CheckedFiles
+from aiperf_svc.cli import checked_files
+from aiperf_svc.cli.checked_files import CheckedFiles, shown_reading
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.datasets import trace_index
+from aiperf_svc.core.datasets import media, trace_index
 from aiperf_svc.domain.errors import DatasetError
 
 Config = Callable[..., BenchmarkConfig]
@@ -205,7 +208,7 @@ def test_trials_at_other_speeds_read_the_file_once(
     ]
     read = []
     monkeypatch.setattr(
-        checks, "check_dataset", lambda each: (read.append(each), check_dataset(each))[1]
+        checks, "check_dataset", lambda each, watch: (read.append(each), check_dataset(each))[1]
     )
     found = CheckedFiles(trials)
     assert len(read) == 1
@@ -235,3 +238,96 @@ def test_no_more_rows_are_held_than_there_is_room_for(
     with pytest.raises(DatasetError, match="t:5: over 4 rows, and at most 4 are held"):
         check_dataset(config(dataset=dataset))
     check_dataset(config(dataset=dataset | {"entries": 4}))
+
+
+@pytest.mark.parametrize("kind", ["single_turn", "sharegpt", "random_pool", "mooncake_trace"])
+def test_what_is_no_regular_file_is_not_read(config: Config, tmp_path: Path, kind: str) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe.jsonl")
+    for file, what in ((Path("/dev/zero"), "a device"), (pipe, "a pipe")):
+        with pytest.raises(DatasetError) as raised:
+            check_dataset(config(dataset={"kind": kind, "file": str(file)}))
+        expected = f"{file} cannot be read: {what}; expected a regular file"
+        assert str(raised.value) == f"dataset.file: {expected}"
+
+
+def test_a_picture_that_is_no_regular_file_is_named_with_its_line(
+    config: Config, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
+    with pytest.raises(DatasetError) as raised:
+        check_dataset(config(dataset={"kind": "single_turn", "file": str(file)}))
+    assert str(raised.value) == f"{file}:2: /dev/zero: a device; expected a regular file"
+
+
+def test_pictures_of_all_lines_are_held_up_to_a_size(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = media.png_of(np.zeros((4, 4, 3), np.uint8))
+    (tmp_path / "a.png").write_bytes(picture)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "a", "image": "a.png"}\n' * 3)
+    monkeypatch.setattr(media, "MOST_BYTES", 3 * len(picture))
+    given = config(dataset={"kind": "single_turn", "file": str(file)})
+    check_dataset(given)
+    monkeypatch.setattr(media, "MOST_BYTES", 1024)
+    (tmp_path / "a.png").write_bytes(picture + bytes(512))
+    with pytest.raises(DatasetError, match=f"^{file}:2: a.png: the pictures and sounds of the "):
+        check_dataset(given)
+
+
+@pytest.mark.parametrize(("kind", "place"), [("single_turn", ":4"), ("sharegpt", "")])
+def test_a_small_file_that_unpacks_to_more_than_is_held_is_refused(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
+) -> None:
+    monkeypatch.setattr(files, "MOST_HELD", 1024)
+    line = b'{"text": "' + b"a" * 300 + b'"}\n'
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(gzip.compress(line * 5 if kind == "single_turn" else b" " * 2000))
+    with pytest.raises(DatasetError) as raised:
+        check_dataset(config(dataset={"kind": kind, "file": str(file)}))
+    assert str(raised.value) == (
+        f"{file}{place}: over 1KiB up to here, the most that is held; say how many prompts are "
+        "read, dataset.entries (--num-prompts), or give a smaller file"
+    )
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_the_share_of_a_file_that_is_read_grows_to_its_end(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(files, "_WATCHED_BYTES", 0)
+    rows = [ROW.replace("5", str(number)) for number in range(20_000)]
+    file = tmp_path / "t"
+    file.write_bytes(pack("".join(rows).encode()))
+    shares: list[float] = []
+    check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)}), shares.append)
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.5
+    assert shares[-1] == 1.0
+
+
+def test_a_terminal_shows_how_much_of_a_file_is_read_and_clears_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked_files, "SHOWN_EVERY_S", 0.0)
+    with shown_reading("a.gz") as watch:
+        watch(0.1)
+    assert capsys.readouterr().err == ""  # no terminal
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with shown_reading("a.gz") as watch:
+        watch(0.25)
+        watch(1.0)
+    shown = capsys.readouterr().err.split("\r")
+    assert shown == ["", "reading a.gz: 25%\x1b[K", "reading a.gz: 100%\x1b[K", "\x1b[K"]
+
+
+@pytest.mark.parametrize("kind", ["multi_turn", "sharegpt", "mooncake_trace"])
+def test_values_nested_too_deeply_are_an_error_of_their_line(
+    config: Config, tmp_path: Path, kind: str
+) -> None:
+    deep = '{"text": ' + "[" * 100_000
+    file = tmp_path / "deep"
+    file.write_text(f"[{deep}" if kind == "sharegpt" else deep)
+    with pytest.raises(DatasetError, match=f"^{file}.*: values nested too deeply; expected "):
+        check_dataset(config(dataset={"kind": kind, "file": str(file)}))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.config import templates
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import Endpoint, MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.custom import custom_problems
@@ -74,6 +75,9 @@ def test_a_raw_payload_is_sent_as_it_is() -> None:
         ),
         ({"template": "{{ 1 / 0 }}"}, "endpoint.template: division by zero"),
         ({"template": '{"a": {{ text }}}'}, "endpoint.template: renders no JSON "),
+        ({"template": "[" * 100_000}, "endpoint.template: renders no JSON "),
+        ({"template": "{{ 'a' * 9000000000 }}"}, "endpoint.template: takes over 1GiB of memory"),
+        ({"template": "{{ 9 ** 99999 }}"}, "endpoint.template: a ** with a result of over"),
         ({"template": "[1]", "extra_inputs": {"a": 1}}, "endpoint.extra_inputs: the template"),
         ({"response_field": "a["}, "endpoint.response_field: 'a[': no JMESPath query: "),
         ({"output_tokens_field": "("}, "endpoint.output_tokens_field: '(': no JMESPath query: "),
@@ -90,6 +94,17 @@ def test_a_description_that_cannot_work_is_found_before_the_run(
 def test_a_good_description_is_no_problem() -> None:
     assert custom_problems(options()) == []
     assert custom_problems(options(type="raw", template=None)) == []
+
+
+def test_a_template_that_does_not_end_is_found_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(templates, "MOST_S", 0.1)
+    loop = "{% for a in range(99999) %}"
+    (found,) = custom_problems(options(loop * 2 + "{% endfor %}" * 2))
+    assert found == (
+        "endpoint.template: takes over 0.1 s of CPU time for one prompt; make its loops shorter"
+    )
 
 
 def test_a_template_cannot_reach_this_program() -> None:

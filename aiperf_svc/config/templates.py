@@ -1,0 +1,156 @@
+"""Jinja2 templates that users and tokenizers bring, compiled and rendered in a sandbox.
+
+The sandbox of the library keeps a template from files and processes, but not from loops without an
+end, or from `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
+
+- Time is looked at in each step of a loop and at each call. Between two of these lies one operation
+  on values, whose size the other limit bounds; operators for which it does not have their own.
+- Memory is bounded by the kernel: while a template is compiled or rendered, the process may have
+  only so much more. Parts of a template that are constant are computed when it is compiled.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from time import thread_time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiperf_svc.config.units import format_size
+
+if TYPE_CHECKING:
+    import jinja2
+
+MOST_S = 3.0
+"""Most CPU time to render one prompt. Real templates take milliseconds, with pictures of the
+largest size a second."""
+MOST_BYTES = 2**30
+"""Most memory beside what the process has: several copies of the largest prompt."""
+MOST_BITS = 4096
+"""Longest number that a product or a power may be."""
+MOST_PARTS = 100_000
+"""Most parts of the filter `slice`, and the sandbox's own limit of `range`."""
+_LOOK_EVERY = 256
+
+T = TypeVar("T")
+
+
+class TooCostly(ValueError):
+    """A template that is over a limit."""
+
+
+@cache
+def _sandbox_class() -> "type[jinja2.Environment]":
+    # Only who renders pays for the import: workers and record processors do not.
+    from jinja2 import nodes
+    from jinja2.filters import FILTERS
+    from jinja2.runtime import Context
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    slices: Callable[..., Any] = FILTERS["slice"]
+
+    def limited_slice(value: Any, parts: int, fill_with: Any = None) -> Any:
+        if parts > MOST_PARTS:
+            raise TooCostly(f"slice({parts}): expected at most {MOST_PARTS:,} parts")
+        return slices(value, parts, fill_with)
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset(("*", "**"))
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.filters["slice"] = limited_slice
+            self.filters[_steps.__name__] = _steps
+            # Random texts of any length, which no request needs.
+            del self.globals["lipsum"]
+
+        def _parse(self, *source: Any) -> nodes.Template:
+            tree = super()._parse(*source)
+            for loop in tree.find_all(nodes.For):
+                line = loop.iter.lineno
+                counted = nodes.Filter(loop.iter, _steps.__name__, [], [], None, None, lineno=line)
+                loop.iter = counted.set_environment(self)
+            return tree
+
+        def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+            _look_at_time()
+            return super().call(__context, __obj, *args, **kwargs)
+
+        def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+            if isinstance(left, int) and isinstance(right, int):
+                size = abs(right) if operator == "**" else 1
+                bits = left.bit_length() * size if operator == "**" else 0
+                if max(bits, left.bit_length() + right.bit_length()) > MOST_BITS:
+                    raise TooCostly(f"a {operator} with a result of over {MOST_BITS:,} bits")
+            return super().call_binop(context, operator, left, right)
+
+    return Sandbox
+
+
+def sandbox(**options: Any) -> "jinja2.Environment":
+    """Return an environment for templates, with options of Jinja2's. What it does with a template
+    has no limits outside of `within_limits`."""
+    return _sandbox_class()(**options)
+
+
+def within_limits(work: Callable[[], T]) -> T:
+    """Return what `work` does with a template. Raises TooCostly if it takes too long or too much
+    memory."""
+    global _until_s
+    with _one_at_a_time, _memory_limit():
+        _until_s = thread_time() + MOST_S
+        try:
+            return work()
+        except MemoryError:
+            raise TooCostly(
+                f"takes over {format_size(MOST_BYTES)}B of memory for one prompt; "
+                "make its texts and lists shorter"
+            ) from None
+        except RecursionError:
+            raise TooCostly("is nested too deeply, or calls itself without an end") from None
+
+
+_one_at_a_time = threading.Lock()
+"""The limit on memory is one of the process."""
+_until_s = 0.0
+"""CPU time of this thread at which the work is over its limit."""
+
+
+def _look_at_time() -> None:
+    if thread_time() > _until_s:
+        raise TooCostly(
+            f"takes over {MOST_S:g} s of CPU time for one prompt; make its loops shorter"
+        )
+
+
+def _steps(values: Iterable[T]) -> Iterator[T]:
+    """Yield the values of a loop."""
+    for number, value in enumerate(values):
+        if number % _LOOK_EVERY == 0:
+            _look_at_time()
+        yield value
+
+
+@contextmanager
+def _memory_limit() -> Iterator[None]:
+    try:
+        import resource
+
+        # A third of the time that it takes with a file object, for each prompt.
+        statm = os.open("/proc/self/statm", os.O_RDONLY)
+        pages = int(os.read(statm, 100).split()[0])
+        os.close(statm)
+    except (ImportError, OSError):
+        yield  # A system without these; only macOS of those that are supported.
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * os.sysconf("SC_PAGESIZE") + MOST_BYTES
+    if any(each != resource.RLIM_INFINITY and each < most for each in (soft, hard)):
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,0 +1,63 @@
+"""Opens the files that a user, a config or a line of a dataset names.
+
+They may be anything: `/dev/zero` has no end, a FIFO without a writer never begins, and a device may
+do something when it is opened. Errors are those of the system, so that whoever names the file
+reports them as any other.
+"""
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+SMALL_FILE = 2**20
+"""Most bytes of a key, a certificate or a template."""
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a regular file. Raises OSError, also for anything else than one."""
+    # Before it is opened, which may wait for a writer, and after, when it cannot be another any
+    # more.
+    _check(path, path.stat().st_mode)
+    file = path.open("rb")
+    try:
+        _check(path, os.fstat(file.fileno()).st_mode)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Read a regular file of at most so many bytes. Raises OSError, also for a longer one."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        # Some files of the system have no size, and one may grow meanwhile.
+        content = file.read(most_bytes + 1) if size <= most_bytes else b""
+    if size > most_bytes or len(content) > most_bytes:
+        text = f"over {most_bytes / 2**20:g} MiB, the most that is read"
+        raise OSError(errno.EFBIG, text, str(path))
+    return content
+
+
+def read_text_file(path: Path, most_bytes: int, *, encoding: str = "utf-8") -> str:
+    """Read a regular file of at most so many bytes as text. Raises OSError as `read_file`, and
+    UnicodeDecodeError."""
+    return read_file(path, most_bytes).decode(encoding).replace("\r\n", "\n")
+
+
+def _check(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise OSError(errno.EINVAL, f"{kind}; expected a regular file", str(path))
