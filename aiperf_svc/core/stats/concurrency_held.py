@@ -2,12 +2,13 @@
 
 The number in flight falls at the end of every run, when the last requests drain, and rises with the
 ramp. Neither is the client's fault. So each worker is judged over its own window: from the end of
-the ramp to the stop or, if a run ends by count, to the last start of a request, or of a
-conversation, of the worker: until then every free slot had a next one. The available time is the
-worker's slots times that window. The used time is from connecting to the last byte. Think time of a
-conversation holds the slot too, but not the time for which a turn is late. A conversation between
-two turns at the stop is in its think time for no longer than the longest one that a worker waited
-for: what comes after that is a turn that was not sent.
+the ramp, or from when its slots were first all taken if that is just after it, to the stop or, if a
+run ends by count, to the last start of a request, or of a conversation, of the worker: until then
+every free slot had a next one. The available time is the worker's slots times that window. The used
+time is from connecting to the last byte. Think time of a conversation holds the slot too, but not
+the time for which a turn is late. A conversation between two turns at the stop is in its think time
+for no longer than the longest one that a worker waited for: what comes after that is a turn that
+was not sent.
 
 With a limit on requests in prefill, users are meant to wait. Then what counts is the time in which
 a slot of a worker was free while one of its users waited. One such slot of several, idle for the
@@ -33,6 +34,11 @@ Times = NDArray[np.int64]
 
 _PIECE: Final = 1 << 17
 """Number of starts of requests that are merged with their ends at a time, which bounds memory."""
+_START_NS: Final = 20_000_000
+"""Longest time for which a worker's first requests may leave one after the other: it writes those
+of several hundred users in it. Such a start takes as long in a short run as in a long one, so as a
+share of the slot time it would say how short the run is. A worker that needs longer is judged from
+the end of the ramp."""
 
 
 class SlotUse(msgspec.Struct, frozen=True):
@@ -65,17 +71,17 @@ def slot_use(
     longest think time that a worker waited for. None if there is no window."""
     stops = _stops(totals, worker_count, stop_ns)
     slots = _dealt(concurrency, worker_count, len(stops))
-    windows = np.maximum(stops - begin_ns, 0) / 1e9
-    asked = float(slots @ windows)
+    begins = _begins(rows, clocks, slots, begin_ns)
+    asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
     if asked <= 0:
         return None
     if totals.is_multi_turn or longest_pause_ns:
         held = _conversations(rows, clocks, longest_pause_ns)
-        used = _clipped(held.first, held.last, begin_ns, stops[held.worker])
+        used = _clipped(held.first, held.last, begins[held.worker], stops[held.worker])
         for worker, due, taken in _later_turns(rows, clocks):
-            used -= _clipped(due, taken, begin_ns, stops[worker])
+            used -= _clipped(due, taken, begins[worker], stops[worker])
     else:
-        used = _requests(rows, clocks, begin_ns, stops)
+        used = _requests(rows, clocks, begins, stops)
     return SlotUse(used, asked, asked / concurrency)
 
 
@@ -96,7 +102,8 @@ def prefill_slot_use(
     stops = _stops(totals, worker_count, stop_ns)
     slots = _dealt(prefill_concurrency, worker_count, len(stops))
     users = _dealt(concurrency, worker_count, len(stops))
-    asked = float(slots @ (np.maximum(stops - begin_ns, 0) / 1e9))
+    begins = _begins(rows, clocks, slots, begin_ns)
+    asked = float(slots @ (np.maximum(stops - begins, 0) / 1e9))
     if asked <= 0:
         return None
     has_turns = totals.is_multi_turn or longest_pause_ns
@@ -116,7 +123,7 @@ def prefill_slot_use(
             (takes, ends),
             slots=int(slots[rank]),
             users=int(users[rank]),
-            begin_ns=begin_ns,
+            begin_ns=int(begins[rank]),
             stop_ns=int(stops[rank]),
         )
     return SlotUse(asked - unused, asked, asked / prefill_concurrency)
@@ -131,6 +138,27 @@ def _stops(totals: Totals, worker_count: int, stop_ns: int) -> Times:
     return np.where(last_begins == 0, last_begins.max(), last_begins)
 
 
+def _begins(rows: PhaseRows, clocks: ClockMap, slots: Times, begin_ns: int) -> Times:
+    """Return the begin of each worker's window: when its slots were first all taken, if that is
+    within `_START_NS` of `begin_ns`, and `begin_ns` otherwise."""
+    owner = taken = np.zeros(0, dtype=np.int64)
+    for chunk in rows.chunks(Population.SENT):
+        times = _taken(chunk, clocks)
+        is_early = times <= begin_ns + _START_NS
+        owner = np.concatenate([owner, chunk["worker"][is_early].astype(np.int64)])
+        taken = np.concatenate([taken, times[is_early]])
+        order = np.lexsort((taken, owner))
+        owner, taken = owner[order], taken[order]
+        # Only the first ones of each worker, as many as it has slots.
+        is_first = np.arange(len(owner)) - np.searchsorted(owner, owner) < slots[owner]
+        owner, taken = owner[is_first], taken[is_first]
+    has_all = (np.bincount(owner, minlength=len(slots)) == slots) & (slots > 0)
+    begins = np.full(len(slots), begin_ns, dtype=np.int64)
+    last = np.searchsorted(owner, np.arange(len(slots)), side="right") - 1
+    begins[has_all] = np.maximum(begin_ns, taken[last[has_all]])
+    return begins
+
+
 def _dealt(count: int, worker_count: int, size: int) -> Times:
     """Return each worker's share of `count`, dealt by rank."""
     ranks = np.arange(size)
@@ -138,13 +166,13 @@ def _dealt(count: int, worker_count: int, size: int) -> Times:
     return np.where(ranks < worker_count, shares, 0)
 
 
-def _requests(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Times) -> float:
+def _requests(rows: PhaseRows, clocks: ClockMap, begins: Times, stops: Times) -> float:
     used = 0.0
     for chunk in rows.chunks(Population.SENT):
         worker = chunk["worker"]
         start = _taken(chunk, clocks)
         end = clocks.to_timing(chunk["end_wall_ns"], worker)
-        used += _clipped(start, end, begin_ns, stops[worker])
+        used += _clipped(start, end, begins[worker], stops[worker])
     return used
 
 
@@ -245,6 +273,6 @@ def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:
     return clocks.to_timing(chunk["start_wall_ns"], chunk["worker"])
 
 
-def _clipped(start: NDArray[Any], end: NDArray[Any], begin_ns: int, stop_ns: Times) -> float:
+def _clipped(start: NDArray[Any], end: NDArray[Any], begin_ns: Times, stop_ns: Times) -> float:
     inside = np.minimum(end, stop_ns) - np.maximum(start, begin_ns)
     return float(np.maximum(inside, 0).sum(dtype=np.float64)) / 1e9

@@ -89,6 +89,27 @@ def test_the_ramp_does_not_count() -> None:
     assert use(rows).ratio == pytest.approx(0.5)
 
 
+def test_the_start_of_the_first_requests_is_no_lost_slot_time() -> None:
+    # Two users of a short run, whose first requests leave 4 and 6 ms after the phase's start.
+    rows = np.concatenate(
+        [a_request(4 + n, 104 + n) for n in (0, 100, 200)]
+        + [a_request(6 + n, 106 + n) for n in (0, 100, 200)]
+    )
+    assert use(rows, concurrency=2).ratio > 0.99
+    assert use(rows, concurrency=2, stop_ms=306).ratio > 0.99
+    assert use(rows, concurrency=2, stop_ms=306, prefill=2).ratio > 0.99
+
+
+def test_a_user_that_starts_late_is_lost_slot_time() -> None:
+    rows = np.concatenate([a_request(1, 500), a_request(50, 500)])
+    assert use(rows, concurrency=2, stop_ms=500).ratio == pytest.approx(949 / 1000)
+
+
+def test_what_was_taken_before_the_ramp_ended_is_no_start() -> None:
+    rows = np.concatenate([a_request(0, 105), a_request(110, 200)])
+    assert use(rows, begin_ms=100, stop_ms=200).ratio == pytest.approx(0.95)
+
+
 def test_think_time_holds_the_slot() -> None:
     first = a_request(0, 40, index=0, turn=0)
     second = a_request(90, 100, index=0, turn=1, flags=LAST_TURN)
