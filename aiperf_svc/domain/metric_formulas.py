@@ -130,15 +130,19 @@ def size_of(column: str) -> Formula:
     return lambda columns: columns[column] / BYTES_PER_KB
 
 
+_NONE_STATED = -1
 _output_tokens = count_of("output_tokens")
 _input_tokens = count_of("input_tokens")
 
 
 def output_token_count(columns: Columns) -> Floats:
-    """Output tokens without the reasoning ones."""
+    """Output tokens without the reasoning ones; undefined where these came and nobody counted
+    them."""
     import numpy as np
 
-    return _output_tokens(columns) - np.maximum(columns["reasoning_tokens"], 0)
+    values = np.maximum(_output_tokens(columns) - np.maximum(columns["reasoning_tokens"], 0), 0.0)
+    values[columns["reasoning_tokens"] < _NONE_STATED] = nan
+    return values
 
 
 def reasoning_token_count(columns: Columns) -> Floats:
@@ -148,16 +152,39 @@ def reasoning_token_count(columns: Columns) -> Floats:
     return values
 
 
+def hidden_token_count(columns: Columns) -> Floats:
+    """Reasoning tokens that were not streamed, defined only where there are some."""
+    values = columns["hidden_tokens"].astype(float)
+    values[values == 0] = nan
+    return values
+
+
+def streamed_tokens(columns: Columns) -> Floats:
+    """Output tokens without the hidden ones."""
+    streamed: Floats = _output_tokens(columns) - columns["hidden_tokens"]
+    return streamed
+
+
 def decode_duration(columns: Columns) -> Floats:
     """Time from the first token to the last."""
     return request_latency(columns) - time_to_first_token(columns)
 
 
 def inter_token_latency(columns: Columns) -> Floats:
-    """(request latency - TTFT) / (output tokens - 1); undefined under two tokens."""
-    tokens = _output_tokens(columns)
+    """(request latency - TTFT) / (streamed tokens - 1); undefined under two tokens.
+
+    Where reasoning is hidden, a summary of it may come before the first output token. It is none of
+    the tokens, so the time begins with that token.
+    """
+    import numpy as np
+
+    tokens = streamed_tokens(columns)
     tokens[tokens < 2] = nan
-    return decode_duration(columns) / (tokens - 1)
+    is_hidden = columns["hidden_tokens"] > 0
+    first = time_to_first_token(columns)
+    if is_hidden.any():
+        first = np.where(is_hidden, time_to_first_output_token(columns), first)
+    return (request_latency(columns) - first) / (tokens - 1)
 
 
 def _inverted(values: Floats, *, numerator: Floats | float) -> Floats:
@@ -172,8 +199,8 @@ def output_token_throughput_per_user(columns: Columns) -> Floats:
 
 
 def e2e_output_token_throughput(columns: Columns) -> Floats:
-    """Output tokens over the whole request latency."""
-    return _inverted(request_latency(columns), numerator=_output_tokens(columns) * 1e3)
+    """Streamed tokens over the whole request latency."""
+    return _inverted(request_latency(columns), numerator=streamed_tokens(columns) * 1e3)
 
 
 def prefill_throughput_per_user(columns: Columns) -> Floats:

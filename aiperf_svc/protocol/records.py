@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 UNKNOWN_TOKENS: Final = -1
 """Instead of a count of tokens that nobody stated, in both formats."""
+UNCOUNTED_TOKENS: Final = -2
+"""Instead of a count of tokens that came and that nobody counted."""
 
 
 class Flag(IntFlag):
@@ -113,13 +115,18 @@ METRIC_DTYPE = np.dtype(
         ("bytes_out", "<u4"),
         ("bytes_in", "<u4"),
         ("entry", "<u4"),
-        ("chunks", "<u4"),  # content-bearing events
+        ("chunks", "<u4"),  # events with a token
         ("reads", "<u4"),
         ("input_tokens", "<i4"),  # -1 unknown, here and below
         ("output_tokens", "<i4"),
-        ("reasoning_tokens", "<i4"),
+        ("reasoning_tokens", "<i4"),  # -2 if there are some and their number is unknown
         ("usage_prompt_tokens", "<i4"),
         ("usage_completion_tokens", "<i4"),
+        ("hidden_tokens", "<i4"),  # reasoning tokens that were stated and not sent, 0 if none
+        ("text_bytes", "<u4"),  # size of the output, reasoning included
+        ("blank_tokens", "<u4"),  # `chunks` with an empty text, which the usage counts as tokens
+        # From the first delta with an empty text to the first token, if it may have been a token.
+        ("blank_lead_us", "<u4"),
         ("worker", "<u2"),  # rank in the roster
         ("turn", "<u2"),
         ("status", "<u2"),

@@ -69,11 +69,15 @@ def _values_of(row: Row) -> Values:
     latency = ms("start_wall_ns", last)
     ttft = ms("start_wall_ns", "first_token_wall_ns") if is_streamed else None
     given, made = known("input_tokens"), known("output_tokens")
-    thought = max(0, row["reasoning_tokens"])
+    thought, hidden = max(0, row["reasoning_tokens"]), row["hidden_tokens"]
+    shown = None if made is None else made - hidden
     asked = float(row["requested_tokens"]) if row["requested_tokens"] > 0 else None
     prompt, completion = known("usage_prompt_tokens"), known("usage_completion_tokens")
     decode = None if latency is None or ttft is None else latency - ttft
-    itl = decode / (made - 1) if decode is not None and made is not None and made >= 2 else None
+    first = row["first_output_wall_ns" if hidden else "first_token_wall_ns"]
+    itl = None
+    if decode is not None and shown is not None and shown >= 2:
+        itl = (row[last] - first) / 1e6 / (shown - 1)
     connecting = (row["connect_ns"] + row["tls_ns"]) / 1e6
     total = ms("start_wall_ns", "end_wall_ns")
     sending = ms("start_wall_ns", "sent_wall_ns")
@@ -103,13 +107,16 @@ def _values_of(row: Row) -> Values:
         if is_streamed
         else None,
         "output_token_throughput_per_user": 1e3 / itl if itl else None,
-        "e2e_output_token_throughput": made * 1e3 / latency
-        if made is not None and latency
+        "e2e_output_token_throughput": shown * 1e3 / latency
+        if shown is not None and latency
         else None,
         "prefill_throughput_per_user": given * 1e3 / ttft if given is not None and ttft else None,
         "output_sequence_length": made,
-        "output_token_count": None if made is None else made - thought,
+        "output_token_count": None
+        if made is None or row["reasoning_tokens"] < -1
+        else max(0, made - thought),
         "reasoning_token_count": float(thought) if thought else None,
+        "hidden_token_count": float(hidden) if hidden else None,
         "input_sequence_length": given,
         "usage_prompt_tokens": prompt,
         "usage_completion_tokens": completion,
@@ -297,8 +304,9 @@ def scenario_series(rows: list[Row], *, is_scheduled: bool) -> dict[str, list[fl
         if row["first_token_wall_ns"]:
             ttft = row["first_token_wall_ns"] - begin
             found["ttft"].append(ttft)
-            if row["output_tokens"] > 1:
-                found["tpot"].append((latency - ttft) / (row["output_tokens"] - 1))
+            streamed = row["output_tokens"] - row["hidden_tokens"]
+            if streamed > 1:
+                found["tpot"].append((latency - ttft) / (streamed - 1))
     return {name: sorted(values) for name, values in found.items()}
 
 

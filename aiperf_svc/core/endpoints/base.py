@@ -100,7 +100,13 @@ class Delta(msgspec.Struct, gc=False):
     parts: tuple["Part", ...] = ()
     """What each of its choices adds, if it has several."""
     items: int = 0
-    """Number of embeddings, ranked passages or pictures received."""
+    """Number of embeddings, ranked passages, pictures or pieces of sound received."""
+    item_bytes: int = 0
+    """Size of the pieces of sound, as they were sent."""
+    is_blank: bool = False
+    """True for a text of no characters and nothing else. It may stand for a token."""
+    is_summary: bool = False
+    """True if `reasoning` is a summary, sent in place of the text of the reasoning tokens."""
 
     @property
     def has_output(self) -> bool:
@@ -225,6 +231,7 @@ class Usage(msgspec.Struct, gc=False):
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
+    total_tokens: Count = None
     completion_tokens_details: CompletionDetails | None = None
 
 
@@ -244,8 +251,18 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
         details = usage.completion_tokens_details
         if details is not None:
             delta.reasoning_tokens = count_of(details.reasoning_tokens)
+            if delta.reasoning_tokens > 0:
+                delta.completion_tokens = _with_reasoning(delta, count_of(usage.total_tokens))
     if ending.error:
         delta.error = error_text(ending.error)
+
+
+def _with_reasoning(delta: Delta, total: int) -> int:
+    """Return the stated completion tokens, reasoning included. OpenAI counts reasoning among them;
+    xAI beside them, so that its total is the sum of all three."""
+    completion, reasoning = delta.completion_tokens, delta.reasoning_tokens
+    is_beside = reasoning > completion or total == delta.prompt_tokens + completion + reasoning
+    return min(completion + reasoning, _LARGEST_COUNT) if is_beside else completion
 
 
 def error_instead_of(members: str, data: bytes) -> str:

@@ -39,10 +39,18 @@ class _Part(msgspec.Struct, gc=False):
     thinking: str | list[_Thought] | None = None
 
 
+class _Audio(msgspec.Struct, gc=False):
+    """Sound, and its text."""
+
+    data: str | None = None
+    transcript: str | None = None
+
+
 class _Message(msgspec.Struct, gc=False):
     """Message of a whole response (`message`) or of an event (`delta`), which have the same
     members."""
 
+    role: str | None = None
     content: str | list[_Part] | None = None
     """Text, or a list in the API of Mistral."""
     reasoning_content: str | None = None
@@ -51,6 +59,7 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     """Older form of `tool_calls`, for one call."""
+    audio: _Audio | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -108,8 +117,15 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
                 delta.tool_calls += "".join(_call_text(c.function) for c in message.tool_calls)
             if message.function_call:
                 delta.tool_calls += _call_text(message.function_call)
+            if message.audio:
+                _add_audio(delta, message.audio)
+            if content == "" and not (message.role or choice.finish_reason):
+                # With a role, it opens the message; with a reason, it ends it.
+                delta.is_blank = True
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
+    if delta.is_blank and delta.has_output:
+        delta.is_blank = False
     return delta
 
 
@@ -120,6 +136,13 @@ def _add_parts(delta: Delta, parts: list[_Part]) -> None:
         if isinstance(thinking, list):
             thinking = "".join(thought.text or "" for thought in thinking)
         delta.reasoning += thinking or ""
+
+
+def _add_audio(delta: Delta, audio: _Audio) -> None:
+    delta.content += audio.transcript or ""
+    if audio.data:
+        delta.items += 1
+        delta.item_bytes += len(audio.data)
 
 
 def _call_text(function: _Function | None) -> str:

@@ -54,6 +54,10 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
             delta.reasoning += reasoning
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
+        if choice.text == "" and not choice.finish_reason:
+            delta.is_blank = True
+    if delta.is_blank and delta.has_output:
+        delta.is_blank = False
     return delta
 
 

@@ -172,6 +172,7 @@ class _Parser:
         if not own:
             self._missing = "no output in the usual places; say where in endpoint.response_field"
         tokens = options.output_tokens_field or _OUTPUT_TOKENS
+        self._has_own_tokens = options.output_tokens_field is not None
         self._output_tokens = _query("endpoint.output_tokens_field", tokens)
         self._prompt_tokens = _query("", _PROMPT_TOKENS)
         self._finish = _query("", _FINISH)
@@ -195,8 +196,10 @@ class _Parser:
         try:
             is_chat = not self._has_own and _is_chat(response)
             delta = chat.parse(data) if is_chat else self._found_in(response, data)
-            delta.prompt_tokens = _count(self._prompt_tokens(response))
-            delta.completion_tokens = _count(self._output_tokens(response))
+            if delta.prompt_tokens < 0:
+                delta.prompt_tokens = _count(self._prompt_tokens(response))
+            if delta.completion_tokens < 0 or self._has_own_tokens:
+                delta.completion_tokens = _count(self._output_tokens(response))
         except base.MalformedResponse:
             raise
         except ValueError as error:

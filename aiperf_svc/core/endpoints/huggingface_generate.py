@@ -51,8 +51,9 @@ def parse_event(data: bytes) -> Delta:
     delta = Delta()
     if event.error or (event.token is None and event.details is None):
         delta.error = base.error_instead_of("token", data)
-    if event.token is not None and not event.token.special:
-        delta.content = event.token.text
+    if event.token is not None:
+        delta.content = "" if event.token.special else event.token.text
+        delta.is_blank = not delta.content and event.details is None
     _add_details(delta, event.details)
     return delta
 

@@ -19,12 +19,18 @@ DEFAULT_MAX_TOKENS: Final = 1024
 one that AIPerf sends."""
 
 
+class _OutputDetails(msgspec.Struct, gc=False):
+    thinking_tokens: base.Count = None
+
+
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: base.Count = None
     """Input tokens that were neither read from a cache nor written to one."""
     cache_creation_input_tokens: base.Count = None
     cache_read_input_tokens: base.Count = None
     output_tokens: base.Count = None
+    """Output tokens, thinking included."""
+    output_tokens_details: _OutputDetails | None = None
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -83,7 +89,7 @@ def parse_event(data: bytes) -> Delta:
     elif kind == "message_start" and event.message is not None:
         _add_usage(delta, event.message.usage)
         # What it states of the output is the count so far, not that of the response.
-        delta.completion_tokens = -1
+        delta.completion_tokens = delta.reasoning_tokens = -1
     elif kind == "content_block_start" and event.content_block is not None:
         _add_block(delta, event.content_block)
     elif kind == "message_delta" and event.delta is not None:
@@ -129,6 +135,8 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
             read += sum(max(0, base.count_of(each)) for each in cached)
         delta.prompt_tokens = base.count_of(read)
     delta.completion_tokens = base.count_of(usage.output_tokens)
+    if usage.output_tokens_details is not None:
+        delta.reasoning_tokens = base.count_of(usage.output_tokens_details.thinking_tokens)
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:

@@ -15,10 +15,12 @@ from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 
-_CONTENT: Final = frozenset(("response.output_text.delta", "response.refusal.delta"))
-_REASONING: Final = frozenset(
-    ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+_CONTENT: Final = frozenset(
+    ("response.output_text.delta", "response.refusal.delta", "response.audio.transcript.delta")
 )
+_REASONING: Final = "response.reasoning_text.delta"
+_SUMMARY: Final = "response.reasoning_summary_text.delta"
+_AUDIO: Final = "response.audio.delta"
 _TOOL_CALLS: Final = frozenset(
     (
         "response.function_call_arguments.delta",
@@ -104,8 +106,11 @@ def parse_event(data: bytes) -> Delta:
     delta = Delta()
     if kind in _CONTENT:
         delta.content = _text(event.delta, "delta", data)
-    elif kind in _REASONING:
+    elif kind in (_REASONING, _SUMMARY):
         delta.reasoning = _text(event.delta, "delta", data)
+        delta.is_summary = kind == _SUMMARY
+    elif kind == _AUDIO:
+        delta.items, delta.item_bytes = 1, len(_text(event.delta, "delta", data))
     elif kind in _TOOL_CALLS:
         delta.tool_calls = _text(event.delta, "delta", data)
     elif kind == "response.output_item.added":
@@ -135,6 +140,7 @@ def parse_body(body: bytes) -> Delta:
         if item.type == "reasoning":
             shown = parts or item.summary or ()
             delta.reasoning += "".join(part.text or "" for part in shown)
+            delta.is_summary = not parts
         else:
             delta.content += "".join(part.text or part.refusal or "" for part in parts)
             delta.tool_calls += (item.name or "") + (item.arguments or item.input or "")

@@ -35,6 +35,8 @@ class Samples(NamedTuple):
     """NaN for a response that did not stream."""
     tokens: Floats
     """Output tokens of each completed request; NaN where they are not known."""
+    hidden: Floats
+    """Those of them that were not streamed."""
     failed: int
     began_ns: int
     """Time at which the first query was due."""
@@ -46,9 +48,10 @@ class Samples(NamedTuple):
 
     @property
     def tpot_ns(self) -> Floats:
-        """Time per output token after the first: (latency - TTFT) / (tokens - 1). NaN for
-        responses of one token."""
-        count = np.where(self.tokens > 1, self.tokens - 1, np.nan)
+        """Time per streamed token after the first: (latency - TTFT) / (streamed tokens - 1). NaN
+        for responses of one token."""
+        streamed = self.tokens - self.hidden
+        count = np.where(streamed > 1, streamed - 1, np.nan)
         done = np.isfinite(self.latency_ns)
         with np.errstate(invalid="ignore"):
             spans = np.where(done, (self.latency_ns - self.ttft_ns) / count, np.inf)
@@ -150,6 +153,7 @@ def samples_of(
         latency_ns=latency,
         ttft_ns=np.concatenate((ttft, missing)),
         tokens=np.concatenate((every, np.full(without_row, np.nan))),
+        hidden=np.concatenate((columns["hidden_tokens"], np.zeros(without_row))),
         failed=int(np.count_nonzero(~done)) + without_row,
         began_ns=int(due.min()) if len(due) else 0,
         last_due_ns=int(due.max()) if len(due) else 0,

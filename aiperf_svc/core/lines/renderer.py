@@ -28,6 +28,7 @@ TOKEN_AND_COUNT_TAGS: Final = (
     "input_sequence_length",
     "output_token_count",
     "reasoning_token_count",
+    "hidden_token_count",
     "output_sequence_length",
     "usage_prompt_tokens",
     "usage_completion_tokens",

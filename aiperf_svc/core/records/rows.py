@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.domain.request_ids import TARGET_SHIFT
-from aiperf_svc.protocol.records import FRAGMENT_DTYPE, METRIC_DTYPE, Rows
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, METRIC_DTYPE, UNCOUNTED_TOKENS, Rows
 
 _FROM_RESPONSE: Final = (
     "first_token_wall_ns",
@@ -26,6 +26,10 @@ _FROM_RESPONSE: Final = (
     "reasoning_tokens",
     "usage_prompt_tokens",
     "usage_completion_tokens",
+    "hidden_tokens",
+    "text_bytes",
+    "blank_tokens",
+    "blank_lead_us",
     "outcome",
     "error",
     "finish_reason",
@@ -39,6 +43,9 @@ _FROM_FRAGMENT: Final = tuple(
 
 _row = struct.Struct(f"={len(_FROM_RESPONSE)}q")
 
+NS_PER_US: Final = 1_000
+MAX_UINT32: Final = 2**32 - 1
+
 ResponseColumns = NDArray[np.int64]
 """Results of finished readers, shape (responses, columns)."""
 
@@ -51,6 +58,9 @@ def response_columns(responses: int) -> ResponseColumns:
 def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -> None:
     """Write the results of a finished reader into `columns`."""
     first, gaps = reader.first_token_wall_ns, reader.gaps_ns
+    reasoning = reader.usage_reasoning_tokens
+    if reasoning < 0 and reader.reasoning_bytes:
+        reasoning = UNCOUNTED_TOKENS
     _row.pack_into(
         columns.data,
         place * _row.size,
@@ -64,9 +74,13 @@ def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -
         reader.bytes_in,
         len(gaps) + 1 if gaps else bool(first),
         reader.read_count,
-        reader.usage_reasoning_tokens,
+        reasoning,
         reader.usage_prompt_tokens,
         reader.usage_completion_tokens,
+        reader.hidden_tokens if reasoning > 0 else 0,
+        reader.text_bytes + reader.reasoning_bytes,
+        reader.blank_tokens,
+        min(reader.blank_lead_ns // NS_PER_US, MAX_UINT32),
         reader.outcome,
         reader.error,
         reader.finish_reason,
@@ -95,7 +109,9 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
 
     `output_tokens` are all generated tokens, including reasoning. With a `counter`, both are
     counted in the received text; without one, they are the server's usage. -1 stays if there is no
-    text, or no usage. The texts of several choices are counted one by one.
+    text, or no usage. The texts of several choices are counted one by one. Tokens without a text
+    are counted by the server alone: a `counter` adds them to those that it finds. Where reasoning
+    is hidden, a summary of it is none of the tokens.
     """
     unknown = rows["input_tokens"] < 0
     if unknown.any():
@@ -113,5 +129,7 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
     totals = np.cumsum([0, *counter.count_batch(texts)])[[0, *ends]]
     content, reasoning = np.diff(totals).reshape(-1, 2).T
     has_text = np.diff(np.cumsum([0, *map(bool, texts)])[[0, *ends]]).reshape(-1, 2).any(axis=1)
-    rows["output_tokens"] = np.where(has_text, content + reasoning, -1)
+    hidden = rows["hidden_tokens"]
+    reasoning = np.where(hidden > 0, hidden, reasoning)
+    rows["output_tokens"] = np.where(has_text, content + reasoning + rows["blank_tokens"], -1)
     rows["reasoning_tokens"] = np.where(has_text, reasoning, -1)

@@ -53,10 +53,10 @@ static PyObject *text_of(const Source *source, Py_ssize_t begin, Py_ssize_t end)
 
 /* --- as many as there are --------------------------------------------------------------------- */
 
-/* How many, whose gaps are put at `gaps`; moves *at and *read. The event before the first came at
- * `last`. -1: an exception is set. */
+/* How many, whose gaps are put at `gaps`; moves *at and *read, and adds the bytes of their texts to
+ * *size. The event before the first came at `last`. -1: an exception is set. */
 static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, int64_t last,
-                       uint32_t *gaps) {
+                       uint32_t *gaps, Py_ssize_t *size) {
     Py_ssize_t rest, after, its_read = *read, count = 0;
     while ((after = plain_chunk(source, *at, &rest)) >= 0) {
         PyObject *text = text_of(source, rest, after - END_SIZE);
@@ -72,8 +72,13 @@ static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, i
         uint64_t gap = (uint64_t)source->stamps[its_read] - (uint64_t)last;
         if (gap > UINT32_MAX)
             break;
+        Py_ssize_t text_size;
+        /* Encoded once: the text keeps it. */
+        if (PyUnicode_AsUTF8AndSize(text, &text_size) == NULL)
+            return -1;
         if (source->texts != Py_None && PyList_Append(source->texts, text) < 0)
             return -1;
+        *size += text_size;
         gaps[count++] = (uint32_t)gap;
         last = source->stamps[its_read];
         *at = after;
@@ -88,15 +93,15 @@ static PyObject *take_all(const Source *source, Py_ssize_t at, Py_ssize_t read, 
     uint32_t *gaps = PyMem_Malloc(room * sizeof *gaps);
     if (gaps == NULL)
         return PyErr_NoMemory();
-    Py_ssize_t count = take(source, &at, &read, last, gaps);
+    Py_ssize_t size = 0, count = take(source, &at, &read, last, gaps, &size);
     PyObject *taken = NULL;
     if (count >= 0)
-        taken = Py_BuildValue("(nny#)", at, read, gaps, count * (Py_ssize_t)sizeof *gaps);
+        taken = Py_BuildValue("(nny#n)", at, read, gaps, count * (Py_ssize_t)sizeof *gaps, size);
     PyMem_Free(gaps);
     return taken;
 }
 
-static PyObject *take_plain(PyObject *module, PyObject *arguments) {
+static PyObject *take_tokens(PyObject *module, PyObject *arguments) {
     Source source;
     Py_buffer ends, stamps;
     Py_ssize_t size, at, read;
@@ -123,7 +128,7 @@ static PyObject *take_plain(PyObject *module, PyObject *arguments) {
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
-    {"take_plain", take_plain, METH_VARARGS, NULL},
+    {"take_tokens", take_tokens, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-def take_plain(
+def take_tokens(
     data: bytes,
     at: int,
     stop: int,
@@ -11,4 +11,4 @@ def take_plain(
     read: int,
     last_wall_ns: int,
     texts: list[str] | None,
-) -> tuple[int, int, bytes]: ...
+) -> tuple[int, int, bytes, int]: ...

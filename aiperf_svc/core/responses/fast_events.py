@@ -10,8 +10,10 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
+from aiperf_svc.core.responses.text import utf8_size
+
 try:
-    from aiperf_svc.core.responses import _fast_events as compiled
+    from aiperf_svc.core.responses._fast_events import take_tokens as compiled
 except ImportError:
     compiled = None  # type: ignore[assignment]  # no C compiler was there
 
@@ -22,7 +24,7 @@ AFTER_EVENT: Final = len(b"\r\n")
 LONGEST_GAP_NS: Final = 2**32 - 1
 
 
-def interpreted_take_plain(
+def interpreted_take_tokens(
     data: bytes,
     at: int,
     stop: int,
@@ -33,18 +35,19 @@ def interpreted_take_plain(
     read: int,
     last_wall_ns: int,
     texts: list[str] | None,
-) -> tuple[int, int, bytes]:
+) -> tuple[int, int, bytes, int]:
     """Take the leading chunks of `data[at:stop]` that consist of a size, `between`, a key of
-    `known`, and `END`. Returns the offset after them, the read that holds the last one, and the gap
-    from each event to the one before it; the one before the first came at `last_wall_ns`. An event
-    whose gap is negative or over `LONGEST_GAP_NS` is not taken.
+    `known`, and `END`. Returns the offset after them, the read that holds the last one, the gap
+    from each event to the one before it (the one before the first came at `last_wall_ns`), and the
+    size of their texts in bytes of UTF-8. An event whose gap is negative or over `LONGEST_GAP_NS`
+    is not taken.
 
     `between` begins with the end of a size line. `ends` and `stamps` are those of all reads, int64;
     `read` is one that ends no later than the first such event. Gaps are uint32, in the machine's
     byte order. The value in `known` of each event is added to `texts`. Raises IndexError for an
     event after the last read.
     """
-    gaps = array("I")
+    gaps, size_of_texts = array("I"), 0
     while (end := data.find(END, at, stop)) >= 0:
         size, _, rest = data[at:end].partition(between)
         text = known.get(rest)
@@ -59,9 +62,10 @@ def interpreted_take_plain(
             break
         at, read, last_wall_ns = after, its_read, stamps[its_read]
         gaps.append(gap_ns)
+        size_of_texts += utf8_size(text)
         if texts is not None:
             texts.append(text)
-    return at, read, gaps.tobytes()
+    return at, read, gaps.tobytes(), size_of_texts
 
 
-take_plain = interpreted_take_plain if compiled is None else compiled.take_plain
+take_tokens = interpreted_take_tokens if compiled is None else compiled

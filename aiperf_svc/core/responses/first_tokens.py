@@ -52,6 +52,6 @@ def _has_token(events: ResponseEvents, data: bytes) -> bool:
     at = 0
     while at < len(data) and events.failure is None:
         found, at = events.feed(data, at, len(data))
-        if any(delta.content or delta.reasoning or delta.tool_calls for delta, _ in found):
+        if any(delta.has_output for delta, _ in found):
             return True
     return False

@@ -22,16 +22,25 @@ Which errors are found here, and in which order:
 
 What was wrong with the response came before the way in which it ended, so it takes precedence over
 a time-out or a disconnect that the worker reports. A cancelled or abandoned request stays that.
+
+Two questions are answered when the response has ended, by the counts that the server states:
+
+- Were the reasoning tokens streamed? OpenAI counts them and sends none of them. They are hidden if
+  the reasoning that came is shorter than one byte for each of them.
+- Was a delta with an empty text a token? vLLM sends one for a token that has no text, such as a
+  special one; other servers open a message with it. If the stated tokens are as many as all deltas,
+  each delta was a token.
 """
 
 from array import array
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from typing import Final
 
 from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Part, parse_again
 from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, said_under
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
-from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_plain
+from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_tokens
 from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation
 from aiperf_svc.core.responses.read_times import ReadTimes
 from aiperf_svc.core.responses.response_format import (
@@ -42,7 +51,7 @@ from aiperf_svc.core.responses.response_format import (
     ResponseFormat,
 )
 from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES, EventTooLarge
-from aiperf_svc.core.responses.text import is_repeated
+from aiperf_svc.core.responses.text import is_repeated, utf8_size
 from aiperf_svc.domain.finish_reasons import (
     ENDS_WITHOUT_CONTENT,
     FAILURES,
@@ -57,6 +66,9 @@ MAX_BODY_BYTES: Final = MAX_EVENT_BYTES
 """Largest body that is one JSON document."""
 TEXT_BYTES: Final = 64
 """Memory of each token's text besides its characters."""
+SILENT_TOKENS: Final = 2
+"""Most tokens of a stream that had no delta, where all others had one each: the end of the text, or
+a token that completes no character."""
 ERROR_BODY_BYTES: Final = 16_384
 """Most bytes kept of a body that is only read for its error message."""
 
@@ -93,6 +105,19 @@ class ResponseReader:
     4.29 s, or negative. None for a single event."""
     first_output_wall_ns = 0
     last_token_wall_ns = 0
+    text_bytes = 0
+    """Size of the output without reasoning, in UTF-8; sounds as they were sent."""
+    reasoning_bytes = 0
+    """Size of the reasoning, without summaries."""
+    _blanks: "array[int] | None" = None
+    """For each delta with an empty text: the number of tokens before it, and its time."""
+    _blank_uncertainties_ns = (0, 0)
+    """Uncertainties of the first and the last of these times."""
+    blank_tokens = 0
+    """Those of these deltas that were tokens."""
+    blank_lead_ns = 0
+    """Time from the first of these deltas to the first token, where the delta may have been a
+    token."""
     ttft_uncertainty_ns = 0
     last_uncertainty_ns = 0
     usage_prompt_tokens = -1
@@ -125,6 +150,7 @@ class ResponseReader:
         """Approximate memory of this unfinished response."""
         gaps = self.gaps_ns
         held = (gaps.itemsize * len(gaps) if gaps else 0) + len(self._body or b"")
+        held += 8 * len(self._blanks or ())
         if self._events is not None:
             held += self._events.held_bytes
         if self._format.keeps_text:
@@ -149,11 +175,26 @@ class ResponseReader:
             return ["".join(self.reasoning)]
         return ["".join(reasoning) for _, reasoning in self._choices.values()]
 
+    @property
+    def token_events(self) -> int:
+        """Number of events of a stream that had a token."""
+        return len(self.gaps_ns) + 1 if self.gaps_ns else int(self.first_token_wall_ns > 0)
+
+    @property
+    def hidden_tokens(self) -> int:
+        """Reasoning tokens that the server counts and has not streamed."""
+        stated, total = self.usage_reasoning_tokens, self.usage_completion_tokens
+        if stated <= self.reasoning_bytes or total < stated:
+            return 0
+        # Reasoning may be part of the content. Then there is more of that than of other tokens.
+        is_inline = self.token_events > total - stated and self.text_bytes >= total
+        return 0 if is_inline else stated
+
     def give_up(self, message: str) -> None:
         """Stop reading, and drop what is held."""
         if not self.error:
             self._fail(ErrorKind.TOO_LARGE, message)
-        self._events = self._body = self.gaps_ns = None
+        self._events = self._body = self.gaps_ns = self._blanks = None
         if self._format.keeps_text:
             self.text, self.reasoning = [], []
             self._choices = None if self._choices is None else {}
@@ -205,12 +246,16 @@ class ResponseReader:
         try:
             while at < stop and not self.error:
                 if self._plain is not None and events.between:
-                    at, read, gaps = take_plain(
+                    at, read, gaps, size = take_tokens(
                         data, at, stop, events.between, self._plain, reads.ends, reads.stamps,
                         read, self.last_token_wall_ns, self._plain_texts,
                     )  # fmt: skip
                     if gaps:
                         self._keep_gaps(gaps)
+                        if self.first_output_wall_ns:
+                            self.text_bytes += size
+                        else:
+                            self.reasoning_bytes += size
                         self.last_token_wall_ns = reads.stamps[read]
                         token_end = at - AFTER_EVENT
                         if at == stop:
@@ -226,6 +271,10 @@ class ResponseReader:
                             read += 1
                         self._take_token(delta, data, end, reads, read, first)
                         token_end = end
+                    elif delta.is_blank:
+                        while reads.ends[read] < end:
+                            read += 1
+                        self._take_blank(data, end, reads, read, first)
                     if delta.error:
                         self._fail(ErrorKind.SERVER, delta.error)
                         break
@@ -249,10 +298,11 @@ class ResponseReader:
             self.first_token_wall_ns = stamp
             self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
         self.last_token_wall_ns = stamp
+        self._add_sizes(delta)
         # From here on, most tokens only add their times, and their texts. Texts of several choices
         # are kept apart, which needs their events one by one.
         if self._choices is not None:
-            if delta.content or delta.tool_calls:
+            if delta.content or delta.tool_calls or delta.items:
                 self.first_output_wall_ns = self.first_output_wall_ns or stamp
         elif not self.first_output_wall_ns:
             content, reasoning = self._format.memo.plain(self._last_choice)
@@ -265,6 +315,20 @@ class ResponseReader:
                 self._plain_texts = self.reasoning if keeps_text else None
         if keeps_text:
             self._keep_text(delta)
+
+    def _add_sizes(self, delta: Delta) -> None:
+        self.text_bytes += utf8_size(delta.content) + delta.item_bytes
+        if delta.tool_calls:
+            self.text_bytes += utf8_size(delta.tool_calls)
+        if delta.reasoning and not delta.is_summary:
+            self.reasoning_bytes += utf8_size(delta.reasoning)
+
+    def _take_blank(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> None:
+        uncertainty = self._uncertainty(data, end, reads, read, first)
+        if self._blanks is None:
+            self._blanks, self._blank_uncertainties_ns = array("q"), (uncertainty, uncertainty)
+        self._blanks.extend((self.token_events, reads.stamps[read]))
+        self._blank_uncertainties_ns = self._blank_uncertainties_ns[0], uncertainty
 
     def _take_choice(self, choice: int) -> None:
         """Take in that the response has more choices than were known, so it has not ended yet."""
@@ -301,7 +365,7 @@ class ResponseReader:
             self.gaps_ns = array("q", (*self.gaps_ns, gap_ns))
 
     def _keep_gaps(self, gaps_ns: bytes) -> None:
-        """Add gaps in the format of `take_plain`."""
+        """Add gaps in the format of `take_tokens`."""
         own = self.gaps_ns
         if own is None:
             self.gaps_ns = array("I", gaps_ns)
@@ -361,6 +425,8 @@ class ResponseReader:
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
         """Take in how the request ended for the worker; sets `outcome`, `error`, `message`."""
+        if self._blanks is not None and self.first_token_wall_ns:
+            self._judge_blanks(self._blanks)
         if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:
             return  # a stream as it should be
         if outcome in _CUT:
@@ -381,6 +447,36 @@ class ResponseReader:
         if self.error:
             self.outcome = _ERRORED
             self.message = one_line(self.message, limit=MESSAGE_CHARACTERS)
+
+    def _judge_blanks(self, blanks: "array[int]") -> None:
+        """Decide whether the deltas with an empty text were tokens."""
+        positions, stamps = blanks[::2].tolist(), blanks[1::2].tolist()
+        events = self.token_events + len(stamps)
+        stated = self.usage_completion_tokens - self.hidden_tokens
+        if events <= stated <= events + SILENT_TOKENS:
+            self._insert_tokens(positions, stamps)
+        elif not positions[0] and (stated < 0 or stated > events):
+            self.blank_lead_ns = max(0, self.first_token_wall_ns - stamps[0])
+
+    def _insert_tokens(self, positions: list[int], stamps: list[int]) -> None:
+        """Add tokens with these times, each after so many others."""
+        known = list(accumulate(self.gaps_ns or (), initial=self.first_token_wall_ns))
+        times: list[int] = []
+        taken = 0
+        for position, stamp in zip(positions, stamps, strict=True):
+            times += [*known[taken:position], stamp]
+            taken = position
+        times += known[taken:]
+        before, after = self._blank_uncertainties_ns
+        if not positions[0]:
+            if self.first_output_wall_ns == self.first_token_wall_ns:
+                self.first_output_wall_ns = times[0]
+            self.first_token_wall_ns, self.ttft_uncertainty_ns = times[0], before
+        if positions[-1] == len(known):
+            self.last_token_wall_ns, self.last_uncertainty_ns = times[-1], after
+        self.gaps_ns, self.blank_tokens = None, len(stamps)
+        for earlier, later in pairwise(times):
+            self._keep_gap(later - earlier)
 
     def _check_whole(self, status: int) -> None:
         if self._mode == ERROR_BODY:
@@ -431,6 +527,7 @@ class ResponseReader:
             self._fail_empty("the response has no content")
         else:
             self.last_token_wall_ns = self._stamp
+            self._add_sizes(delta)
             if self._format.keeps_text:
                 self._keep_text(delta)
 

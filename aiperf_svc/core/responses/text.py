@@ -1,5 +1,5 @@
-"""The text of a complete response: that of the history of a conversation's next turn, and whether
-the events of a stream repeat it."""
+"""The text of a complete response: that of the history of a conversation's next turn, its size, and
+whether the events of a stream repeat it."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -39,6 +39,11 @@ def _parsed(parse: Callable[[bytes], Delta], data: bytes) -> Delta:
         return parse(data)
     except (MalformedResponse, RecursionError) as error:
         return parse_again(parse, data, error)
+
+
+def utf8_size(text: str) -> int:
+    """Return the bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def is_repeated(texts: Sequence[str]) -> bool:

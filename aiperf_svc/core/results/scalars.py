@@ -60,7 +60,8 @@ def _tokens(totals: Totals) -> dict[str, float]:
         values["total_isl"] = totals.input_tokens
     if totals.has_output_tokens:
         values["total_osl"] = totals.output_tokens
-        values["total_output_tokens"] = totals.content_tokens
+        if not totals.without_content_tokens:
+            values["total_output_tokens"] = totals.content_tokens
         if totals.reasoning_tokens:
             values["total_reasoning_tokens"] = totals.reasoning_tokens
     stated = {

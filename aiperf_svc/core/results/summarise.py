@@ -32,7 +32,7 @@ from aiperf_svc.core.stats.timeline import timeline
 from aiperf_svc.core.stats.totals import Totals, add_up
 from aiperf_svc.core.verdict import inputs as ev
 from aiperf_svc.core.verdict.cause_checks import is_busy
-from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
+from aiperf_svc.core.verdict.chunk_times import blank_bounds, gap_bounds, single_reads
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.judge import judge
 from aiperf_svc.domain.finish_reasons import named_reasons
@@ -211,6 +211,13 @@ def _evidence(
         finish_reasons=named_reasons(totals.finish_reasons),
         without_tokens=totals.without_tokens,
         uncounted=_uncounted(totals, context.config),
+        impossible_tokens=totals.impossible_tokens,
+        scarce_tokens=totals.scarce_tokens,
+        has_streams=totals.is_streaming,
+        with_hidden=totals.with_hidden,
+        hidden_tokens=totals.hidden_tokens,
+        with_blanks=totals.with_blanks,
+        blank_bounds=blank_bounds(rows) if totals.with_blank_leads else (),
         osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
         osl_off=totals.osl_off,
         osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,

@@ -21,6 +21,9 @@ OSL_ROUNDING_TOKENS = 1.0
 """Difference in output length that is ignored: splitting a text into tokens again does not always
 give the tokens that made it."""
 UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
+TEXTLESS_TOKENS = 16
+"""Most tokens of an output without a text of their own: its end, and what marks the begin and the
+end of channels and tool calls."""
 _NEVER = 2**62
 
 
@@ -60,6 +63,19 @@ class Totals(msgspec.Struct):
     without_input_tokens: int = 0
     without_output_tokens: int = 0
     """Completed requests whose input, or output, tokens nobody counted."""
+    without_content_tokens: int = 0
+    """Completed requests with reasoning that nobody counted, and other output tokens."""
+    impossible_tokens: int = 0
+    """Completed requests whose output has no token, or more tokens than bytes."""
+    scarce_tokens: int = 0
+    """Completed requests that came in more than twice as many events as they have tokens."""
+    with_hidden: int = 0
+    """Completed requests with hidden tokens."""
+    hidden_tokens: float = 0.0
+    with_blanks: int = 0
+    """Completed requests with tokens that have no text."""
+    with_blank_leads: int = 0
+    """Completed requests that may have begun with such tokens."""
     usage_prompt: float | None = None
     usage_completion: float | None = None
     usage_total: float | None = None
@@ -207,9 +223,12 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     totals.without_output_tokens += _count((made < 0) & has_content)
     totals.input_tokens += _sum(np.maximum(given, 0))
     totals.output_tokens += _sum(np.maximum(made, 0))
-    totals.content_tokens += float(np.nansum(f.output_token_count(done)))
+    content = f.output_token_count(done)
+    totals.content_tokens += float(np.nansum(content))
+    totals.without_content_tokens += _count(np.isnan(content) & (made >= 0))
     totals.reasoning_tokens += float(np.nansum(f.reasoning_token_count(done)))
     _add_lengths(totals, done)
+    _add_streamed(totals, done)
     prompt, completion = done["usage_prompt_tokens"], done["usage_completion_tokens"]
     if not ((prompt >= 0) | (completion >= 0)).any():
         return
@@ -237,6 +256,20 @@ def _add_lengths(totals: Totals, done: Chunk) -> None:
     totals.osl_off += _count(is_off & (off > OSL_ROUNDING_TOKENS))
     totals.osl_asked += float(asked.sum())
     totals.osl_made += float(made.sum())
+
+
+def _add_streamed(totals: Totals, done: Chunk) -> None:
+    """Compare output tokens with the events and the bytes that came."""
+    hidden, blank = done["hidden_tokens"], done["blank_tokens"]
+    totals.with_hidden += _count(hidden > 0)
+    totals.hidden_tokens += _sum(hidden)
+    totals.with_blanks += _count(blank > 0)
+    totals.with_blank_leads += _count(done["blank_lead_us"] > 0)
+    streamed, size = f.streamed_tokens(done), done["text_bytes"]
+    is_known = (streamed >= 0) & (size > 0)
+    is_impossible = is_known & ((streamed == 0) | (streamed - blank > size + TEXTLESS_TOKENS))
+    totals.impossible_tokens += _count(is_impossible)
+    totals.scarce_tokens += _count(is_known & ~is_impossible & (2 * streamed < done["chunks"]))
 
 
 def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:

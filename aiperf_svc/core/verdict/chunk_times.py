@@ -19,6 +19,7 @@ from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats
 
+US_PER_MS = 1e3
 UNWATCHED_QUANTILE = 0.9
 """Quantile of the times between two polls before a merged read. The gaps' percentiles are assumed
 to be off by no more than that."""
@@ -44,6 +45,28 @@ def gap_bounds(rows: PhaseRows, gaps: Histogram | None) -> tuple[GapBound, ...]:
     p99 to the longest gap. So for the gaps it is p90.
     """
     return _second_token(rows) + (_between_chunks(rows, gaps) if gaps is not None else ())
+
+
+def blank_bounds(rows: PhaseRows) -> tuple[GapBound, ...]:
+    """Return bounds of the time to first token where a delta with an empty text came before it, and
+    the server's counts do not tell whether that was a token."""
+
+    def lowest(chunk: Columns) -> Floats:
+        return f.time_to_first_token(chunk) - chunk["blank_lead_us"] / US_PER_MS
+
+    measured, low = (
+        rows.collect(formula, Population.COMPLETED) for formula in (f.time_to_first_token, lowest)
+    )
+    measured.sort()
+    low.sort()
+    found = []
+    for stat, q in _quantiles(len(measured), TAILS):
+        at, least = quantile(measured, q), quantile(low, q)
+        assert at is not None
+        assert least is not None
+        mean = float(measured.mean())
+        found.append(GapBound("time_to_first_token", stat, at, least, at, mean))
+    return tuple(found)
 
 
 def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:

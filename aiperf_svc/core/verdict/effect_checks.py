@@ -37,6 +37,9 @@ are then what is measured."""
 UNCOUNTED_SHARE = 0.01
 """Limit of completed requests whose tokens are unknown: sums of tokens and rates of tokens leave
 them out."""
+IMPOSSIBLE_TOKENS_SHARE = (0.01, 0.50)
+"""Limits of responses whose token count cannot be. From 1% on, they decide p99 of the times between
+tokens; if most are of this kind, no metric of tokens was measured."""
 CENSORED_SHARE = 0.01
 """Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
 them into account."""
@@ -297,6 +300,20 @@ def _token_counts(e: Evidence) -> Reason:
     )
 
 
+def _token_bytes(e: Evidence) -> Reason:
+    # Without a stream no time depends on the number of tokens.
+    limits = IMPOSSIBLE_TOKENS_SHARE if e.has_streams else IMPOSSIBLE_TOKENS_SHARE[0]
+    return graded(
+        "token_bytes",
+        e.impossible_tokens / e.completed if e.completed else 0.0,
+        limits,
+        text=f"{e.impossible_tokens:,} of {e.completed:,} responses have no token for their text, "
+        "or more tokens than bytes: output lengths, token rates and times between tokens are wrong",
+        remedy="the server's usage is wrong: count tokens at the client (tokenizer.name), or read "
+        "only times to the first token and of whole requests",
+    )
+
+
 def _impossible(e: Evidence) -> Reason:
     return graded(
         "time_order",
@@ -325,5 +342,6 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _errors,
     _censored,
     _token_counts,
+    _token_bytes,
     _impossible,
 )

@@ -137,6 +137,18 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     uncounted: str = ""
     """Names of the metrics that are missing, since nobody counted the tokens of any response; empty
     if they were counted, or the API generates no text."""
+    impossible_tokens: int = 0
+    """Completed requests whose output has no token, or more tokens than bytes."""
+    scarce_tokens: int = 0
+    """Completed requests that came in more than twice as many events as they have tokens."""
+    has_streams: bool = False
+    with_hidden: int = 0
+    """Completed requests with reasoning tokens that the server counts and does not send."""
+    hidden_tokens: float = 0.0
+    with_blanks: int = 0
+    """Completed requests with deltas that have no text and count as tokens."""
+    blank_bounds: tuple[GapBound, ...] = ()
+    """Bounds of the time to first token where such deltas may have been tokens, or not."""
     osl_known: int = 0
     """Completed requests whose output length is known and was prescribed."""
     osl_off: int = 0

@@ -3,12 +3,16 @@ They report at most *degraded*: times to the first and the last token have a che
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, told
+from aiperf_svc.core.verdict.effect_checks import LATENCY_SHIFT
 from aiperf_svc.core.verdict.inputs import Evidence
 
 SINGLE_READ_SHARE = 0.05
 """Limit of streams that came in one read. A few short responses fit into one segment; a buffering
 proxy does it to all of them."""
+SCARCE_TOKENS_SHARE = 0.01
+"""Limit of responses with fewer than half as many tokens as events. From 1% on, they decide p99 of
+the times between tokens."""
 GAP_SHIFT = 0.20
 """Limit of how far merged reads may have moved a percentile of the times between chunks. These are
 no headline numbers, and servers send most merged chunks at once; 20% changes which of two servers
@@ -47,4 +51,55 @@ def _chunk_times(e: Evidence) -> Reason | None:
     )
 
 
-STREAM_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (_single_reads, _chunk_times)
+def _token_events(e: Evidence) -> Reason | None:
+    if not e.has_streams:
+        return None
+    return graded(
+        "token_events",
+        e.scarce_tokens / e.completed if e.completed else 0.0,
+        SCARCE_TOKENS_SHARE,
+        text=f"{e.scarce_tokens:,} of {e.completed:,} responses came in more than twice as many "
+        "events as they have tokens: tokens are missing from the count, or the server splits them",
+        remedy="compare inter_chunk_latency with inter_token_latency; if the server's usage is "
+        "wrong, count tokens at the client (tokenizer.name)",
+    )
+
+
+def _hidden_tokens(e: Evidence) -> Reason | None:
+    if not e.with_hidden:
+        return None
+    return told(
+        "hidden_tokens",
+        f"{e.with_hidden:,} of {e.completed:,} responses have reasoning that the server counts and "
+        f"does not send, {e.hidden_tokens / e.with_hidden:,.0f} tokens on average: the time to "
+        "first token includes it; times between tokens and rates of a user are without it",
+    )
+
+
+def _blank_deltas(e: Evidence) -> Reason | None:
+    if not e.blank_bounds:
+        text = (
+            f"{e.with_blanks:,} of {e.completed:,} responses have deltas with an empty text that "
+        )
+        text += "the server's usage counts as tokens: so do the times between tokens"
+        return told("blank_deltas", text) if e.with_blanks else None
+    worst = max(e.blank_bounds, key=lambda bound: bound.uncertain_share)
+    return graded(
+        "blank_deltas",
+        worst.uncertain_share,
+        LATENCY_SHIFT[0],
+        text=f"the {worst.stat} of {worst.metric}, {worst.measured_ms:.3g} ms, may truly be as low "
+        f"as {worst.lowest_ms:.3g} ms: deltas with an empty text come first, and the server's "
+        "usage does not tell whether they are tokens",
+        remedy="look at such a stream; if these deltas are tokens, let the server state usage and "
+        "send one event for each token",
+    )
+
+
+STREAM_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
+    _single_reads,
+    _chunk_times,
+    _token_events,
+    _hidden_tokens,
+    _blank_deltas,
+)

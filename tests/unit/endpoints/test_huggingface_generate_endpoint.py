@@ -57,7 +57,7 @@ def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
     ("event", "expected"),
     [
         ({"token": {"text": " x", "special": False}, "details": None}, Delta(content=" x")),
-        ({"token": {"text": "</s>", "special": True}}, Delta()),
+        ({"token": {"text": "</s>", "special": True}}, Delta(is_blank=True)),
         (
             {
                 "token": {"text": "x", "special": False},

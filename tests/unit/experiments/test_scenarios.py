@@ -35,7 +35,8 @@ def samples(count: int, *, slow: int = 0, failed: int = 0, seconds: float = 700.
     for values, bad in ((ttft, np.inf), (latency, np.inf), (tokens, np.nan)):
         values[count - failed :] = bad
     last = int(seconds * S)
-    return Samples(latency, ttft, tokens, failed, 0, last, last + 2 * S, latency)
+    none = np.zeros(count)
+    return Samples(latency, ttft, tokens, none, failed, 0, last, last + 2 * S, latency)
 
 
 def gates(scenario: Scenario, found: Samples, model: str = MODEL) -> dict[str, bool]:
@@ -48,6 +49,14 @@ def test_a_server_run_within_its_limits() -> None:
     assert result.tpot.percentile(99.0) == pytest.approx(50 * MS)
     assert result.value == pytest.approx(10 * 10_000 / 702)
     assert result.ttft.estimate(99.0) == S
+
+
+def test_hidden_tokens_are_generated_and_not_streamed() -> None:
+    found = samples(10_000)
+    reasoned = found._replace(tokens=found.tokens + 990, hidden=np.full(10_000, 990.0))
+    result = scenario_result(Scenario.SERVER, reasoned, MODEL)
+    assert result.tpot.percentile(99.0) == pytest.approx(50 * MS)
+    assert result.value == pytest.approx(1_000 * 10_000 / 702)
 
 
 def test_the_latency_of_a_query_is_that_of_its_slowest_sample() -> None:

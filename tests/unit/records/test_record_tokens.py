@@ -49,7 +49,7 @@ class Words:
         return " ".join(map(str, ids))
 
 
-TOLD = usage(500, 20, completion_tokens_details={"reasoning_tokens": 8})
+TOLD = usage(500, 20, completion_tokens_details={"reasoning_tokens": 4})
 
 
 def tokens_of(row: np.void) -> dict[str, int]:
@@ -62,7 +62,7 @@ def test_without_a_tokenizer_tokens_are_the_servers() -> None:
     assert tokens_of(record_of(Request(reads=reads_of(raw))).rows[0]) == {
         "input": 550,
         "output": 20,
-        "reasoning": 8,
+        "reasoning": 4,
         "usage_prompt": 500,
         "usage_completion": 20,
     }

@@ -27,7 +27,7 @@ from raw_batches import (
 
 from aiperf_svc.core.responses import fast_events
 from aiperf_svc.core.responses import reader as response_reader
-from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS, interpreted_take_plain
+from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS, interpreted_take_tokens
 
 compiled = fast_events.compiled
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
@@ -133,8 +133,8 @@ class Characters:
         raise AssertionError
 
 
-def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, bytes]:
-    return at, rest[-3], b""  # type: ignore[return-value]
+def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, bytes, int]:
+    return at, rest[-3], b"", 0  # type: ignore[return-value]
 
 
 def said_of(requests: list[Request], counter: Characters | None) -> bytes:
@@ -158,9 +158,9 @@ def test_the_same_is_said_of_all_kinds_of_responses(
     rng = random.Random(seed)
     requests = [request_of(rng, number) for number in range(1, 30)]
     said = said_of(requests, counter)
-    monkeypatch.setattr(response_reader, "take_plain", interpreted_take_plain)
+    monkeypatch.setattr(response_reader, "take_tokens", interpreted_take_tokens)
     assert said == said_of(requests, counter)
-    monkeypatch.setattr(response_reader, "take_plain", nothing_is_plain)
+    monkeypatch.setattr(response_reader, "take_tokens", nothing_is_plain)
     assert said == said_of(requests, counter)
 
 
@@ -168,8 +168,8 @@ BETWEEN = b'\r\ndata: {"choices":['
 REST = b'{"delta":{"content":"a"}}]}'
 KNOWN = {REST: "a"}
 STEPS = [
-    pytest.param(interpreted_take_plain, id="interpreted"),
-    pytest.param(compiled and compiled.take_plain, id="compiled", marks=needs_compiled),
+    pytest.param(interpreted_take_tokens, id="interpreted"),
+    pytest.param(compiled, id="compiled", marks=needs_compiled),
 ]
 
 
@@ -202,7 +202,7 @@ def numbers(*values: int) -> memoryview:
     ids=repr,
 )
 def test_all_known_events_are_taken_up_to_the_first_other_one(
-    other: bytes, step: Callable[..., tuple[int, int, bytes]]
+    other: bytes, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one = known_chunk()
     data = b"before" + 3 * one + other
@@ -210,11 +210,23 @@ def test_all_known_events_are_taken_up_to_the_first_other_one(
     # The first read ends within the second event, the next with the end of the third.
     ends, stamps = numbers(6 + len(one) + 9, after, len(data) + 1), numbers(100, 200, 300)
     texts = ["before"]
-    at, read, gaps = step(data, 6, len(data), BETWEEN, KNOWN, ends, stamps, 0, 70, texts)
-    assert (at, read) == (after, 1)
+    at, read, gaps, size = step(data, 6, len(data), BETWEEN, KNOWN, ends, stamps, 0, 70, texts)
+    assert (at, read, size) == (after, 1, 3)
     assert gaps_of(gaps) == [30, 100, 0]
     assert texts == ["before", "a", "a", "a"]
-    assert step(data, at, len(data), BETWEEN, KNOWN, ends, stamps, 1, 200, None) == (at, 1, b"")
+    assert step(data, at, len(data), BETWEEN, KNOWN, ends, stamps, 1, 200, None) == (at, 1, b"", 0)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_size_of_the_texts_is_in_bytes(
+    step: Callable[..., tuple[int, int, bytes, int]],
+) -> None:
+    rest = b'{"delta":{"content":"x"}}]}'
+    data = known_chunk() + known_chunk(rest)
+    known = KNOWN | {rest: " 🎉é"}
+    ends, stamps = numbers(len(data)), numbers(9)
+    *_, size = step(data, 0, len(data), BETWEEN, known, ends, stamps, 0, 9, None)
+    assert size == 1 + 1 + 4 + 2
 
 
 @needs_compiled
@@ -223,50 +235,50 @@ def test_the_compiled_step_takes_chunks_whose_size_has_leading_zeros() -> None:
     one = known_chunk()
     data = one + b"0" * 500 + one + one.upper()[:2] + one[2:]
     ends, stamps = numbers(len(data)), numbers(9)
-    at, _, gaps = compiled.take_plain(data, 0, len(data), BETWEEN, KNOWN, ends, stamps, 0, 9, None)
+    at, _, gaps, _ = compiled(data, 0, len(data), BETWEEN, KNOWN, ends, stamps, 0, 9, None)
     assert (at, gaps_of(gaps)) == (len(data), [0, 0, 0])
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("gap", [-1, LONGEST_GAP_NS + 1, -(2**32), 2**32, 2**62, -(2**62)])
 def test_an_event_whose_gap_does_not_fit_is_left_with_its_read(
-    gap: int, step: Callable[..., tuple[int, int, bytes]]
+    gap: int, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one, texts = known_chunk(), list[str]()
     ends = numbers(len(one), 2 * len(one))
     first = 10 + LONGEST_GAP_NS
-    at, read, gaps = step(
+    at, read, gaps, _ = step(
         2 * one, 0, 2 * len(one), BETWEEN, KNOWN, ends, numbers(first, first + gap), 0, 10, texts
     )
     assert (at, read, gaps_of(gaps), texts) == (len(one), 0, [LONGEST_GAP_NS], ["a"])
     stamps = numbers(10 + gap, 10 + gap)
     none = step(2 * one, 0, 2 * len(one), BETWEEN, KNOWN, ends, stamps, 0, 10, texts)
-    assert (none, texts) == ((0, 0, b""), ["a"])
+    assert (none, texts) == ((0, 0, b"", 0), ["a"])
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_beyond_the_stop_is_looked_at(
-    step: Callable[..., tuple[int, int, bytes]],
+    step: Callable[..., tuple[int, int, bytes, int]],
 ) -> None:
     one = known_chunk()
     data, ends, stamps = 2 * one, numbers(2 * len(one)), numbers(9)
-    at, _, gaps = step(data, 0, 2 * len(one) - 1, BETWEEN, KNOWN, ends, stamps, 0, 8, None)
+    at, _, gaps, _ = step(data, 0, 2 * len(one) - 1, BETWEEN, KNOWN, ends, stamps, 0, 8, None)
     assert (at, gaps_of(gaps)) == (len(one), [1])
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_event_ends_before_the_end_of_its_chunk(
-    step: Callable[..., tuple[int, int, bytes]],
+    step: Callable[..., tuple[int, int, bytes, int]],
 ) -> None:
     one = known_chunk()
     ends, stamps = numbers(len(one) - 2, len(one)), numbers(8, 9)
-    _, read, gaps = step(one, 0, len(one), BETWEEN, KNOWN, ends, stamps, 0, 0, None)
+    _, read, gaps, _ = step(one, 0, len(one), BETWEEN, KNOWN, ends, stamps, 0, 0, None)
     assert (read, gaps_of(gaps)) == (0, [8])
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_event_after_the_last_read_is_an_error(
-    step: Callable[..., tuple[int, int, bytes]],
+    step: Callable[..., tuple[int, int, bytes, int]],
 ) -> None:
     one = known_chunk()
     with pytest.raises(IndexError):
@@ -279,8 +291,8 @@ def test_nothing_beyond_the_data_is_looked_at() -> None:
     one, some = known_chunk(), numbers(900)
     for at, stop, read in ((0, len(one) + 1, 0), (-1, len(one), 0), (2, 1, 0), (0, 1, -1)):
         with pytest.raises(IndexError):
-            compiled.take_plain(one, at, stop, BETWEEN, KNOWN, some, some, read, 0, None)
+            compiled(one, at, stop, BETWEEN, KNOWN, some, some, read, 0, None)
     with pytest.raises(IndexError):
-        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, numbers(9, 9), some, 0, 0, None)
+        compiled(one, 0, len(one), BETWEEN, KNOWN, numbers(9, 9), some, 0, 0, None)
     with pytest.raises(TypeError):
-        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, some, some, 0, 0, ())  # type: ignore[arg-type]
+        compiled(one, 0, len(one), BETWEEN, KNOWN, some, some, 0, 0, ())  # type: ignore[arg-type]

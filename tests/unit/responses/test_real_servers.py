@@ -19,7 +19,7 @@ from raw_batches import (
 
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.responses import reader as response_reader
-from aiperf_svc.core.responses.fast_events import interpreted_take_plain
+from aiperf_svc.core.responses.fast_events import interpreted_take_tokens
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Rows
@@ -29,7 +29,7 @@ from aiperf_svc.protocol.records import Rows
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test reads both ways."""
     if request.param == "interpreted":
-        monkeypatch.setattr(response_reader, "take_plain", interpreted_take_plain)
+        monkeypatch.setattr(response_reader, "take_tokens", interpreted_take_tokens)
 
 
 def row_of(*parts: bytes, streaming: bool = True) -> Rows:

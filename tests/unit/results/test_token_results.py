@@ -9,6 +9,7 @@ from summarised import results
 
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.records import UNCOUNTED_TOKENS
 
 
 def test_output_lengths_are_held_against_what_was_asked_for() -> None:
@@ -98,3 +99,60 @@ def test_finish_reasons_of_the_phase_are_counted_by_name() -> None:
         ]
     )
     assert results(rows).finish_reasons == {"stop": 3, "no_content": 1, "abort": 1}
+
+
+def checks_of(**columns: object) -> dict[str, str]:
+    rows = np.concatenate([fake_run.request(tokens=10, **columns) for _ in range(20)])
+    return {check.check: str(check.severity) for check in results(rows).verdict.checks}
+
+
+@pytest.mark.parametrize(
+    ("columns", "severity"),
+    [
+        ({"text_bytes": 10}, "valid"),
+        ({"text_bytes": 0, "output_tokens": 0}, "valid"),
+        ({"text_bytes": 40, "output_tokens": 0}, "invalid"),
+        ({"text_bytes": 40, "output_tokens": 1_000}, "invalid"),
+        ({"text_bytes": 1, "output_tokens": 12}, "valid"),
+        ({"text_bytes": 40, "output_tokens": 1_000, "hidden_tokens": 990}, "valid"),
+        ({"text_bytes": 40, "output_tokens": 1_000, "blank_tokens": 990}, "valid"),
+        ({"text_bytes": 40, "output_tokens": 1_000, "flags": 0}, "degraded"),
+    ],
+)
+def test_tokens_that_cannot_be_are_named(columns: dict[str, int], severity: str) -> None:
+    assert checks_of(**columns)["token_bytes"] == severity
+
+
+@pytest.mark.parametrize(
+    ("columns", "severity"),
+    [
+        ({"output_tokens": 5}, "valid"),
+        ({"output_tokens": 4}, "degraded"),
+        ({"output_tokens": 100, "hidden_tokens": 96}, "degraded"),
+        ({"output_tokens": 4, "chunks": 0}, "valid"),
+    ],
+)
+def test_fewer_tokens_than_events_are_named(columns: dict[str, int], severity: str) -> None:
+    assert checks_of(text_bytes=99, **columns)["token_events"] == severity
+
+
+def test_what_only_the_server_knows_of_tokens_is_told() -> None:
+    assert "hidden_tokens" not in checks_of()
+    assert checks_of(hidden_tokens=3)["hidden_tokens"] == "info"
+    assert checks_of(blank_tokens=3)["blank_deltas"] == "info"
+
+
+def test_a_first_token_that_may_have_come_earlier_is_named() -> None:
+    assert "blank_deltas" not in checks_of()
+    assert checks_of(ttft_ms=100, blank_lead_us=4_000)["blank_deltas"] == "valid"
+    assert checks_of(ttft_ms=100, blank_lead_us=6_000)["blank_deltas"] == "degraded"
+
+
+def test_a_sum_of_counts_of_which_one_is_unknown_is_absent() -> None:
+    rows = np.concatenate([fake_run.request(tokens=10) for _ in range(20)])
+    assert results(rows).scalars["total_output_tokens"] == 200
+    rows["reasoning_tokens"][3] = UNCOUNTED_TOKENS
+    found = results(rows)
+    assert "total_output_tokens" not in found.scalars
+    assert found.scalars["total_osl"] == 200
+    assert found.metrics["output_token_count"].distribution.count == 19

@@ -40,6 +40,7 @@ CLOSED = Evidence(
     concurrency=100,
     requests=10_000,
     completed=10_000,
+    has_streams=True,
     held_ratio=0.999,
     bounds=(BOUND,),
     single_reads=SingleReads(10_000, 0),
@@ -48,6 +49,9 @@ CLOSED = Evidence(
     finish_reasons={"stop": 9_000, "length": 1_000},
     osl_known=10_000,
 )
+WHOLE = replace(CLOSED, has_streams=False)
+BLANKS = GapBound("time_to_first_token", "p50", 100.0, 100.0, 100.0, mean_ms=100.0)
+BLANK = replace(CLOSED, blank_bounds=(BLANKS,))
 OPEN = replace(
     CLOSED, is_open_loop=True, concurrency=None, held_ratio=None, rate_ratio=1.0, arrivals_ratio=1.0
 )
@@ -159,6 +163,16 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("censored", CLOSED, {"cancelled": 60, "timed_out": 41}, "degraded"),
         ("token_counts", CLOSED, {"without_tokens": 100}, "valid"),
         ("token_counts", CLOSED, {"without_tokens": 101}, "degraded"),
+        ("token_bytes", CLOSED, {"impossible_tokens": 100}, "valid"),
+        ("token_bytes", CLOSED, {"impossible_tokens": 101}, "degraded"),
+        ("token_bytes", CLOSED, {"impossible_tokens": 5_001}, "invalid"),
+        ("token_bytes", WHOLE, {"impossible_tokens": 5_001}, "degraded"),
+        ("token_events", CLOSED, {"scarce_tokens": 100}, "valid"),
+        ("token_events", CLOSED, {"scarce_tokens": 101}, "degraded"),
+        ("blank_deltas", BLANK, {"blank_bounds": (replace(BLANKS, lowest_ms=96.0),)}, "valid"),
+        ("blank_deltas", BLANK, {"blank_bounds": (replace(BLANKS, lowest_ms=90.0),)}, "degraded"),
+        ("blank_deltas", CLOSED, {"with_blanks": 9}, "info"),
+        ("hidden_tokens", CLOSED, {"with_hidden": 9, "hidden_tokens": 900.0}, "info"),
         ("time_order", CLOSED, {"impossible": 10}, "valid"),
         ("time_order", CLOSED, {"impossible": 50}, "degraded"),
         ("time_order", CLOSED, {"impossible": 101}, "invalid"),
@@ -202,7 +216,8 @@ def test_each_check_turns_at_its_limits(
 def test_every_check_is_tested_and_every_reason_says_what_to_do() -> None:
     marks = test_each_check_turns_at_its_limits.pytestmark  # type: ignore[attr-defined]
     tested = {case[0] for mark in marks for case in mark.args[1]}
-    found = {check.check for base in (CLOSED, OPEN) for check in judge(base).checks}
+    told = replace(BLANK, with_hidden=9, with_blanks=9)
+    found = {check.check for base in (told, OPEN) for check in judge(base).checks}
     assert found == tested
     for check in (*judge(CLOSED).checks, *judge(OPEN).checks):
         assert check.text

@@ -1,0 +1,309 @@
+"""Which tokens were streamed, and when, where the server's counts and its events differ."""
+
+import json
+from typing import Any
+
+import fake_run
+import msgspec
+import numpy as np
+import pytest
+from raw_batches import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Read,
+    Request,
+    chunk,
+    delta,
+    event_json,
+    finish,
+    plain,
+    reads_of,
+    record_of,
+    sse,
+    stamp_of,
+    stream,
+    usage,
+)
+
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.protocol.records import UNCOUNTED_TOKENS, Flag, Rows
+
+
+class Words:
+    """Counts words."""
+
+    name = "words"
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def count_batch(self, texts: Any) -> list[int]:
+        return [self.count(text) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(self.count(text)))
+
+    def decode(self, ids: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+def metric(tag: str, rows: Rows) -> float:
+    """A metric of the only row."""
+    compute = CATALOG[tag].compute
+    assert compute is not None
+    (chunk_of_rows,) = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING).chunks()
+    (value,) = compute(chunk_of_rows)
+    return float(value)
+
+
+def streamed(
+    *events: bytes, at_ms: list[int] | None = None, kind: str = "chat", counter: Any = None
+) -> Rows:
+    """The row of a stream with an event a read, at these times after the start."""
+    times = at_ms or [100 + 10 * place for place in range(len(events))]
+    reads = [
+        Read(chunk(sse(event)), stamp_of(time - 10))
+        for event, time in zip(events, times, strict=True)
+    ]
+    reads[0].data = STREAM_HEAD + reads[0].data
+    reads.append(Read(chunk(DONE) + LAST_CHUNK, reads[-1].stamp))
+    request = Request(reads=reads, input_tokens=-1, flags=Flag.STREAMED | Flag.REUSED)
+    parts = record_of(request, kind=kind, counter=counter)
+    assert parts.rows["error"] == [0]
+    return parts.rows
+
+
+def reasoned(total: int, reasoning: int, **more: object) -> bytes:
+    return usage(50, total, completion_tokens_details={"reasoning_tokens": reasoning}, **more)
+
+
+TEXTS = [delta(content=" one") for _ in range(6)]
+
+
+def test_times_between_tokens_are_those_of_streamed_tokens() -> None:
+    rows = streamed(*TEXTS, finish(), reasoned(1006, 1000))
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+    assert metric("output_token_throughput_per_user", rows) == pytest.approx(100.0)
+    assert metric("e2e_output_token_throughput", rows) == pytest.approx(6 / 0.150)
+    assert metric("hidden_token_count", rows) == 1000
+    assert metric("output_sequence_length", rows) == 1006
+    assert metric("output_token_count", rows) == 6
+    assert metric("time_to_first_token", rows) == 100
+
+
+def test_hidden_tokens_are_output_of_a_tokenizer_too() -> None:
+    rows = streamed(*TEXTS, finish(), reasoned(1006, 1000), counter=Words())
+    assert metric("output_sequence_length", rows) == 1006
+    assert metric("output_token_count", rows) == 6
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("counter", [None, Words()])
+def test_reasoning_that_was_streamed_is_not_hidden(counter: Any) -> None:
+    thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
+    rows = streamed(*thoughts, *TEXTS, finish(), reasoned(10, 4), counter=counter)
+    assert np.isnan(metric("hidden_token_count", rows))
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+    assert metric("output_token_count", rows) == 6
+
+
+def test_reasoning_inside_the_content_is_not_hidden() -> None:
+    thoughts = [delta(content=" hm") for _ in range(4)]
+    rows = streamed(*thoughts, *TEXTS, finish(), reasoned(10, 4))
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+    assert np.isnan(metric("hidden_token_count", rows))
+
+
+def test_a_short_text_in_place_of_the_reasoning_is_none_of_its_tokens() -> None:
+    thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
+    times = [100, 110, 120, 130, *(200 + 10 * place for place in range(8))]
+    rows = streamed(*thoughts, *TEXTS, finish(), reasoned(1006, 1000), at_ms=times)
+    assert metric("time_to_first_token", rows) == 100
+    assert metric("hidden_token_count", rows) == 1000
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+
+
+def test_a_summary_is_none_of_the_reasoning_tokens() -> None:
+    def event(kind: str, text: str) -> bytes:
+        return json.dumps({"type": f"response.{kind}.delta", "delta": text}).encode()
+
+    counts = {
+        "input_tokens": 5,
+        "output_tokens": 66,
+        "output_tokens_details": {"reasoning_tokens": 60},
+    }
+    ending = {"type": "response.completed", "response": {"status": "completed", "usage": counts}}
+    summary = [event("reasoning_summary_text", " a summary of all that was thought")] * 4
+    texts = [event("output_text", " one")] * 6
+    times = [100, 110, 120, 130, *(200 + 10 * place for place in range(7))]
+    rows = streamed(*summary, *texts, json.dumps(ending).encode(), at_ms=times, kind="responses")
+    assert metric("hidden_token_count", rows) == 60
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+
+
+def test_hidden_tokens_of_a_whole_response_are_counted() -> None:
+    body = {
+        "choices": [{"index": 0, "message": {"content": "a b"}, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": 1,
+            "completion_tokens": 102,
+            "completion_tokens_details": {"reasoning_tokens": 100},
+        },
+    }
+    request = Request(reads=reads_of(plain(json.dumps(body).encode())), flags=Flag(0))
+    rows = record_of(request, streaming=False).rows
+    assert (rows["hidden_tokens"], rows["text_bytes"]) == ([100], [3])
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        reasoned(5, 100),
+        reasoned(5, 100, total_tokens=155),
+        reasoned(200, 100, total_tokens=350),
+    ],
+)
+def test_reasoning_beside_the_completion_tokens_is_output(stated: bytes) -> None:
+    rows = streamed(*TEXTS[:5], finish(), stated)
+    total = json.loads(stated)["usage"]["completion_tokens"] + 100
+    assert metric("output_sequence_length", rows) == total
+    assert metric("usage_completion_tokens", rows) == total
+    assert metric("output_token_count", rows) == total - 100
+    assert metric("reasoning_token_count", rows) == 100
+
+
+def test_no_count_is_negative_whatever_two_events_state() -> None:
+    counts = {"completion_tokens_details": {"reasoning_tokens": 100}, "completion_tokens": 200}
+    rows = streamed(*TEXTS, event_json(1, [], usage=counts), usage(50, 5), finish())
+    assert metric("output_sequence_length", rows) == 5
+    assert metric("output_token_count", rows) == 0
+
+
+def test_reasoning_that_nobody_counted_is_not_output_without_reasoning() -> None:
+    def event(kind: str, **members: str) -> bytes:
+        return json.dumps(
+            {"type": "content_block_delta", "delta": {"type": kind, **members}}
+        ).encode()
+
+    thoughts = [event("thinking_delta", thinking=" hm") for _ in range(100)]
+    texts = [event("text_delta", text=" one") for _ in range(5)]
+    for details in ({}, {"output_tokens_details": {"thinking_tokens": 100}}):
+        ending = {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 105} | details,
+        }
+        rows = streamed(*thoughts, *texts, json.dumps(ending).encode(), kind="messages")
+        assert metric("time_to_first_token", rows) == 100
+        assert metric("time_to_first_output_token", rows) == 1100
+        assert metric("output_sequence_length", rows) == 105
+        assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+        if details:
+            assert metric("output_token_count", rows) == 5
+        else:
+            assert rows["reasoning_tokens"] == [UNCOUNTED_TOKENS]
+            assert np.isnan(metric("output_token_count", rows))
+
+
+# --- deltas with an empty text -------------------------------------------------------------------
+
+BLANK = delta(content="")
+ROLE = delta(role="assistant", content="")
+
+
+def ten(*, blank: range) -> list[bytes]:
+    """Ten events, some of them with an empty text."""
+    return [BLANK if place in blank else delta(content=" one") for place in range(10)]
+
+
+@pytest.mark.parametrize("blank", [range(5), range(5, 10), range(3, 7), range(0, 9, 2)], ids=repr)
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("counter", [None, Words()])
+def test_deltas_without_text_are_tokens_where_the_usage_counts_them(
+    blank: range, more: int, counter: Any
+) -> None:
+    events = [ROLE, *ten(blank=blank), finish(), usage(50, 10 + more)]
+    times = [50, *(100 + 10 * place for place in range(10)), 200, 200]
+    rows = streamed(*events, at_ms=times, counter=counter)
+    assert metric("time_to_first_token", rows) == 100
+    assert metric("time_to_first_output_token", rows) == 100
+    assert metric("time_to_second_token", rows) == 10
+    assert metric("request_latency", rows) == 190
+    assert metric("content_chunk_count", rows) == 10
+    assert rows["blank_tokens"] == [len(blank)]
+    tokens = 10 + (more if counter is None else 0)
+    assert metric("inter_token_latency", rows) == pytest.approx(90 / (tokens - 1))
+    assert rows["blank_lead_us"] == [0]
+
+
+@pytest.mark.parametrize("tokens", [5, 6, 9])
+def test_deltas_without_text_are_no_tokens_where_the_usage_counts_fewer(tokens: int) -> None:
+    rows = streamed(*ten(blank=range(5)), finish(), usage(50, tokens))
+    assert metric("time_to_first_token", rows) == 150
+    assert (rows["chunks"], rows["blank_tokens"], rows["blank_lead_us"]) == ([5], [0], [0])
+
+
+@pytest.mark.parametrize("ending", [[usage(50, 30)], []], ids=["thirty tokens", "no usage"])
+def test_what_the_usage_does_not_decide_is_recorded(ending: list[bytes]) -> None:
+    rows = streamed(*ten(blank=range(5)), finish(), *ending)
+    assert metric("time_to_first_token", rows) == 150
+    assert (rows["blank_tokens"], rows["blank_lead_us"]) == ([0], [50_000])
+
+
+def test_a_blank_before_reasoning_is_no_output_token() -> None:
+    thought = delta(reasoning_content=" hm")
+    rows = streamed(BLANK, thought, *TEXTS, finish(), usage(50, 8))
+    assert metric("time_to_first_token", rows) == 100
+    assert metric("time_to_first_output_token", rows) == 120
+
+
+@pytest.mark.parametrize(
+    ("kind", "blank"),
+    [
+        ("completions", {"choices": [{"index": 0, "text": ""}]}),
+        ("huggingface_generate", {"token": {"text": "<pad>", "special": True}, "details": None}),
+    ],
+)
+def test_blank_tokens_of_other_apis_count_too(kind: str, blank: dict[str, object]) -> None:
+    encode = msgspec.json.encode
+    if kind == "completions":
+        token: object = {"choices": [{"index": 0, "text": " one"}]}
+        ending = [usage(50, 4)]
+    else:
+        token = {"token": {"text": " one", "special": False}}
+        details = {"finish_reason": "length", "generated_tokens": 4, "input_length": 1}
+        ending = [encode({"token": {"text": "</s>", "special": True}, "details": details})]
+    rows = streamed(*map(encode, (blank, blank, token, token)), *ending, kind=kind)
+    assert metric("time_to_first_token", rows) == 100
+    assert rows["blank_tokens"] == [2]
+
+
+def test_a_stream_of_blanks_alone_has_no_content() -> None:
+    raw = stream(*[BLANK] * 5, finish(), usage(50, 5))
+    assert record_of(Request(reads=reads_of(raw))).rows["error"] == [ErrorKind.EMPTY]
+
+
+# --- sounds --------------------------------------------------------------------------------------
+
+
+def test_a_sound_is_output_from_its_first_piece_on() -> None:
+    sounds = [delta(audio={"id": "a", "data": "QUJD" * 100}) for _ in range(3)]
+    transcript = [delta(audio={"id": "a", "transcript": "Hello"})]
+    ends = [delta(audio={"id": "a", "expires_at": 1}), finish(), usage(50, 40)]
+    rows = streamed(ROLE, *sounds, *transcript, *ends)
+    assert metric("time_to_first_token", rows) == 110
+    assert metric("time_to_first_output_token", rows) == 110
+    assert metric("request_latency", rows) == 140
+    assert rows["chunks"] == [4]
+    assert rows["text_bytes"] == [1205]
+
+
+def test_a_sound_in_a_whole_response_is_output() -> None:
+    message = {"content": None, "audio": {"id": "a", "data": "QUJD", "transcript": "Hi"}}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    request = Request(reads=reads_of(plain(json.dumps(body).encode())), flags=Flag(0))
+    rows = record_of(request, streaming=False).rows
+    assert (rows["error"], rows["text_bytes"]) == ([0], [6])
