@@ -8,8 +8,10 @@ imported only when it is asked for, so that help is there at once.
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
+from aiperf_svc.adapters.host.private_files import private_files
 from aiperf_svc.cli.arguments import Parser, did_you_mean, exit_code_help
 from aiperf_svc.cli.secrets import command_line
 from aiperf_svc.domain.errors import AiperfError, ConfigError
@@ -46,6 +48,9 @@ COMMANDS = {
     "index-setup": "prepare the server of a pod of a Job (started by a stack)",
     "version": "print the version",
 }
+
+WITH_RESULTS = ("profile", "run", "bench", "results")
+"""Commands that write the results of runs, which nobody else is to read."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +101,8 @@ def _run(arguments: list[str]) -> int:
     command.add_arguments(parser)
     args = parser.parse(rest)
     args.command_line = command_line(arguments)
-    return int(command.run(args))
+    with private_files() if name in WITH_RESULTS else nullcontext():
+        return int(command.run(args))
 
 
 def _help() -> str:

@@ -8,6 +8,8 @@ OWN_PROGRAM = (sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.p
 working folder in place of the library's; `-P` and a path never look there, and a variable in place
 of `-P` would change the user's own commands."""
 
+USER_MASK = "AIPERF_USER_MASK"
+"""Environment variable with the user's mask for new files, where ours is another; octal."""
 PROCESS_ENVIRONMENT = {
     # No service multiplies matrices, and starting threads for it would take time.
     "OPENBLAS_NUM_THREADS": "1",

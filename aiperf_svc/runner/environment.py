@@ -16,14 +16,14 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT, USER_MASK
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.options import RunOptions
 
-KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG")
-"""Variables of the user's environment that are passed on; all others with this prefix are set by
+KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG", USER_MASK)
+"""Variables of this process' environment that are passed on; all others with this prefix are set by
 the launcher."""
 LOOPBACK = "127.0.0.1"
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import select
+import stat
 import subprocess
 import tempfile
 import time
@@ -207,3 +208,11 @@ def artifacts(folder: Path) -> Path:
     """The one artifact folder below `folder`."""
     (found,) = (folder / "artifacts").iterdir()
     return found
+
+
+def assert_only_the_user_reads(folder: Path) -> None:
+    """Whether a folder and all that is in it are the user's only."""
+    found = [folder, *(path for path in folder.rglob("*") if not path.is_symlink())]
+    modes = {str(path): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in found}
+    expected = {str(path): "700" if path.is_dir() else "600" for path in found}
+    assert modes == expected

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from running_command import FINISHED, Command, artifacts, kill, wait_until
+from running_command import (
+    FINISHED,
+    Command,
+    artifacts,
+    assert_only_the_user_reads,
+    kill,
+    wait_until,
+)
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -72,6 +79,7 @@ def test_every_trial_is_a_run_of_its_own(levels: Levels) -> None:
     assert [t["parameters"] for t in levels.printed["results"]["trials"]] == [
         {"load.concurrency": level} for level in LEVELS
     ]
+    assert_only_the_user_reads(artifacts(command.folder))
     assert levels.served == 20 * len(LEVELS)
     command.assert_nothing_is_left()
     seen, sent = set(), list[str]()

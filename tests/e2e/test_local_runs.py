@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from forked_commands import finished
-from running_command import FINISHED, Command, artifacts, wait_gone
+from running_command import (
+    FINISHED,
+    Command,
+    artifacts,
+    assert_only_the_user_reads,
+    wait_gone,
+)
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -48,6 +54,7 @@ def test_a_run_leaves_its_artifacts_and_nothing_else(
         "report.html", "verdict.json",
     }  # fmt: skip
     assert not [p for p in names if p.endswith((".part", ".tmp"))]
+    assert_only_the_user_reads(artifacts(tmp_path))
 
 
 def test_the_resolved_config_runs_again_to_the_same_requests(

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_command import LOOK_S, WAIT_S, Command, artifacts, wait_gone
+from running_command import (
+    LOOK_S,
+    WAIT_S,
+    Command,
+    artifacts,
+    assert_only_the_user_reads,
+    wait_gone,
+)
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -95,7 +102,7 @@ def test_a_step_that_fails_says_why_and_keeps_its_output(
 def test_a_tool_gets_the_users_environment_and_nothing_of_the_run(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    command = start("env; echo speed: 1", env={"GIVEN": " kept "})
+    command = start("env; umask; echo speed: 1", env={"GIVEN": " kept "})
     command.finish()
     assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
     printed = (artifacts(tmp_path) / "raw/001-command/rank-0/command-0/stdout").read_text()
@@ -105,6 +112,9 @@ def test_a_tool_gets_the_users_environment_and_nothing_of_the_run(
     }  # fmt: skip
     assert not names & {"OPENBLAS_NUM_THREADS", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
     assert "GIVEN= kept " in printed.splitlines()
+    os.umask(mask := os.umask(0))
+    assert f"{mask:04o}" in printed.splitlines()
+    assert_only_the_user_reads(artifacts(tmp_path))
 
 
 def test_a_tool_that_hangs_is_ended_after_its_timeout(start: Callable[..., Command]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aiperf_svc.adapters.host.private_files import files_of_user
+
 FILE = "tokenizer.json"
 ATTEMPT_S = 5.0
 """Time for the hub to report that it has the file."""
@@ -74,7 +76,9 @@ def fetch_from_hub(name: str, revision: str, file: str = FILE) -> Path:
     HubUnreachable."""
     from huggingface_hub import hf_hub_download
 
-    return Path(_translated(lambda: hf_hub_download(name, file, revision=revision), DOWNLOAD_S))
+    # Several users may share the cache.
+    with files_of_user():
+        return Path(_translated(lambda: hf_hub_download(name, file, revision=revision), DOWNLOAD_S))
 
 
 def _ask(name: str, revision: str) -> Any:

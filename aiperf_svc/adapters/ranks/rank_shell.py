@@ -17,6 +17,7 @@ from pathlib import Path
 from time import time_ns
 
 from aiperf_svc.adapters.host.child_processes import end_with_parent
+from aiperf_svc.adapters.host.private_files import user_mask
 from aiperf_svc.adapters.ranks.fifos import FifoLines, copy_script, make_fifo, open_fifo
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
@@ -100,6 +101,7 @@ class RankShell:
             stdin=subprocess.PIPE,
             env=_environment_of_tools(os.environ),
             start_new_session=True,
+            umask=user_mask(),
             # Told to end when the courier dies, it ends its commands first.
             preexec_fn=end_with_parent,
         )
