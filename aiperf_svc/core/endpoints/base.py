@@ -105,6 +105,8 @@ class Delta(msgspec.Struct, gc=False):
     """Size of the pieces of sound, as they were sent."""
     is_blank: bool = False
     """True for a text of no characters and nothing else. It may stand for a token."""
+    names_role: bool = False
+    """True if such a delta has a role, as the one that opens a message."""
     is_summary: bool = False
     """True if `reasoning` is a summary, sent in place of the text of the reasoning tokens."""
 

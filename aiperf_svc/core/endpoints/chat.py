@@ -119,13 +119,12 @@ def _delta_of(choices: Sequence[_Choice]) -> Delta:
                 delta.tool_calls += _call_text(message.function_call)
             if message.audio:
                 _add_audio(delta, message.audio)
-            if content == "" and not (message.role or choice.finish_reason):
-                # With a role, it opens the message; with a reason, it ends it.
-                delta.is_blank = True
+            if content == "" and not choice.finish_reason:
+                delta.is_blank, delta.names_role = True, message.role is not None
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
     if delta.is_blank and delta.has_output:
-        delta.is_blank = False
+        delta.is_blank = delta.names_role = False
     return delta
 
 

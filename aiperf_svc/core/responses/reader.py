@@ -111,6 +111,8 @@ class ResponseReader:
     """Size of the reasoning, without summaries."""
     _blanks: "array[int] | None" = None
     """For each delta with an empty text: the number of tokens before it, and its time."""
+    _opening: tuple[int, int] | None = None
+    """Time of the delta that opens the message with its role, and the time's uncertainty."""
     _blank_uncertainties_ns = (0, 0)
     """Uncertainties of the first and the last of these times."""
     blank_tokens = 0
@@ -274,7 +276,8 @@ class ResponseReader:
                     elif delta.is_blank:
                         while reads.ends[read] < end:
                             read += 1
-                        self._take_blank(data, end, reads, read, first)
+                        uncertainty = self._uncertainty(data, end, reads, read, first)
+                        self._take_blank(delta, reads.stamps[read], uncertainty)
                     if delta.error:
                         self._fail(ErrorKind.SERVER, delta.error)
                         break
@@ -323,11 +326,20 @@ class ResponseReader:
         if delta.reasoning and not delta.is_summary:
             self.reasoning_bytes += utf8_size(delta.reasoning)
 
-    def _take_blank(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> None:
-        uncertainty = self._uncertainty(data, end, reads, read, first)
+    def _take_blank(self, delta: Delta, stamp: int, uncertainty: int) -> None:
+        if delta.names_role:
+            if self._last_choice:
+                return
+            if self._opening is None and not self.first_token_wall_ns:
+                self._opening = stamp, uncertainty
+                return
+            # Each delta has a role, so the first one is like the others.
         if self._blanks is None:
             self._blanks, self._blank_uncertainties_ns = array("q"), (uncertainty, uncertainty)
-        self._blanks.extend((self.token_events, reads.stamps[read]))
+            if delta.names_role and self._opening is not None:
+                self._blanks.extend((0, self._opening[0]))
+                self._blank_uncertainties_ns = self._opening[1], uncertainty
+        self._blanks.extend((self.token_events, stamp))
         self._blank_uncertainties_ns = self._blank_uncertainties_ns[0], uncertainty
 
     def _take_choice(self, choice: int) -> None:

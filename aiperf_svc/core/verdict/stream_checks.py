@@ -78,11 +78,14 @@ def _hidden_tokens(e: Evidence) -> Reason | None:
 
 def _blank_deltas(e: Evidence) -> Reason | None:
     if not e.blank_bounds:
-        text = (
+        if not e.with_blanks:
+            return None
+        return told(
+            "blank_deltas",
             f"{e.with_blanks:,} of {e.completed:,} responses have deltas with an empty text that "
+            "the server's usage counts as tokens: the first of them may set the time to first "
+            "token",
         )
-        text += "the server's usage counts as tokens: so do the times between tokens"
-        return told("blank_deltas", text) if e.with_blanks else None
     worst = max(e.blank_bounds, key=lambda bound: bound.uncertain_share)
     return graded(
         "blank_deltas",

@@ -148,6 +148,15 @@ SERVERS: tuple[KnownServer, ...] = (
         _chat([_delta(content="")] * 5 + _words(5), prompt_tokens=50, completion_tokens=10),
     ),
     KnownServer(
+        "first-tokens-without-text-with-roles",
+        _ten,
+        _chat(
+            [_delta(role="assistant", content=text) for text in [""] * 5 + [" word"] * 5],
+            prompt_tokens=50,
+            completion_tokens=10,
+        ),
+    ),
+    KnownServer(
         "last-tokens-without-text",
         _ten,
         _chat(_words(5) + [_delta(content="")] * 5, prompt_tokens=50, completion_tokens=10),

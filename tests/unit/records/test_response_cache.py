@@ -41,6 +41,17 @@ RESPONSES = {
     "thoughts first": lambda r: response(delta(r, reasoning="a"), delta(r, content="b"), finish(r)),
     "only thoughts": lambda r: response(delta(r, reasoning="a"), finish(r)),
     "the token comes last": lambda r: response(delta(r, content="a"), end=LAST_CHUNK),
+    "blank tokens": lambda r: response(
+        *(delta(r, content=text) for text in ("", "a", "")), finish(r), usage(50, 3, r)
+    ),
+    "a blank that may be a token": lambda r: response(
+        delta(r, content=""), delta(r, content="a"), finish(r)
+    ),
+    "hidden reasoning": lambda r: response(
+        delta(r, content="a"),
+        finish(r),
+        usage(50, 101, r, completion_tokens_details={"reasoning_tokens": 100}),
+    ),
     "no content": lambda r: response(finish(r)),
     "cut off": lambda r: response(delta(r, content="a"), end=b""),
     "an error": lambda r: response(b'{"id":"x","error":{"message":"no"}}'),

@@ -239,6 +239,27 @@ def test_deltas_without_text_are_tokens_where_the_usage_counts_them(
     assert rows["blank_lead_us"] == [0]
 
 
+@pytest.mark.parametrize("blank", [range(5), range(5, 10), range(3, 7)], ids=repr)
+def test_a_role_in_every_delta_opens_no_message(blank: range) -> None:
+    texts = ["" if place in blank else " one" for place in range(10)]
+    events = [delta(role="assistant", content=text) for text in texts]
+    rows = streamed(*events, finish(), usage(50, 10))
+    assert metric("time_to_first_token", rows) == 100
+    assert metric("request_latency", rows) == 190
+    assert metric("inter_token_latency", rows) == pytest.approx(10.0)
+
+
+def test_openings_of_several_choices_are_no_tokens() -> None:
+    roles = [
+        event_json(1, [{"index": i, "delta": {"role": "assistant", "content": ""}}]) for i in (0, 1)
+    ]
+    texts = [event_json(1, [{"index": i % 2, "delta": {"content": "a"}}]) for i in range(4)]
+    ends = [event_json(1, [{"index": i, "delta": {}, "finish_reason": "stop"}]) for i in (0, 1)]
+    rows = streamed(*roles, *texts, *ends, usage(50, 6))
+    assert metric("time_to_first_token", rows) == 120
+    assert (rows["blank_tokens"], rows["blank_lead_us"]) == ([0], [0])
+
+
 @pytest.mark.parametrize("tokens", [5, 6, 9])
 def test_deltas_without_text_are_no_tokens_where_the_usage_counts_fewer(tokens: int) -> None:
     rows = streamed(*ten(blank=range(5)), finish(), usage(50, tokens))

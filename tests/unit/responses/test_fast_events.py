@@ -69,6 +69,7 @@ def framed(rng: random.Random, request: int) -> bytes:
             chunk(sse(delta(request + 1, content="c"))),
             chunk(sse(delta(request, reasoning_content="hm"))) * rng.randint(1, 5),
             chunk(sse(delta(request, role="assistant", content=""))),
+            chunk(sse(delta(request, content=""))),
             chunk(sse(usage(request=request))),
             chunk(b"data:" + data + b"\n\n"),
             chunk(b"data: " + data.replace(b"[", b"[\n", 1) + b"\n\n"),

@@ -42,9 +42,15 @@ COMMENT = b": still waiting\n\n"
 
 
 @pytest.mark.parametrize(
-    "first", [{"content": "a"}, {"reasoning_content": "b"}, {"role": "assistant", "content": "c"}]
+    "first",
+    [
+        {"content": "a"},
+        {"reasoning_content": "b"},
+        {"role": "assistant", "content": "c"},
+        {"audio": {"id": "e", "data": "QUJD"}},
+    ],
 )
-def test_what_comes_before_the_first_token_is_none(first: dict[str, str]) -> None:
+def test_what_comes_before_the_first_token_is_none(first: dict[str, Any]) -> None:
     before = chunked(COMMENT, ROLE, COMMENT)
     body = before + chunked(event(**first), event(content="d"))
     end = len(before) + len(chunked(event(**first)))
