@@ -21,6 +21,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _MACHINE = Path("/proc/stat")
 _PRESSURE = Path("/proc/pressure/cpu")
+_SCHEDULER = Path("/proc/self/schedstat")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -60,6 +61,7 @@ class VitalsProbe:
             fd_limit=fd_limit(),
             stolen_ns=stolen_ns() - self._stolen_at_start_ns,
             pressure_ns=pressure_ns() - self._pressure_at_start_ns,
+            waited_ns=waited_ns(),
         )
         self._mono_ns, self._cpu_s, self._lag_ns = now, cpu_s, 0
         return self._last
@@ -142,6 +144,15 @@ def pressure_ns(pressure: Path = _PRESSURE) -> int:
     except OSError:
         return 0
     return int(some.rpartition("total=")[2]) * 1_000
+
+
+def waited_ns(scheduler: Path = _SCHEDULER) -> int:
+    """Return the time in which the main thread waited in a run queue; 0 where the kernel does not
+    tell."""
+    try:
+        return int(scheduler.read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 def _cpu_cgroups(membership: Path, root: Path) -> list[Path]:

@@ -90,7 +90,7 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
                 known = f"holds {holds}; " if self.holds is not None else ""
                 return (
                     f"{known}at {breaks} the client is the limit, not the server ({self.reason}): "
-                    "give the client more CPU or more workers"
+                    "the verdict of that trial says what helps"
                 )
             case Ending.UNUSABLE:
                 known = f"holds {holds}; " if self.holds is not None else ""

@@ -223,6 +223,7 @@ def _evidence(
         osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,
         records_lost=accounts.records_lost,
         bounds=ev.latency_bounds(rows, totals),
+        fastest_ms=ev.fastest_ms(rows),
         receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
         held_ratio=use.ratio if use else None,
         prefill_concurrency=load.prefill_concurrency,

@@ -24,6 +24,9 @@ THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
 """Limit of stolen CPU time. Hosts take one or two percent in short pieces all the time, whose
 effects other checks see."""
+WAITED_SHARE = 0.01
+"""Share of the time in a run queue from which a lack of CPU explains what the client did late: one
+request in a hundred waited then, which is p99."""
 LOOP_LAG_MS = 100.0
 """Limit of the median of each second's longest event-loop delay: four frames of a 100,000-stream
 worker, and far more than a garbage collection."""
@@ -103,6 +106,20 @@ def is_busy(workers: Sequence[Health]) -> bool:
     return any(
         health.busy_share > BUSY_SAMPLES_SHARE or health.loop_lag_p50_ms > LOOP_LAG_MS
         for health in _watched(workers)
+    )
+
+
+def lacks_cpu(workers: Sequence[Health]) -> bool | None:
+    """Return whether a worker had less CPU than it needed; None if the run was too short to
+    tell."""
+    watched = _watched(workers)
+    if not watched:
+        return None
+    return is_busy(watched) or any(
+        health.waited_share > WAITED_SHARE
+        or health.throttled_share > THROTTLED_SHARE
+        or health.stolen_share > STOLEN_SHARE
+        for health in watched
     )
 
 

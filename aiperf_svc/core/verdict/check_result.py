@@ -114,4 +114,5 @@ def worst_of(reasons: Iterable[Reason]) -> Severity:
 
 
 MORE_WORKERS = "give the client more CPU or more workers (workers.max), or ask for less load"
-"""Remedy for every check that fails because the client was too slow."""
+"""Remedy for every check that fails because the client was too slow. The verdict replaces it if the
+client did not lack CPU."""

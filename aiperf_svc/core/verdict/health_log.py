@@ -29,6 +29,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the time in which the cgroup's quota stopped the process."""
     stolen_share: float
     """Share of the machine's CPU time that its host took away."""
+    waited_share: float
+    """Share of the time in which the process' main thread was ready to run and waited for a
+    CPU."""
     fd_share: float
     """Most open file descriptors, as a share of the limit."""
     rss_max_bytes: int
@@ -59,6 +62,7 @@ class _Process:
         elapsed_ns = self.last_wall_ns - self.first_wall_ns
         throttled_ns = self.last.throttled_ns - self.first.throttled_ns
         stolen_ns = self.last.stolen_ns - self.first.stolen_ns
+        waited_ns = self.last.waited_ns - self.first.waited_ns
         lags = sorted(self.lag_ns)
         return Health(
             id=name,
@@ -70,6 +74,7 @@ class _Process:
             loop_lag_max_ms=lags[-1] / 1e6,
             throttled_share=throttled_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
             stolen_share=stolen_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
+            waited_share=waited_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
             fd_share=self.fd_share,
             rss_max_bytes=self.rss_max_bytes,
         )

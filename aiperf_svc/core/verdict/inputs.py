@@ -113,6 +113,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[LatencyBound, ...] = ()
     receive_lag_ms: float = 0.0
     """p99 of the receive lag."""
+    fastest_ms: float | None = None
+    """5th percentile of the request latency."""
     held_ratio: float | None = None
     """Mean concurrency over the configured one in closed loop, or the share of the time of prefill
     slots in which none was free while a user waited; None if the run is too short to tell."""
@@ -181,6 +183,12 @@ def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
         found += _bounds(rows, "time_to_first_token", f.time_to_first_token, "ttft_uncertainty_ns")
     found += _bounds(rows, "request_latency", f.request_latency, "last_uncertainty_ns")
     return tuple(found)
+
+
+def fastest_ms(rows: PhaseRows) -> float | None:
+    """Return what the request latency of one request in twenty is at most; None without requests
+    that completed."""
+    return quantile(_ordered(rows, f.request_latency), 0.05)
 
 
 def _bounds(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS
+from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, lacks_cpu
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
     MORE_WORKERS,
@@ -30,6 +30,11 @@ CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
 """Checks that fail when the client is overloaded. If one of them is invalid and there is no other
 cause, the run is `client-bound`."""
 
+FAST_MS = 1.0
+"""A server of which one request in twenty takes less than this has no latency to speak of: what a
+client needs for a request, some 0.03 ms of CPU and two passes through the kernel, is more than 5%
+of it. No server with a model is that fast."""
+
 
 def judge(evidence: Evidence) -> Verdict:
     """Return the verdict, with every check that applies to this run."""
@@ -40,8 +45,8 @@ def judge(evidence: Evidence) -> Verdict:
     )
     worst = worst_of(checks)
     other = _other_cause(evidence)
-    if other is not None:
-        checks = tuple(_without_advice_on_the_client(check, other.remedy) for check in checks)
+    remedy = _remedy_on_the_client(evidence) if other is None else other.remedy
+    checks = tuple(_with_remedy(check, remedy) for check in checks)
     if worst is not Severity.INVALID:
         return Verdict(worst, "", checks)
     return Verdict(worst, _own_cause(checks) if other is None else other.name, checks)
@@ -69,8 +74,30 @@ def _other_cause(e: Evidence) -> _Cause | None:
     return None
 
 
-def _without_advice_on_the_client(check: Reason, remedy: str) -> Reason:
-    if MORE_WORKERS not in check.remedy:
+def _remedy_on_the_client(e: Evidence) -> str:
+    """Return what helps a client that was too slow: more CPU only if it lacked CPU."""
+    if e.fastest_ms is not None and e.fastest_ms < FAST_MS:
+        return (
+            f"the server is too fast for this check: it responds in {e.fastest_ms:.2g} ms, about "
+            "what the client itself needs for a request. Take request_throughput as a lower bound "
+            "and no latency; to try out this tool, give the mock server a latency (--ttft 20ms)"
+        )
+    lacks = lacks_cpu(e.workers)
+    if lacks is None:
+        return "run for 5 s or longer: this run was too short to tell whether the client lacked CPU"
+    if lacks:
+        return MORE_WORKERS
+    used = max(health.cpu_mean for health in e.workers)
+    waited = max(health.waited_share for health in e.workers)
+    return (
+        f"the client did not lack CPU (a worker used at most {used:.0%} of a core and waited for "
+        f"one {waited:.2%} of the time): run again, and for longer if few requests decide this "
+        "check"
+    )
+
+
+def _with_remedy(check: Reason, remedy: str) -> Reason:
+    if remedy == MORE_WORKERS or MORE_WORKERS not in check.remedy:
         return check
     return replace(check, remedy=check.remedy.replace(MORE_WORKERS, remedy))
 

@@ -23,6 +23,9 @@ class Vitals(Value, frozen=True):
     pressure_ns: int = 0
     """Time in which something on the node waited for a CPU, since start; 0 if the kernel does not
     tell."""
+    waited_ns: int = 0
+    """Time in which the process' main thread was ready to run and waited for a CPU, since start; 0
+    if the kernel does not tell."""
 
 
 class WorkerCounts(Value, frozen=True):

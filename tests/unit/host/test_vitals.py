@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.host.vitals import QuotaProbe, pressure_ns, stolen_ns, throttled_ns
+from aiperf_svc.adapters.host.vitals import (
+    QuotaProbe,
+    pressure_ns,
+    stolen_ns,
+    throttled_ns,
+    waited_ns,
+)
 
 
 def cgroup(folder: Path, stats: str) -> None:
@@ -16,6 +22,13 @@ def belongs(folder: Path, line: str) -> Path:
     membership = folder / "membership"
     membership.write_text(line + "\n")
     return membership
+
+
+def test_the_wait_for_a_cpu_is_read_from_the_scheduler(tmp_path: Path) -> None:
+    scheduler = tmp_path / "schedstat"
+    assert waited_ns(scheduler) == 0
+    scheduler.write_text("606292 2597839 3\n")
+    assert waited_ns(scheduler) == 2_597_839
 
 
 def test_a_quota_of_a_nested_group_is_seen_in_version_2(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_slow_connects_are_not_the_clients_fault_unless_it_is_busy(
     health = Health(
         id="worker-0", service=Service.WORKER, samples=5, cpu_mean=cpu_share, busy_share=cpu_share,
         loop_lag_p50_ms=1.0, loop_lag_max_ms=2.0, throttled_share=0.0, stolen_share=0.0,
-        fd_share=0.1, rss_max_bytes=2**27,
+        waited_share=0.0, fd_share=0.1, rss_max_bytes=2**27,
     )  # fmt: skip
     found = results(
         rows,

@@ -15,7 +15,7 @@ from aiperf_svc.core.verdict.inputs import (
     SingleReads,
     arrivals_ratio,
 )
-from aiperf_svc.core.verdict.judge import judge
+from aiperf_svc.core.verdict.judge import CLIENT_EFFECTS, judge
 from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.services import Service
@@ -31,9 +31,11 @@ HEALTH = Health(
     loop_lag_max_ms=40.0,
     throttled_share=0.0,
     stolen_share=0.0,
+    waited_share=0.0,
     fd_share=0.2,
     rss_max_bytes=2**27,
 )
+BUSY = replace(HEALTH, busy_share=1.0, loop_lag_p50_ms=500.0)
 GAP = GapBound("inter_chunk_latency", "p50", 10.0, 10.0, 10.0, mean_ms=10.0)
 CLOSED = Evidence(
     is_open_loop=False,
@@ -88,7 +90,7 @@ def test_an_honest_run_is_valid_and_lists_what_was_looked_at(evidence: Evidence)
         (
             {"requests": 0, "unsent": 40},
             "none of the 40 requests that were due was sent",
-            "workers",
+            "run again",
         ),
         (
             {"requests": 0, "unsent": 40, "connecting": 40},
@@ -243,7 +245,30 @@ def test_a_client_that_is_the_limit_is_named_so() -> None:
     assert judge(null_server).label == "invalid: client-bound"
 
 
-BUSY = replace(HEALTH, busy_share=1.0, loop_lag_p50_ms=500.0)
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"workers": (replace(HEALTH, waited_share=0.02),)}, MORE_WORKERS),
+        ({"workers": (replace(HEALTH, busy_share=0.2),)}, MORE_WORKERS),
+        ({"workers": (replace(HEALTH, throttled_share=0.1),)}, MORE_WORKERS),
+        ({"workers": (replace(HEALTH, stolen_share=0.1),)}, MORE_WORKERS),
+        ({"workers": (HEALTH,)}, "used at most 50% of a core and waited for one 0.00% of the time"),
+        ({"workers": (replace(HEALTH, samples=2),)}, "run for 5 s or longer"),
+        ({"workers": ()}, "run for 5 s or longer"),
+        ({"workers": (BUSY,), "fastest_ms": 0.02}, "responds in 0.02 ms"),
+        ({"workers": (BUSY,), "fastest_ms": 2.0}, MORE_WORKERS),
+    ],
+)
+def test_more_cpu_is_advised_only_to_a_client_that_lacks_it(
+    facts: dict[str, Any], words: str
+) -> None:
+    found = judge(
+        replace(CLOSED, held_ratio=0.5, bounds=(replace(BOUND, with_lag_ms=130),), **facts)
+    )
+    remedies = {r.check: r.remedy for r in found.reasons if r.check in CLIENT_EFFECTS}
+    assert remedies.keys() == {"concurrency", "schedule_lag"}
+    assert all(words in remedy for remedy in remedies.values())
+    assert (words == MORE_WORKERS) is all(MORE_WORKERS in each for each in remedies.values())
 
 
 @pytest.mark.parametrize(
@@ -271,7 +296,7 @@ def test_prefill_slots_that_the_client_leaves_unused_are_not_blamed_on_the_slots
     (reason,) = verdict.reasons
     assert (verdict.verdict, reason.check) == ("invalid", "concurrency")
     assert reason.text.startswith("left 20.0% of the time of the 4 slots for prefill unused")
-    assert "more workers" in reason.remedy
+    assert "did not lack CPU" in reason.remedy
 
 
 def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> None:
@@ -324,6 +349,7 @@ def test_health_is_condensed_from_heartbeats() -> None:
             cpu_fraction=cpu,
             throttled_ns=second * 30_000_000,
             stolen_ns=second * 20_000_000,
+            waited_ns=second * 10_000_000,
             loop_lag_ns=(second + 1) * 1_000_000,
             rss_bytes=second,
             open_fds=10 * second,
@@ -335,6 +361,7 @@ def test_health_is_condensed_from_heartbeats() -> None:
     assert found.cpu_mean == pytest.approx(0.665)
     assert found.throttled_share == pytest.approx(0.03)
     assert found.stolen_share == pytest.approx(0.02)
+    assert found.waited_share == pytest.approx(0.01)
     assert (found.loop_lag_p50_ms, found.loop_lag_max_ms) == (3.0, 4.0)
 
 
