@@ -14,6 +14,7 @@ the backend's URL says so, and one that cannot be read can go.
 
 import json
 import os
+import pwd
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -30,11 +31,23 @@ BROKEN = ".broken"
 """Suffix of a checkpoint that could not be read."""
 
 
+def user_home() -> Path:
+    """Return the home folder as the CLI finds it: that of the passwd entry and, only without one,
+    `HOME`."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
+
+
 def folder_of(url: str) -> Path | None:
     """Return the folder of a backend's URL; None for other backends."""
     if not url.startswith(SCHEME):
         return None
-    return Path(url.removeprefix(SCHEME).partition("?")[0]).expanduser().absolute()
+    path = url.removeprefix(SCHEME).partition("?")[0]
+    if path == "~" or path.startswith("~/"):
+        return user_home() / path[2:]
+    return Path(path).absolute()
 
 
 def without_attributes(url: str) -> str:

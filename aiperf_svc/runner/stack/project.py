@@ -170,7 +170,7 @@ def _logged_in(environ: Mapping[str, str]) -> str | None:
     """Return the backend that `pulumi login` chose; None if there is none."""
     if environ.get("PULUMI_ACCESS_TOKEN"):
         return "https://api.pulumi.com"
-    home = Path(environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    home = Path(environ.get("PULUMI_HOME") or file_state.user_home() / ".pulumi")
     with suppress(OSError, msgspec.DecodeError, AttributeError):
         known = msgspec.json.decode((home / "credentials.json").read_bytes())
         return known.get("current") or None

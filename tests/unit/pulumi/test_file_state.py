@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,7 +109,9 @@ def test_a_folder_is_written_without_attributes_by_an_absolute_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/of-me")
+    monkeypatch.setenv("HOME", "/not/of/the/passwd/entry")
+    entry = SimpleNamespace(pw_dir="/home/of-me")
+    monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)
     for url, folder in {
         "file:///state": "/state",
         "file://~/state": "/home/of-me/state",
@@ -121,3 +124,16 @@ def test_a_folder_is_written_without_attributes_by_an_absolute_path(
     assert kept == "file:///state?no_tmp_dir=false&metadata=skip"
     for url in ("s3://bucket?region=x", "https://api.pulumi.com"):
         assert (without_attributes(url), folder_of(url)) == (url, None)
+
+
+def test_the_home_is_found_as_the_cli_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of-the-variable")
+    entry = SimpleNamespace(pw_dir="/home/of-the-entry")
+    monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)
+    assert file_state.user_home() == Path("/home/of-the-entry")
+
+    def no_entry(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(file_state.pwd, "getpwuid", no_entry)
+    assert file_state.user_home() == Path("/home/of-the-variable")

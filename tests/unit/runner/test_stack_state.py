@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -122,6 +123,17 @@ def test_the_backend_of_a_login_is_left_to_the_cli(home: StateHome, tmp_path: Pa
     environ = {"PULUMI_HOME": str(tmp_path), "PULUMI_CONFIG_PASSPHRASE": "x"}
     backend = project.choose_backend(home, environ)
     assert (backend.url, backend.environ, backend.notice) == ("s3://bucket", {}, "")
+
+
+def test_a_login_is_found_in_the_home_of_the_passwd_entry(
+    home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".pulumi").mkdir()
+    (tmp_path / ".pulumi/credentials.json").write_text(json.dumps({"current": "s3://bucket"}))
+    monkeypatch.setenv("HOME", "/somewhere/else")
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(tmp_path)))
+    backend = project.choose_backend(home, {"PULUMI_CONFIG_PASSPHRASE": "x"})
+    assert (backend.url, backend.notice) == ("s3://bucket", "")
 
 
 @pytest.mark.parametrize("url", ["file:///state", "s3://bucket"])
