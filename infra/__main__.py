@@ -6,12 +6,19 @@ them into Kubernetes objects.
 
 import pulumi
 from components.benchmark import Benchmark, BenchmarkArgs
+from components.holders import refuse_if_held
 from components.settings import read_settings
 
 settings = read_settings(pulumi.Config("aiperf"))
+refuse_if_held(settings.plan, settings.cluster)
 benchmark = Benchmark(
     "benchmark",
-    BenchmarkArgs(plan=settings.plan, cluster=settings.cluster, secrets=settings.secrets),
+    BenchmarkArgs(
+        plan=settings.plan,
+        owner=settings.owner,
+        cluster=settings.cluster,
+        secrets=settings.secrets,
+    ),
 )
 for name, value in benchmark.outputs.items():
     pulumi.export(name, value)

@@ -24,6 +24,7 @@ EXIT_CODES = {
     ExitCode.WORSE: "compare --fail-on worse: a metric got worse",
     ExitCode.INCOMPARABLE: "the runs cannot be compared, or not judged as --fail-on asks",
     ExitCode.SLO_NOT_JUDGED: "the run can be believed and does not tell whether an SLO holds",
+    ExitCode.UNVERIFIED: "whether anything is left of a stack is not known: it may not be listed",
     ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
 }
 

@@ -5,6 +5,7 @@ AiperfError
 │   └── DatasetError     names file and line
 ├── BenchmarkFailed      the run started and could not be finished        exit 3
 ├── LeakError            something is left behind                         exit 6
+├── Unverified           nobody knows whether something is left           exit 10
 ├── Incomparable         runs that cannot be compared                     exit 8
 └── EnvironmentProblem   machine, folder, port, network, tool             exit 1
 """
@@ -40,6 +41,12 @@ class LeakError(AiperfError):
     """Something that the run created is still there."""
 
     exit_code = ExitCode.LEAKED
+
+
+class Unverified(AiperfError):
+    """Whether something is left is not known, because it may not be listed."""
+
+    exit_code = ExitCode.UNVERIFIED
 
 
 class Incomparable(AiperfError):

@@ -32,5 +32,8 @@ class ExitCode(IntEnum):
     SLO_NOT_JUDGED = 9
     """The run is believable, no SLO is known to be missed, and one cannot be judged: its percentile
     has too few values, or it was not measured."""
+    UNVERIFIED = 10
+    """Whether something is left of a stack is not known: types of objects that it uses may not be
+    listed."""
     INTERRUPTED = 130
     """Stopped by the user, after a full teardown; what was measured is kept."""

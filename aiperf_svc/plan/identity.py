@@ -21,6 +21,13 @@ TTL_ANNOTATION = "aiperf.dev/ttl-seconds"
 ANCHOR = "anchor"
 """The first object in a namespace. In an existing namespace it owns all others."""
 
+LEASE = "owner"
+"""The Lease that names the owner of the stack and who works on it."""
+OWNER_ANNOTATION = "aiperf.dev/owner"
+"""Annotation of the Lease: `user@host` of the last `pulumi up`."""
+RENEWED_ANNOTATION = "aiperf.dev/renewed"
+"""Annotation of the Lease: the last time at which the deadline's pod renewed it."""
+
 _STACK_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 

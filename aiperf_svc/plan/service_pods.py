@@ -6,7 +6,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
-from aiperf_svc.plan.identity import ANCHOR, RUN_ID, Identity
+from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_ID, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.pod_settings import (
     SCRATCH_BYTES,
@@ -105,6 +105,7 @@ def deadline_pod(
         args=("deadline",),
         env={
             "AIPERF_ANCHOR": identity.name(ANCHOR),
+            "AIPERF_LEASE": identity.name(LEASE),
             "AIPERF_TTL_SECONDS": str(seconds(config.deployment.ttl)),
             "AIPERF_DEADLINE_DELETES": "anchor" if is_guest else "namespace",
             **hold_env,

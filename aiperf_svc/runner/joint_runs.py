@@ -11,9 +11,10 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.common_start import Offset
 from aiperf_svc.runner.outcome import RunOutcome, own_part
 
+_OF_ALL = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
+"""Exit codes of one run that are those of all, whatever became of the results."""
 _ORDER = (
-    ExitCode.LEAKED,
-    ExitCode.INTERRUPTED,
+    *_OF_ALL,
     ExitCode.ERROR,
     ExitCode.BENCHMARK_FAILED,
     ExitCode.VERDICT_INVALID,
@@ -40,17 +41,17 @@ class JointRun:
 
 
 def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
-    """Return the first of these that applies to any run: something is left, the user stopped it,
-    something outside the benchmark failed, a run has no results, the verdict, an SLO. If no run has
-    results, it is that of the first one."""
+    """Return the first of these that applies to any run: something is left, or may be left, the
+    user stopped it, something outside the benchmark failed, a run has no results, the verdict, an
+    SLO. If no run has results, it is that of the first one."""
     codes = [outcome.exit_code for outcome in outcomes]
-    if ExitCode.LEAKED not in codes and all(each.summary is None for each in outcomes):
+    if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes} and all(
+        each.summary is None for each in outcomes
+    ):
         return codes[0]
     # A run without results is a hole in the joint result, whatever the reason.
     codes = [
-        ExitCode.BENCHMARK_FAILED
-        if each.summary is None and code not in (ExitCode.LEAKED, ExitCode.INTERRUPTED)
-        else code
+        ExitCode.BENCHMARK_FAILED if each.summary is None and code not in _OF_ALL else code
         for each, code in zip(outcomes, codes, strict=True)
     ]
     return next((code for code in _ORDER if code in codes), ExitCode.OK)
@@ -64,7 +65,7 @@ def with_unreadable(code: ExitCode, joints: Iterable[Joint]) -> ExitCode:
 
 def raised_to_error(code: ExitCode) -> ExitCode:
     """Return the exit code of runs of which one cannot be read: an error, if nothing worse."""
-    return code if code in (ExitCode.LEAKED, ExitCode.INTERRUPTED) else ExitCode.ERROR
+    return code if code in _OF_ALL else ExitCode.ERROR
 
 
 def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMember:

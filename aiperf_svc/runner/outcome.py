@@ -44,6 +44,8 @@ class RunOutcome:
     """Objects or processes of the run that still exist."""
     is_unverified: bool = False
     """True if it could not be checked whether something is left."""
+    is_unlisted: bool = False
+    """True if what the stack uses may not be listed, so that nobody knows what is left."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further keys for `--json`."""
 
@@ -52,6 +54,8 @@ class RunOutcome:
         """The first of these that applies."""
         if self.left:
             return ExitCode.LEAKED
+        if self.is_unlisted:
+            return ExitCode.UNVERIFIED
         if self.is_unverified:
             return ExitCode.ERROR
         if self.was_interrupted:
@@ -78,6 +82,8 @@ class RunOutcome:
                 return ""
             case ExitCode.LEAKED:
                 return f"left behind: {', '.join(self.left)}"
+            case ExitCode.UNVERIFIED:
+                return "whether anything is left is not known"
             case ExitCode.ERROR:
                 return self.artifact_error or "whether anything is left is not known"
             case ExitCode.INTERRUPTED:

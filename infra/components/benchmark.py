@@ -28,6 +28,8 @@ class BenchmarkArgs:
     """The plan to build, and the provider that builds it."""
 
     plan: StackPlan
+    owner: str
+    """Who makes the stack: `user@host`."""
     cluster: Cluster
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
 
@@ -50,6 +52,7 @@ class Benchmark(pulumi.ComponentResource):
             "lifetime",
             LifetimeArgs(
                 plan=plan,
+                owner=args.owner,
                 provider=_provider("kubernetes", args.cluster, below, server_side_apply=True),
                 strict_provider=_provider("strict", args.cluster, below, server_side_apply=False),
             ),

@@ -7,7 +7,13 @@ from typing import Literal
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.identity import (
+    ANCHOR,
+    COMPONENT_LABEL,
+    LEASE,
+    OWNER_ANNOTATION,
+    TTL_ANNOTATION,
+)
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.containers import MountedNames
@@ -21,6 +27,8 @@ class LifetimeArgs:
     """The plan, and the providers that create the namespace and the anchor."""
 
     plan: StackPlan
+    owner: str
+    """Who makes the stack: `user@host`."""
     provider: k8s.Provider
     strict_provider: k8s.Provider
     """Provider that refuses to create an object that exists. Server-side apply would take the
@@ -28,8 +36,8 @@ class LifetimeArgs:
 
 
 class Lifetime(pulumi.ComponentResource):
-    """Creates the namespace, the anchor, the disruption budget, and the deadline pod with its
-    Role."""
+    """Creates the namespace, the anchor, the Lease, the disruption budget, and the deadline pod
+    with its Role."""
 
     namespace: pulumi.Output[str]
     foundation: Place
@@ -60,6 +68,7 @@ class Lifetime(pulumi.ComponentResource):
         )
         anchor = self._anchor(replace(place, provider=args.strict_provider))
         place = replace(place.depends_on(anchor), owners=() if own else (_owned_by(anchor),))
+        self._lease(place)
         # Pulumi waits for the deadline pod, and an existing namespace may deny all traffic that no
         # policy allows.
         ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
@@ -101,6 +110,15 @@ class Lifetime(pulumi.ComponentResource):
             opts=place.options(self),
         )
 
+    def _lease(self, place: Place) -> None:
+        """The Lease that names the owner. What it says of the process that works on the stack is
+        written by that process, so Pulumi gives it no `spec`."""
+        k8s.coordination.v1.Lease(
+            LEASE,
+            metadata=place.metadata(LEASE, annotations={OWNER_ANNOTATION: self._args.owner}),
+            opts=place.options(self),
+        )
+
     def _ttl_deployment(self, place: Place) -> k8s.apps.v1.Deployment:
         pod = self._args.plan.deadline
         account = k8s.core.v1.ServiceAccount(
@@ -137,7 +155,8 @@ class Lifetime(pulumi.ComponentResource):
 
     def _rules(self, place: Place) -> list[k8s.rbac.v1.PolicyRuleArgs]:
         """Rules that allow deleting the one object whose deletion ends the stack, and the budget
-        that is deleted before it. A Role in a namespace may allow deleting that namespace."""
+        that is deleted before it, and renewing the Lease. A Role in a namespace may allow deleting
+        that namespace."""
         plan = self._args.plan
         is_guest = plan.config.deployment.namespace.mode == "existing"
         rules = [
@@ -157,6 +176,14 @@ class Lifetime(pulumi.ComponentResource):
                     verbs=["get", "delete"],
                 )
             )
+        rules.append(
+            k8s.rbac.v1.PolicyRuleArgs(
+                api_groups=["coordination.k8s.io"],
+                resources=["leases"],
+                resource_names=[place.identity.name(LEASE)],
+                verbs=["patch"],
+            )
+        )
         return rules
 
     def _budget(self, budget: DisruptionBudget, place: Place) -> None:

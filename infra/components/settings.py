@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pulumi
 
 import aiperf_svc
+from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.any_kind.target_configs import chosen_target
@@ -37,6 +38,8 @@ class Settings:
     """Settings of the components."""
 
     plan: StackPlan
+    owner: str
+    """Who makes the stack: `user@host`, or what AIPERF_OWNER names."""
     cluster: Cluster
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
     """Maps the name of a Secret to those values of the stack's configuration that the plan
@@ -46,9 +49,9 @@ class Settings:
 def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings of this stack. Raises RunError with one message and no traceback.
 
-    `AIPERF_IMAGE`, `AIPERF_WORKLOAD_IMAGE`, `AIPERF_CONTEXT`, `AIPERF_CLUSTER_IDENTIFIER` and
-    `AIPERF_RENDER_TO` belong to a machine or a build rather than to a committed file, so the
-    environment may set them.
+    `AIPERF_IMAGE`, `AIPERF_WORKLOAD_IMAGE`, `AIPERF_CONTEXT`, `AIPERF_CLUSTER_IDENTIFIER`,
+    `AIPERF_OWNER` and `AIPERF_RENDER_TO` belong to a machine or a build rather than to a committed
+    file, so the environment may set them.
     """
     if pulumi.runtime.is_config_secret(f"{config.name}:benchmark"):
         raise pulumi.RunError(
@@ -86,6 +89,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         raise pulumi.RunError(str(error)) from error
     return Settings(
         plan=plan,
+        owner=owner_name(environ),
         cluster=Cluster(
             kubeconfig=kubeconfig,
             context=config.get("context") or environ.get("AIPERF_CONTEXT"),

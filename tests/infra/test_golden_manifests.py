@@ -81,6 +81,7 @@ def pulumi_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{found[1]}{os.pathsep}{os.environ['PATH']}"
     yield {
         "PATH": path,
+        "AIPERF_OWNER": os.environ["AIPERF_OWNER"],
         "HOME": str(folder),
         "PULUMI_HOME": str(folder / "home"),
         "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",

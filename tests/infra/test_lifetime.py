@@ -104,7 +104,7 @@ def _named(manifest: Manifest) -> str:
         ("existing", "configmaps", f"anchor-{STACK}"),
     ],
 )
-def test_the_only_rights_are_to_see_and_delete_what_ends_the_stack_and_the_run_s_budget(
+def test_the_only_rights_are_to_end_the_stack_and_the_run_s_budget_and_to_renew_the_lease(
     mode: str, resource: str, name: str, usual: Recording, guest: Recording
 ) -> None:
     recording = guest if mode == "existing" else usual
@@ -123,8 +123,23 @@ def test_the_only_rights_are_to_see_and_delete_what_ends_the_stack_and_the_run_s
             "resourceNames": [_budget(recording)["metadata"]["name"]],
             "verbs": ["get", "delete"],
         },
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [f"owner-{STACK}"],
+            "verbs": ["patch"],
+        },
     ]
     assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
+
+
+def test_the_lease_names_the_owner_and_leaves_the_rest_to_who_works_on_it(
+    usual: Recording,
+) -> None:
+    lease = usual.manifest("Lease", f"owner-{STACK}")
+    assert lease["metadata"]["annotations"]["aiperf.dev/owner"] == "somebody@somewhere"
+    assert "spec" not in lease
+    assert _deadline_environment(usual)["AIPERF_LEASE"] == f"owner-{STACK}"
 
 
 def _budget(recording: Recording) -> Manifest:
@@ -152,7 +167,7 @@ def test_without_a_duration_of_the_load_the_budget_stays_as_long_as_the_stack(
     assert _budget(unlimited)
     assert "AIPERF_BUDGET" not in _deadline_environment(unlimited)
     (role,) = (m for m in unlimited.manifests if m["kind"] == "Role")
-    assert len(role["rules"]) == 1
+    assert [rule["resources"] for rule in role["rules"]] == [["namespaces"], ["leases"]]
 
 
 def _deadline_environment(recording: Recording) -> dict[str, str]:

@@ -195,7 +195,7 @@ def test_a_stack_that_holds_no_drain_has_no_disruption_budget_and_no_right_on_on
 ) -> None:
     assert not [m for m in compact.manifests if m["kind"] == "PodDisruptionBudget"]
     (role,) = (m for m in compact.manifests if m["kind"] == "Role")
-    assert [rule["resources"] for rule in role["rules"]] == [["namespaces"]]
+    assert [rule["resources"] for rule in role["rules"]] == [["namespaces"], ["leases"]]
 
 
 def test_pods_meet_the_restricted_level(usual: Recording) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from aiperf_svc.adapters.ttl.deadline import (
     RECHECK_S,
+    RENEW_S,
     RETRY_S,
     SOON_S,
     ApiServer,
@@ -27,6 +28,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 CREATED_S = 1_795_000_000
 PATH = "/api/v1/namespaces/bench"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/bench/leases/owner-x"
 BUDGET = "/apis/policy/v1/namespaces/bench/poddisruptionbudgets/benchmark-x"
 
 
@@ -44,6 +46,8 @@ class FakeApi(ThreadingHTTPServer):
         """Responses to give before the good ones."""
         self.authorizations: list[str] = []
         self.deletions: list[dict[str, Any]] = []
+        self.renewals: list[str] = []
+        """Times that were written into the Lease."""
         self.broken: list[bytes] = []
         """Whole responses to give before the good ones."""
 
@@ -59,6 +63,11 @@ class _Handler(BaseHTTPRequestHandler):
         created_s = self.server.created_s.get(self.path, CREATED_S)
         created = datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._respond({"metadata": {"uid": f"uid-{created_s}", "creationTimestamp": created}})
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.renewals.append(body["metadata"]["annotations"]["aiperf.dev/renewed"])
+        self._respond(body)
 
     def do_DELETE(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -181,6 +190,35 @@ def test_it_is_ready_only_when_the_api_server_has_responded(
     assert not (account / "kept").exists()
     assert _keep(api, account, ttl_s=120, waits=1).pauses == [119]
     assert (account / "kept").exists()
+
+
+def test_the_lease_is_renewed_until_the_time_is_over(api: FakeApi, account: Path) -> None:
+    api.created_s[LEASE] = CREATED_S
+    clock = FakeTime(api, waits=4)
+    deadline = Deadline(
+        objects=(Expiring(path=PATH, ttl_s=70),), ready_file=account / "kept", lease=LEASE
+    )
+    keep_deadline(deadline, _server(api, account), wait=clock.wait)
+    assert clock.pauses == [RENEW_S, RENEW_S, 10.0, RETRY_S]
+    assert len(api.renewals) == 4
+    assert all(each.endswith("Z") for each in api.renewals)
+    assert len(api.deletions) == 1
+
+
+def test_a_lease_that_is_not_renewed_changes_nothing(api: FakeApi, account: Path) -> None:
+    clock = FakeTime(api, waits=3)
+    deadline = Deadline(
+        objects=(Expiring(path=PATH, ttl_s=15),), ready_file=account / "kept", lease=LEASE
+    )
+    keep_deadline(deadline, _server(api, account), wait=clock.wait)
+    assert clock.pauses == [RETRY_S, 5.0, RETRY_S]
+    assert len(api.deletions) == 1
+
+
+def test_the_lease_s_path_is_read_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
+    deadline, _ = read_deadline(_environ(AIPERF_LEASE="owner-x"), account=tmp_path)
+    assert deadline.lease == LEASE
 
 
 def _response(body: bytes, *headers: bytes) -> bytes:

@@ -64,3 +64,18 @@ def _remove_orphaned_folder() -> None:
     folder = os.environ.get("AIPERF_STATE_DIR")
     if folder and _is_orphan():
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this machine is alive. A zombie process is not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -8,6 +8,9 @@ Before that the run's PodDisruptionBudget is deleted, as soon as the start and t
 over: from then on nobody who drains a node waits for the stack. A budget that is not there is no
 error: it is made after this pod is ready, and deleted with the stack.
 
+Meanwhile it renews the Lease of the stack, by which others know that the stack is somebody's. That
+it cannot be renewed is logged and changes nothing.
+
 Each deadline is absolute: the object's creation, as the API server has stored it, plus its time to
 live. It is compared with the API server's own clock (the `Date` of its responses), so neither a
 restart of this pod nor a wrong clock of its node moves it. Whatever fails is tried again: this
@@ -30,7 +33,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,10 @@ RETRY_S = 10.0
 SOON_S = 1.0
 """Seconds between attempts before the first response: `up` waits for it, and a network may open
 after its pods."""
+RENEWED_ANNOTATION = "aiperf.dev/renewed"
+"""As in `plan/identity.py`, which needs more than the standard library."""
+RENEW_S = 30.0
+"""Seconds between two renewals of the Lease; it counts as abandoned after 120."""
 RECHECK_S = 300.0
 """Longest sleep, after which a suspended node or a new TTL is noticed."""
 
@@ -75,6 +82,7 @@ class ApiServer:
         """Connect with an account's folder, which holds `token` and, for https, `ca.crt`."""
         self._url = url.rstrip("/")
         self._account = account
+        self._server_ahead_s = 0.0
         is_https = url.startswith("https://")
         authority = str(account / "ca.crt")
         self._tls = ssl.create_default_context(cafile=authority) if is_https else None
@@ -82,6 +90,10 @@ class ApiServer:
     def get(self, path: str) -> Response:
         """Return an object. Raises ApiRefusal, OSError."""
         return self._request("GET", path, None)
+
+    def now_s(self) -> float:
+        """Return the API server's time, by its last response and the time since."""
+        return time.time() + self._server_ahead_s
 
     def delete(self, path: str, *, uid: str) -> None:
         """Delete the object if it still has this `uid`. Raises ApiRefusal, OSError."""
@@ -115,6 +127,7 @@ class ApiServer:
             ) as response:
                 stamp = response.headers.get("Date")
                 now = parsedate_to_datetime(stamp).timestamp() if stamp else time.time()
+                self._server_ahead_s = now - time.time()
                 return Response(body=json.load(response), server_wall_s=now)
         except urllib.error.HTTPError as error:
             with error:
@@ -141,6 +154,8 @@ class Deadline:
     """Objects to delete; with the first one, the whole stack goes."""
     ready_file: Path
     """File made when the first object has been read."""
+    lease: str = ""
+    """Path of the stack's Lease in the API; empty: it has none."""
 
 
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
@@ -179,7 +194,14 @@ def read_deadline(
             path = f"/apis/policy/v1/{namespace}/poddisruptionbudgets/{environ['AIPERF_BUDGET']}"
             hold_s = float(environ["AIPERF_BUDGET_SECONDS"])
             objects.append(Expiring(path=path, ttl_s=hold_s, is_optional=True))
-        deadline = Deadline(objects=tuple(objects), ready_file=Path(environ["AIPERF_READY_FILE"]))
+        lease = ""
+        if name := environ.get("AIPERF_LEASE"):
+            lease = f"/apis/coordination.k8s.io/v1/{namespace}/leases/{name}"
+        deadline = Deadline(
+            objects=tuple(objects),
+            ready_file=Path(environ["AIPERF_READY_FILE"]),
+            lease=lease,
+        )
         url = url_of_api(environ)
     except KeyError as error:
         raise EnvironmentProblem(
@@ -192,7 +214,8 @@ def read_deadline(
 
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
-    """Delete each object when its time is over. Continues until `wait(seconds)` says to stop."""
+    """Delete each object when its time is over, and renew the Lease until then. Continues until
+    `wait(seconds)` says to stop."""
     is_ready = False
     while True:
         looks = [_delete_if_over(each, api) for each in deadline.objects]
@@ -200,8 +223,29 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
             deadline.ready_file.touch()
             is_ready = True
         retry_s = RETRY_S if is_ready else SOON_S
-        if wait(min(RECHECK_S, *(retry_s if each is None else each for each in looks))):
-            return
+        left_s = min(RECHECK_S, *(retry_s if each is None else each for each in looks))
+        while True:
+            pause_s = left_s
+            if deadline.lease and is_ready:
+                is_renewed = _renew(deadline.lease, api)
+                pause_s = min(left_s, RENEW_S if is_renewed else RETRY_S)
+            if wait(pause_s):
+                return
+            left_s -= pause_s
+            if left_s <= 0:
+                break
+
+
+def _renew(path: str, api: ApiServer) -> bool:
+    """Write the API server's time into the Lease. Returns whether that succeeded."""
+    try:
+        now = datetime.fromtimestamp(api.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        api.patch(path, {"metadata": {"annotations": {RENEWED_ANNOTATION: now}}})
+    except Exception as error:
+        # The deadline is more important than whatever is wrong with this.
+        log.warning("%s is not renewed: %s", path, one_line(str(error)))
+        return False
+    return True
 
 
 def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:

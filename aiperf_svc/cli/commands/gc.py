@@ -16,8 +16,9 @@ DESCRIPTION = """Remove what earlier runs left: objects found by label, then the
 
 Without names: the stacks of this machine's runs that were not removed, in whichever clusters, and
 whatever has outlived its own deadline; other stacks are listed and not touched. --context or
---kubeconfig limits it to one cluster. A stack on which a live process works is
-refused. Where nobody is at a terminal to be asked, --yes is needed."""
+--kubeconfig limits it to one cluster. A stack that others use is left alone: one that is
+named is refused, and --take-over removes it. Where nobody is at a terminal to be asked, --yes
+is needed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force",
         action="store_true",
         help="also when another machine holds the state's lock, or the state cannot be had",
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="also stacks that others use; their runs fail, and report who has taken the stack",
     )
     parser.add_argument(
         "--namespace", "-n", metavar="NS", help="where to look, if not all may be listed"
@@ -71,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         context=args.context,
         namespace=args.namespace,
         force=args.force,
+        take_over=args.take_over,
         yes=args.yes,
     )
     elsewhere = [
@@ -90,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     for name in done.unknown:
         where = "in this cluster, in the state and in this machine's records"
         print(f"nothing to remove: there is no stack {name} {where}", file=sys.stderr)
+    for why in done.unverified.values():
+        print(f"error: {why}", file=sys.stderr)
     for name, why in done.refused.items():
         print(f"error: {name}: {why}", file=sys.stderr)
     for name, why in done.not_reached.items():
@@ -104,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
             "exit_code": int(done.exit_code),
             "removed": list(done.removed),
             "left": done.left,
+            "unverified": done.unverified,
             "refused": done.refused,
             "not_reached": done.not_reached,
             "not_checked": done.not_checked,

@@ -1,15 +1,19 @@
 """Brings a stack up: preflight checks, summary, and `pulumi up` until it succeeds or cannot."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.ownership import IN_USE, LeaseKeeper, find_lease, refuse_held
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
+from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
@@ -20,7 +24,9 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
@@ -69,6 +75,14 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
         await refuse_same_run(request, cluster, await cli.export())
     shapes = shape_lines.lines(request.shapes, request.plans, at_once=request.at_once)
     return "\n".join([summary.as_text(request.plan, found), *shapes])
+
+
+async def refuse_in_use(request: StackRequest, cluster: Cluster, me: Holder) -> None:
+    """Raise StackInUse if another process than `me` works on a stack of this name."""
+    namespace = request.plan.config.deployment.namespace.name
+    there = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
+    for each in namespaces_of(there):
+        await refuse_held(cluster, request.stack, each, me)
 
 
 async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deployed.Json) -> None:
@@ -151,7 +165,6 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
-        refuse_taken(before, stack=request.stack)
     record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
@@ -161,25 +174,52 @@ async def first_record(
         is_ephemeral=request.is_ephemeral,
         namespace=wanted.name,
         before=before,
+        types=made_types(request),
         own=(known.own or ()) if known else (),
     )
     there = await find_roots(cluster, stack=request.stack, or_namespace=wanted.name)
-    if not there:
-        return record
-    record = await find_own(record, cluster, cli)
-    refuse_others(there, record)
+    if there:
+        record = await find_own(record, cluster, cli)
+        await refuse_others(there, record, cluster)
+    if before is not None:
+        refuse_taken(before, stack=request.stack)
     return record
 
 
-def refuse_others(there: Iterable[ObjectRef], record: RunRecord) -> None:
-    """Check that all objects found belong to the record. Raises EnvironmentProblem."""
+def made_types(request: StackRequest) -> tuple[str, ...]:
+    """Return the types of the objects that the stack makes in its namespace: `deployments.apps`."""
+    made = {
+        f"{right.resource}.{right.group}" if right.group else right.resource
+        for plan in request.plans
+        for right in needed_rights(plan)
+        if right.verb == "create" and right.resource != "namespaces"
+    }
+    return tuple(sorted(made))
+
+
+async def refuse_others(there: Iterable[ObjectRef], record: RunRecord, cluster: Cluster) -> None:
+    """Check that all objects found belong to the record. Raises EnvironmentProblem that names the
+    owners of the others."""
     others = [each for each in there if each.uid not in (record.own or ())]
-    if others:
-        places = ", ".join(dict.fromkeys(each.namespace or each.name for each in others))
-        raise EnvironmentProblem(
-            f"stack {record.stack} is up already in namespace {places}, from another state than "
-            f"this one's; use another name, or remove it: aiperf-svc gc {record.stack}"
-        )
+    if not others:
+        return
+    places = namespaces_of(others)
+    owners = []
+    for namespace in places:
+        with contextlib.suppress(Refused):
+            lease = await find_lease(cluster, record.stack, namespace)
+            owners += [lease.owner] if lease and lease.owner else []
+    whose = f", of {', '.join(dict.fromkeys(owners))}" if owners else ""
+    raise EnvironmentProblem(
+        f"stack {record.stack} is up already in namespace {', '.join(places)}{whose}, from another "
+        f"state than this one's; use another name, or remove it: aiperf-svc gc {record.stack} "
+        "(--take-over while it is in use)"
+    )
+
+
+def namespaces_of(roots: Iterable[ObjectRef]) -> tuple[str, ...]:
+    """Return the namespaces that these roots are, or are in."""
+    return tuple(dict.fromkeys(each.namespace or each.name for each in roots))
 
 
 def refuse_taken(before: Inventory, *, stack: str) -> None:
@@ -208,6 +248,7 @@ async def up(
     shape: int,
     upload_into: str,
     is_change: bool,
+    keeper: LeaseKeeper,
     unschedulable_s: float,
     interrupts: Interrupts,
     deadline_mono_s: float | None,
@@ -215,10 +256,10 @@ async def up(
 ) -> bool:
     """Create the stack, or change it to another shape. Returns whether it is up: False if the user
     stopped it. `upload_into`: the folder of a bucket that all shapes share, if there is one.
-    `is_change`: it has been up with another shape.
+    `is_change`: it has been up with another shape. `keeper` holds its Lease as soon as it is there.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
-    created.
+    created; TakenOver when somebody else has taken it.
     """
     await cli.add()
     for key, value in request.secrets.items():
@@ -228,8 +269,9 @@ async def up(
         await cli.set_value("shape", str(shape))
     if upload_into:
         await cli.set_value("uploadInto", upload_into)
-    progress, stop = Progress("up", say), asyncio.Event()
+    progress, stop = Progress("up", say, on_lease=keeper.begin), asyncio.Event()
     going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
+    taken = asyncio.create_task(keeper.taken(), name="watch the lease")
     failing = asyncio.create_task(
         wait_for_startup_failure(
             cluster,
@@ -246,16 +288,18 @@ async def up(
     limit_s = None if deadline_mono_s is None else max(0.0, deadline_mono_s - time.monotonic())
     try:
         done, _ = await asyncio.wait(
-            (going, failing, stopped), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            (going, failing, stopped, taken), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
         )
         if going not in done:
             say("interrupting `pulumi up`; it ends what it has begun")
             stop.set()
         ended = await going
     finally:
-        for each in (failing, stopped):
+        for each in (failing, stopped, taken):
             each.cancel()
-        await asyncio.gather(failing, stopped, return_exceptions=True)
+        await asyncio.gather(failing, stopped, taken, return_exceptions=True)
+    if taken in done:
+        raise taken.result()
     if stopped in done:
         return False
     if failing in done:
@@ -267,6 +311,8 @@ async def up(
             f"stack {request.stack}: somebody else works on its state, and nothing was made: "
             f"{ended.said}"
         )
+    if ended.code and not progress.has_begun and IN_USE in f"{ended.errors}\n{ended.out}":
+        raise StateLocked(f"stack {request.stack} is in use: {ended.said}")
     if ended.code:
         found = causes(progress.errors)
         why = in_few_lines(found) if found else ended.said
@@ -290,12 +336,22 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
         space = deployed.namespace_of(state)
     elif not own:
         own = {each.uid for each in there}
-    record = msgspec.structs.replace(record, own=tuple(sorted(own)))
+    expires = min((end for each in there if each.uid in own and (end := expiry(each))), default="")
+    record = msgspec.structs.replace(record, own=tuple(sorted(own)), expires=expires)
     if record.before is not None:
         return record
     spaces = ((each.name, each.uid) for each in there if not each.namespace and each.uid in own)
     name, uid = space or next(spaces, (record.namespace, None))
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
+
+
+def expiry(root: ObjectRef) -> str:
+    """Return the time at which a stack removes itself, in words; empty if it does not."""
+    ttl = root.annotations.get(TTL_ANNOTATION, "")
+    if not ttl.isdecimal() or not root.created:
+        return ""
+    end = datetime.fromisoformat(root.created) + timedelta(seconds=float(ttl))
+    return f"{end:%Y-%m-%d %H:%M} UTC"
 
 
 async def _state(cli: PulumiCli | None) -> deployed.Json | None:

@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, this_process
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_roots
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack, list_stacks, remove_by_label
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
-from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
@@ -23,7 +25,13 @@ from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, look_for
+from aiperf_svc.runner.stack.teardown import (
+    GONE_S,
+    Teardown,
+    WaitReports,
+    look_for,
+    unverified,
+)
 
 NOT_MADE = "which has the stack's label and was not made by a run of it"
 
@@ -42,6 +50,8 @@ class GarbageRequest:
     """Identity of the cluster that these must lead to; empty: any."""
     namespace: str | None = None
     """Namespace to search if not all namespaces may be listed."""
+    take_over: bool = False
+    """True to remove stacks that others use."""
     force: bool = False
     """True to remove without the stack's state, or although another machine holds its lock."""
     yes: bool = False
@@ -55,6 +65,8 @@ class Collected:
     """Removed stacks, each with the result of the leak check."""
     left: dict[str, list[str]] = field(default_factory=dict)
     not_checked: dict[str, list[str]] = field(default_factory=dict)
+    unverified: dict[str, str] = field(default_factory=dict)
+    """Stacks of which nobody knows whether they are gone, since they may not be listed."""
     refused: dict[str, str] = field(default_factory=dict)
     not_reached: dict[str, str] = field(default_factory=dict)
     """Stacks whose cluster could not be searched, so that whether they are there is not known; and
@@ -74,6 +86,7 @@ class Collected:
         self.removed |= other.removed
         self.left |= other.left
         self.not_checked |= other.not_checked
+        self.unverified |= other.unverified
         self.refused |= other.refused
         self.not_reached |= other.not_reached
         self.not_touched += other.not_touched
@@ -87,6 +100,8 @@ class Collected:
         """Exit code for the outcome; the first that applies."""
         if self.left:
             return ExitCode.LEAKED
+        if self.unverified:
+            return ExitCode.UNVERIFIED
         if self.refused or self.not_reached:
             return ExitCode.ERROR
         return ExitCode.INTERRUPTED if self.declined else ExitCode.OK
@@ -171,7 +186,13 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
                     async with watched_contact(cluster, note=terminal.say):
                         report = await removal.all()
             except AiperfError as error:
-                done.refused[name] = str(error)
+                if isinstance(error, Unverified):
+                    done.unverified[name] = str(error)
+                elif isinstance(error, StackInUse) and name not in request.stacks:
+                    # What is in use is no leftover.
+                    done.not_touched.append(f"{name}: {error}")
+                else:
+                    done.refused[name] = str(error)
                 continue
             if not removal.was_known:
                 done.unknown.append(name)
@@ -229,19 +250,28 @@ class _Removal:
         is_recorded = home.load(stack) is not None or stack in home.ephemeral_stacks()
         self.was_known = found is not None or is_recorded
         """True if the stack was found or recorded beforehand."""
+        self._is_proved = False
+        """True if a record or a state names what is removed, and not its label only."""
+        self._is_state_lost = False
+        """True if the state's folder does not exist any more."""
 
     async def all(self) -> LeakReport:
         """Remove the stack and return what is left of it. Raises EnvironmentProblem if it may not
-        be removed."""
+        be removed, Unverified if it may not be listed."""
         record = self._record()
         if record.cluster != self._cluster.identity:
             raise EnvironmentProblem(
                 f"stack {self._stack} was made in another cluster (kube-system {record.cluster}) "
                 f"than this context's ({self._cluster.identity}); use --context or --kubeconfig"
             )
+        first = await look_for(record, self._cluster, timeout_s=0.0)
+        if first.unverified and not first.left:
+            # A state that is updated without the right to read would forget what is there.
+            raise await unverified(record, first, self._cluster)
         with contextlib.ExitStack() as stack:
             cli = await self._state(stack, record)
             record = await self._with_own(record, cli)
+            await self._claim(record)
             shared = record.namespace if record.before is not None else self._request.namespace
             await remove_by_label(
                 self._cluster,
@@ -250,11 +280,14 @@ class _Removal:
                 own=record.own,
                 before=record.before,
             )
-            report = await look_for(record, self._cluster, timeout_s=GONE_S)
-            if report.left or cli is None:
+            async with WaitReports(self._cluster, record, terminal.say).running():
+                report = await look_for(record, self._cluster, timeout_s=GONE_S)
+            if report.unverified and not report.left:
+                raise await unverified(record, report, self._cluster)
+            if report.left or (cli is None and not self._is_state_lost):
                 # The record stays for whoever has the state.
                 return report
-            if await cli.export():
+            if cli is not None and await cli.export():
                 teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
                 if not await teardown.update_state():
                     raise EnvironmentProblem(
@@ -284,6 +317,14 @@ class _Removal:
     async def _state(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
         """Return the CLI with the stack's unlocked state; None if the state is not available and
         the user forces the removal. Raises EnvironmentProblem."""
+        folder = file_state.folder_of(record.backend)
+        if folder is not None and record.own and not (folder / ".pulumi").is_dir():
+            # No command works on a state that is gone, and the record proves what is the run's.
+            self._is_state_lost = True
+            terminal.say(
+                f"stack {self._stack}: its state in {folder} is gone; its record has what it made"
+            )
+            return None
         environ = dict(self._request.environ)
         if record.backend and not record.is_ephemeral:
             environ[project.BACKEND] = record.backend
@@ -316,6 +357,23 @@ class _Removal:
             return None
         return cli
 
+    async def _claim(self, record: RunRecord) -> None:
+        """Hold the Leases of what is removed, so that nobody begins to use it. Raises StackInUse
+        if somebody else does."""
+        roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
+        ours = [each for each in roots if record.own is None or each.uid in record.own]
+        is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}
+        for namespace in bring_up.namespaces_of(ours):
+            await claim(
+                self._cluster,
+                self._stack,
+                namespace,
+                me=this_process(self._request.environ),
+                is_own=self._is_proved or is_overdue,
+                take_over=self._request.take_over,
+                say=terminal.say,
+            )
+
     def _do_without_state(self, why: str) -> None:
         if not self._request.force:
             raise EnvironmentProblem(
@@ -327,10 +385,22 @@ class _Removal:
     async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
         """Return the record with the roots to remove: for a run of this machine, what it made; for
         another stack, everything if it was named, else what is past its deadline."""
+        if record.is_ephemeral:
+            # Nobody else uses its name.
+            self._is_proved = True
         if self._home.load(self._stack) is not None and not record.is_ephemeral:
+            self._is_proved = cli is not None or bool(record.own or record.namespace_uid)
             return await bring_up.find_own(record, self._cluster, cli)
         own: tuple[str, ...] | None = None
-        if self._stack not in self._request.stacks and self._found and not record.is_ephemeral:
+        state = await cli.export() if cli is not None else {}
+        uids, _ = deployed.roots_of(state, stack=self._stack)
+        there = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
+        known = tuple(each.uid for each in there if each.uid in uids)
+        if known and not record.is_ephemeral:
+            self._is_proved = True
+            # The state tells its own stack from another one of the same name.
+            own = known
+        elif self._stack not in self._request.stacks and self._found and not record.is_ephemeral:
             own = self._found.overdue
         record = msgspec.structs.replace(record, own=own)
         found = await bring_up.find_own(record, self._cluster, None)

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import trial_lists
@@ -46,8 +48,10 @@ class Launch:
         interrupts: Interrupts,
         screen: Screen,
         *,
+        me: Holder,
         give_start: GiveStart | None = None,
     ) -> None:
+        """`me` is this process, as the Lease of the stack names it."""
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
         experiment = request.config.experiment
@@ -58,7 +62,8 @@ class Launch:
             shapes=results_folder.shapes_left(request),
         )
         self._screen, self._say = screen, screen.say
-        self._give_start = give_start
+        self._give_start, self._me = give_start, me
+        self._keeper = LeaseKeeper(cluster, request.stack, me, screen.say)
         self._failure: AiperfError | None = None
         """The first error."""
         self._shape_failure: AiperfError | None = None
@@ -93,6 +98,10 @@ class Launch:
                 stage, shape, started_mono_s = lifecycle.stage, lifecycle.shape, time.monotonic()
                 self._screen.begin(stage)
                 result = await self._end_of(stage, stages[stage])
+                if self._keeper.loss is not None:
+                    lifecycle.lose()
+                    if result is StageResult.FAILED and self._failure is None:
+                        self._failed(self._keeper.loss)
                 if stage is Stage.COLLECT and result is StageResult.FAILED:
                     lifecycle.has_only_copy = not self._is_uploaded
                 took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
@@ -102,6 +111,7 @@ class Launch:
                     self._end_shape(shape)
         finally:
             await self._end_measuring()
+            await self._keeper.close(is_kept=lifecycle.is_kept)
             if self._record is not None or self._collection.has_all_trials:
                 await self._collection.write_trials()
             if self._measuring is None:
@@ -114,7 +124,13 @@ class Launch:
         if lifecycle.is_kept and lifecycle.has_only_copy:
             self._say("the results could not be fetched: they are in the stack and nowhere else")
         if lifecycle.is_kept:
-            self._say(summary.kept(self._request.plan, namespace=self._record.namespace))
+            self._say(
+                summary.kept(
+                    self._request.plan,
+                    namespace=self._record.namespace,
+                    expires=self._record.expires,
+                )
+            )
         return self._outcome()
 
     async def _end_of(
@@ -135,6 +151,9 @@ class Launch:
     def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> StageResult:
         if cause is not None:
             error.__cause__ = cause
+        if self._keeper.loss is not None:
+            # What fails after that follows from it.
+            error = self._keeper.loss
         self._failure = self._failure or error
         self._shape_failure = self._shape_failure or error
         if self._record is not None:
@@ -181,6 +200,7 @@ class Launch:
 
     async def _preview(self) -> StageResult:
         request = self._request
+        await bring_up.refuse_in_use(request, self._cluster, self._me)
         if self._running_shape is not None:
             self._say(f"stack {request.stack} is up and runs these trials: going on with it")
         elif (result := await self._review()) is not StageResult.DONE:
@@ -233,6 +253,7 @@ class Launch:
                 shape=shape,
                 upload_into=trials.upload_into if trials else "",
                 is_change=is_change,
+                keeper=self._keeper,
                 unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),
                 interrupts=self._interrupts,
                 deadline_mono_s=self._deadline_mono_s,
@@ -265,13 +286,16 @@ class Launch:
         self._home.save(self._record)
 
     async def _measure(self) -> StageResult:
+        outputs = await self._cli.outputs()
+        self._keeper.begin(str(outputs.get("namespace", "")))
         self._measuring = measure.Measuring(
             self._cluster,
-            await self._cli.outputs(),
+            outputs,
             self._request.plans[self._lifecycle.shape - 1],
             self._screen.display,
             self._give_start,
             self._options.run,
+            self._keeper,
         )
         summary = await self._measuring.follow(
             interrupts=self._interrupts,
@@ -351,5 +375,6 @@ class Launch:
             left=removal.left,
             not_checked=removal.not_checked,
             is_verified=removal.is_verified,
+            is_unlisted=removal.is_unlisted,
             took_s=self._took_s,
         ).outcome()

@@ -1,28 +1,14 @@
 """Decides whether a lock on a stack's state belongs to a live process. Pure except for the queries
 about processes."""
 
-import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from aiperf_svc.adapters.cluster.ownership import StackInUse
+from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi.cli import Lock
 from aiperf_svc.domain.errors import EnvironmentProblem
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process of this machine is alive. A zombie process is not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def is_pulumi(pid: int) -> bool:
@@ -44,7 +30,8 @@ def check_locks(
     host: str | None = None,
     is_alive: Callable[[int], bool] = is_pulumi,
 ) -> None:
-    """Raise EnvironmentProblem unless every lock belongs to a dead process.
+    """Raise EnvironmentProblem unless every lock belongs to a dead process; StackInUse if one
+    belongs to a live one.
 
     A lock of another machine counts as dead with `force` only; one of a live process of this
     machine never does.
@@ -52,7 +39,7 @@ def check_locks(
     here = host or socket.gethostname()
     for lock in locks:
         if lock.host == here and is_alive(lock.pid):
-            raise EnvironmentProblem(
+            raise StackInUse(
                 f"stack {stack}: Pulumi is working on it ({lock}); wait for it, or interrupt it"
             )
         if lock.host != here and not force:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, TakenOver
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
@@ -51,12 +52,14 @@ class Measuring:
         make_display: Callable[[StackPlan], Display],
         give_start: GiveStart | None = None,
         options: RunOptions | None = None,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
-        """`give_start` is needed by a stack that is held."""
+        """`give_start` is needed by a stack that is held. `keeper` notices who takes the stack."""
         self._cluster, self._outputs = cluster, outputs
         self._plan, self._make_display = plan, make_display
         self._give_start = give_start
         self._options = options or RunOptions()
+        self._keeper = keeper
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
@@ -133,11 +136,15 @@ class Measuring:
             note=display.note,
         )
         run = asyncio.create_task(following.run(), name="follow the run")
+        taken = asyncio.create_task(self._taken(), name="watch the lease")
         try:
             while True:
                 losses = asyncio.create_task(watch.next_losses(), name="watch the stack")
                 try:
-                    await asyncio.wait((run, losses), return_when=asyncio.FIRST_COMPLETED)
+                    waiting = (run, losses, taken)
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    if taken.done():
+                        raise taken.result()
                     if run.done():
                         return _result(run, watch)
                     for loss in losses.result():
@@ -146,8 +153,15 @@ class Measuring:
                     losses.cancel()
                     await asyncio.gather(losses, return_exceptions=True)
         finally:
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
+            for each in (run, taken):
+                each.cancel()
+            await asyncio.gather(run, taken, return_exceptions=True)
+
+    async def _taken(self) -> TakenOver:
+        if self._keeper is None:
+            await asyncio.Event().wait()
+        assert self._keeper is not None
+        return await self._keeper.taken()
 
     def _handle_loss(self, loss: Loss, following: Following, display: Display) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""

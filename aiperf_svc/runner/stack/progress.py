@@ -16,15 +16,22 @@ WORDS = {
 }
 """Operations that are counted. Components and providers are not objects of the cluster."""
 KUBERNETES = "kubernetes:"
+LEASE = "kubernetes:coordination.k8s.io/v1:Lease"
 
 
 class Progress:
     """Counts the operations done, and keeps the errors."""
 
     def __init__(
-        self, what: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        what: str,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on_lease: Callable[[str], None] = lambda namespace: None,
     ) -> None:
-        self._what, self._say, self._clock = what, say, clock
+        """`on_lease` gets the namespace of the stack's Lease as soon as that exists."""
+        self._what, self._say, self._clock, self._on_lease = what, say, clock, on_lease
         self._said_mono_s = clock()
         self._counts: dict[str, int] = {}
         self._open: dict[str, None] = {}
@@ -54,6 +61,9 @@ class Progress:
         for kind in ("resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"):
             if kind in event:
                 self._step(kind, event[kind]["metadata"])
+        made = event.get("resOutputsEvent", {}).get("metadata", {})
+        if made.get("type") == LEASE and (new := made.get("new")) and new.get("id"):
+            self._on_lease(new["id"].partition("/")[0])
         if self._clock() - self._said_mono_s >= EVERY_S and self.has_begun:
             self._said_mono_s = self._clock()
             self._say(self.line())

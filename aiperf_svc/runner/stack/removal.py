@@ -7,7 +7,7 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.runner.stack.teardown import Say, Teardown
+from aiperf_svc.runner.stack.teardown import Say, Teardown, unverified
 
 
 class StackRemoval:
@@ -20,6 +20,8 @@ class StackRemoval:
         self.not_checked: tuple[str, ...] = ()
         self.is_verified = False
         """Whether the leak check had a report, and Pulumi's state agrees with it."""
+        self.is_unlisted = False
+        """Whether the leak check could not list what the stack uses."""
         self._is_destroyed = False
         """Whether `pulumi destroy` succeeded."""
 
@@ -34,7 +36,8 @@ class StackRemoval:
 
     async def check(self, record: RunRecord) -> None:
         """Say what is left, and forget the run if nothing is. Raises LeakError if anything is,
-        EnvironmentProblem if that is not known or Pulumi's state stays behind the cluster."""
+        Unverified if the stack's types may not be listed, EnvironmentProblem if the cluster does
+        not respond or Pulumi's state stays behind it."""
         stack, teardown = record.stack, self._teardown(record)
         try:
             report = await teardown.check()
@@ -53,6 +56,9 @@ class StackRemoval:
             self._say(f"not touched, with the stack's label and not made by this run: {each}")
         if report.left:
             raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
+        if report.unverified:
+            self.is_unlisted = True
+            raise await unverified(record, report, self._cluster)
         self._say(f"leak check: {report.in_words}")
         if not self._is_destroyed and not await teardown.update_state():
             self.is_verified = False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiperf_svc
+from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.any_kind.planning import AllShapes, all_shapes, check_shape, plan_any_stack
 from aiperf_svc.any_kind.shapes import Shape, shapes_of, without_trials
@@ -241,14 +242,16 @@ def open_project(
     environ: Mapping[str, str],
     *,
     identity: str = "",
+    holder: str = "",
     is_ephemeral: bool = False,
     held: int | None = None,
     say: Callable[[str], None] = terminal.say,
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
-    `content` is the stack's file; None: as it is on disk, or empty. `held` is the descriptor of the
-    stack's lock. Raises ConfigError, EnvironmentProblem.
+    `content` is the stack's file; None: as it is on disk, or empty. `holder` is this process, as
+    the stack's Lease names it; `held` is the descriptor of the stack's lock. Raises ConfigError,
+    EnvironmentProblem.
     """
     with folders.locked_private_folder() as (private, lock):
         if is_ephemeral:
@@ -261,6 +264,7 @@ def open_project(
         elif content is not None:
             project.write_stack_file(folder, stack=stack, settings=content)
         given = {IDENTIFIER: identity} if identity else {}
+        given |= {HOLDER: holder} if holder else {}
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:
             # The CLI works in another folder.

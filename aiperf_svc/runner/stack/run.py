@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.common_start import GiveStart
@@ -77,12 +78,14 @@ async def _launched(
     held: int,
     give_start: GiveStart | None = None,
 ) -> RunOutcome:
+    me = this_process(request.environ)
     project = open_project(
         request.stack,
         request.file_content(),
         home,
         request.environ,
         identity=cluster.identity,
+        holder=me.identity,
         is_ephemeral=request.is_ephemeral,
         held=held,
         say=screen.say,
@@ -92,7 +95,15 @@ async def _launched(
             if cli.notice:
                 screen.say(f"note: {cli.notice}")
             launch = Launch(
-                request, options, home, cluster, cli, interrupts, screen, give_start=give_start
+                request,
+                options,
+                home,
+                cluster,
+                cli,
+                interrupts,
+                screen,
+                me=me,
+                give_start=give_start,
             )
             return await launch.run()
     finally:

@@ -214,6 +214,7 @@ class _ShapeStacks:
             uploaded_to=uploaded_to,
             was_interrupted=any(each.was_interrupted for each in outcomes),
             left=tuple(left for each in outcomes for left in each.left),
+            is_unlisted=any(each.is_unlisted for each in outcomes),
             is_unverified=any(each.is_unverified for each in outcomes),
             more={
                 "stack": self._request.stack,

@@ -44,6 +44,8 @@ class StackEnd:
     not_checked: tuple[str, ...] = ()
     is_verified: bool = True
     """Whether the leak check had a report, and Pulumi's state agrees with it."""
+    is_unlisted: bool = False
+    """Whether the leak check could not list what the stack uses."""
     took_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each stage."""
 
@@ -62,6 +64,7 @@ class StackEnd:
             uploaded_to=self.uploaded_to or (status.uploaded_to if status else ""),
             was_interrupted=self.was_interrupted or is_unmade,
             left=self.left,
+            is_unlisted=self.is_unlisted,
             is_unverified=self.is_made and not self.is_kept and not self.is_verified,
             more={
                 "stack": self.stack,

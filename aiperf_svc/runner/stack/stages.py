@@ -79,6 +79,8 @@ class StackLifecycle:
     """The user interrupted a stage."""
     has_only_copy: bool = False
     """The results exist only in the stack, which stays until they are fetched."""
+    is_lost: bool = False
+    """Somebody else has taken over the stack."""
     is_kept: bool = False
     story: list[str] = field(default_factory=list)
     """Every step so far, for the message about an illegal one."""
@@ -138,6 +140,11 @@ class StackLifecycle:
         """Begin no other shape."""
         del self.shapes[1:]
 
+    def lose(self) -> None:
+        """Begin no other shape and keep nothing: somebody else has taken over the stack."""
+        self.end_shapes()
+        self.is_lost = True
+
     def fail_run(self) -> None:
         """Mark the run as failed although it has results."""
         self._fail_in(Stage.RUN)
@@ -164,7 +171,7 @@ class StackLifecycle:
     def _teardown(self) -> Stage:
         wants = self.keep or self.has_only_copy
         wants = wants or (self.keep_on_failure and self.failed_in is not None)
-        if wants and not self.was_interrupted:
+        if wants and not self.was_interrupted and not self.is_lost:
             self.is_kept = True
             return Stage.FINISHED
         return Stage.DESTROY

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
+from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.runner.stack.locks import is_alive
 
 POLL_S = 0.2
 """Seconds between two looks at the holder of a stack."""
@@ -50,6 +51,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The folder for the results; empty: the run has none of its own."""
     before: Inventory | None = None
     """Inventory of an existing namespace, from before the stack."""
+    types: tuple[str, ...] = ()
+    """Types of the objects that it may make: `deployments.apps`."""
+    expires: str = ""
+    """Time at which the stack removes itself; empty: not known."""
     own: tuple[str, ...] | None = None
     """UIDs of the stack's roots, since another stack may have the same name. None: every object
     with the label belongs to it."""
@@ -112,14 +117,14 @@ class StateHome:
         """Lock the stack against other runners of this user. Yields the descriptor of the lock,
         which lasts as long as any process that inherits it.
 
-        Raises EnvironmentProblem if another runner holds it.
+        Raises StackInUse if another runner holds it.
         """
         with self._lock(stack).open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 file.seek(0)
-                raise EnvironmentProblem(
+                raise StackInUse(
                     f"stack {stack}: process {file.read().strip() or '?'} is working on it; wait "
                     "for it, or end it"
                 ) from error

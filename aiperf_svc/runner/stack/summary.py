@@ -100,11 +100,12 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
     return "\n".join(lines)
 
 
-def kept(plan: StackPlan, *, namespace: str | None) -> str:
+def kept(plan: StackPlan, *, namespace: str | None, expires: str) -> str:
     """Return the message about a kept stack: until when it exists, and the commands for it."""
     stack, ttl = plan.identity.stack, format_duration(plan.config.deployment.ttl)
+    until = expires or f"{ttl} after its creation"
     return (
-        f"kept: stack {stack} in namespace {namespace}, until {ttl} after its creation\n"
+        f"kept: stack {stack} in namespace {namespace}, until {until}\n"
         f"  aiperf-svc results {stack}   fetches its results again\n"
         f"  aiperf-svc gc {stack}        removes it now"
     )

@@ -5,16 +5,20 @@ one, so each of its attempts is watched.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, wait_until_gone
+from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
+from aiperf_svc.adapters.cluster.teardown.leaks import USUAL_TYPES, LeakReport, wait_until_gone
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.adapters.cluster.teardown.root_removal import remove_roots
+from aiperf_svc.adapters.cluster.teardown.waiting import describe_wait
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
-from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.errors import AiperfError, Unverified
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.state_home import RunRecord
 
@@ -28,7 +32,48 @@ QUIET_S, WATCH_S = 4.0, 1.0
 GONE_CHECKS = 2
 """Consecutive checks in which everything that the CLI waits for is gone; its event may still be on
 its way."""
+REPORT_S = 5.0
+"""Longest time without a line about what a removal waits for."""
 Say = Callable[[str], None]
+
+
+class WaitReports:
+    """Reports what a removal waits for, and why, whenever nothing else has been said for some
+    time."""
+
+    def __init__(self, cluster: Cluster, record: RunRecord, say: Say) -> None:
+        self._cluster, self._record, self._say = cluster, record, say
+        self._begun_mono_s = self._said_mono_s = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Print a line of the removal itself."""
+        self._said_mono_s = time.monotonic()
+        self._say(line)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Report until the end of the block."""
+        reporting = asyncio.create_task(self._report(), name="report what the removal waits for")
+        try:
+            yield
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+
+    async def _report(self) -> None:
+        while True:
+            left_s = self._said_mono_s + REPORT_S - time.monotonic()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+                continue
+            try:
+                report = await look_for(self._record, self._cluster, timeout_s=0.0)
+                words = await describe_wait(self._cluster, report, stack=self._record.stack)
+            except AiperfError:
+                # `watched_contact` reports a cluster that does not respond.
+                words = ""
+            waited_s = time.monotonic() - self._begun_mono_s
+            self.say(f"still removing after {waited_s:.0f} s" + (f": {words}" if words else ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +88,11 @@ class Teardown:
     async def destroy(self) -> bool:
         """Remove the stack and return whether Pulumi reports success. Errors are printed and stop
         nothing."""
+        reports = WaitReports(self.cluster, self.record, self.say)
         begun = asyncio.create_task(self._begin(), name="begin the removal")
         try:
-            ended = await self._destroyed()
+            async with reports.running():
+                ended = await self._destroyed(reports.say)
         finally:
             await begun
         if ended.code:
@@ -57,19 +104,21 @@ class Teardown:
 
         Raises EnvironmentProblem if the cluster cannot be read.
         """
-        report = await self._look(FOLLOW_S)
-        if not report.left:
-            return report
-        self.say(f"still there: {len(report.left)} objects; deleting by label")
-        await self._delete()
-        return await self._look(GONE_S)
+        reports = WaitReports(self.cluster, self.record, self.say)
+        async with reports.running():
+            report = await self._look(FOLLOW_S)
+            if not report.left:
+                return report
+            reports.say(f"still there: {len(report.left)} objects; deleting by label")
+            await self._delete()
+            return await self._look(GONE_S)
 
     async def update_state(self) -> bool:
         """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
         whether that succeeded; errors are printed."""
         ended = await self.cli.refresh(clear_pending=True)
         if not ended.code:
-            ended = await self._destroyed()
+            ended = await self._destroyed(self.say)
         if ended.code:
             self.say(f"the stack's state could not be brought up to date: {ended.said}")
         return not ended.code
@@ -87,9 +136,9 @@ class Teardown:
         except AiperfError as error:
             self.say(f"the stack's pods end later: {error}")
 
-    async def _destroyed(self) -> Ended:
+    async def _destroyed(self, say: Say) -> Ended:
         for _ in range(ATTEMPTS):
-            progress, stop = Progress("destroy", self.say), asyncio.Event()
+            progress, stop = Progress("destroy", say), asyncio.Event()
             going = asyncio.create_task(
                 self.cli.destroy(progress.handle, stop=stop), name="pulumi destroy"
             )
@@ -97,7 +146,7 @@ class Teardown:
             await asyncio.wait((going, stuck), return_when=asyncio.FIRST_COMPLETED)
             if not going.done():
                 names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
-                self.say(f"Pulumi waits for what is gone already ({names}); it begins again")
+                say(f"Pulumi waits for what is gone already ({names}); it begins again")
                 stop.set()
             ended = await going
             stuck.cancel()
@@ -149,7 +198,50 @@ async def look_for(record: RunRecord, cluster: Cluster, *, timeout_s: float) -> 
         namespace_uid=record.namespace_uid,
         before=record.before,
         own=record.own,
+        types=record.types,
         timeout_s=timeout_s,
+    )
+
+
+async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:
+    """Return the error for a stack of which nobody knows what is left: first the rights that are
+    missing to delete and to list, then what to do when they are back."""
+    stack, namespace = record.stack, record.namespace or ""
+    types = dict.fromkeys((*USUAL_TYPES, *record.types))
+    wanted = [
+        Right(group, resource, verb, namespace)
+        for resource, _, group in (each.partition(".") for each in types)
+        for verb in ("delete", "list")
+        if (resource, verb) != ("pods", "delete")
+    ]
+    if record.before is None and namespace:
+        wanted += [
+            Right("", "namespaces", verb, namespace, namespace) for verb in ("delete", "get")
+        ]
+    try:
+        missing = await denied(cluster, wanted)
+    except AiperfError:
+        missing = frozenset()
+    place = f" in namespace {namespace}" if namespace else ""
+    lines = [f"whether anything is left is not known: {report.in_words.partition(': ')[2]}"]
+    for verb in ("list", "delete"):
+        lacking = [right for right in wanted if right in missing and right.verb in (verb, "get")]
+        kinds = [str(right).removeprefix(f"{verb} ") for right in lacking]
+        more = f" and {len(kinds) - 4} more" if len(kinds) > 4 else ""
+        said = f"the right to {verb} {', '.join(kinds[:4])}{more} is missing{place}"
+        if kinds and verb == "list":
+            lines.append(said)
+        elif kinds:
+            lines.insert(0, f"it could not be removed: {said}")
+    until = f"; it removes itself at {record.expires}" if record.expires else ""
+    return Unverified(
+        "\n  ".join(
+            [
+                f"stack {stack}: {lines[0]}",
+                *lines[1:],
+                f"when the rights are back: aiperf-svc gc {stack}{until}",
+            ]
+        )
     )
 
 

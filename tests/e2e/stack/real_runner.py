@@ -105,6 +105,22 @@ class Runner(StackFile):
         return (*self.program, *arguments, *context)
 
 
+def in_checkout(runner: Runner) -> None:
+    """Make the runner's folder a checkout, in which plain `pulumi` works."""
+    (runner.folder / "Pulumi.yaml").write_bytes((PROJECT / "Pulumi.yaml").read_bytes())
+    (runner.folder / "infra").symlink_to(PROJECT / "infra")
+    (runner.folder / ".venv").symlink_to(sys.prefix)
+
+
+def plain_environ(runner: Runner) -> dict[str, str]:
+    """Return the environment of plain `pulumi` with the state that the runner uses."""
+    return {
+        "PULUMI_BACKEND_URL": (runner.state_home / "backend").as_uri(),
+        **runner.environ,
+        "PATH": f"{Path(sys.executable).parent}:{runner.environ['PATH']}",
+    }
+
+
 class Command:
     """One that is going on."""
 

@@ -1,6 +1,7 @@
 """The Roles of the operators' page are enough: whole runs by a user who has nothing else."""
 
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from commands import PROJECT
 from real_cluster import Cluster
-from real_runner import Runner
+from real_runner import RUN, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -51,12 +52,21 @@ class LesserUser:
                 "apiVersion": f"{RBAC}/v1",
                 "kind": "ClusterRoleBinding" if everywhere else "RoleBinding",
                 "metadata": metadata,
-                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": metadata["name"]},
+                "roleRef": {
+                    "apiGroup": RBAC,
+                    "kind": "ClusterRole",
+                    "name": f"{role}-{self._name}",
+                },
                 "subjects": [
                     {"kind": "ServiceAccount", "name": self._name, "namespace": self._namespace}
                 ],
             }
         )
+
+    def may_not(self, role: str) -> None:
+        """Take a Role in its namespace away again."""
+        name = f"{role}-{self._name}"
+        self._cluster.kubectl("delete", "rolebinding", name, "-n", self._namespace)
 
     def take(self, runner: Runner) -> None:
         """Do what this runner does."""
@@ -118,3 +128,38 @@ def test_namespaces_of_the_stacks_own_need_both_documented_roles_and_no_more(
     lesser.may(NAMESPACES, everywhere=True)
     lesser.take(runner)
     _assert_whole(runner, cluster)
+
+
+def test_who_loses_the_rights_is_not_told_that_the_stack_is_gone(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str, lesser: LesserUser
+) -> None:
+    runner = make_runner()
+    where = {"mode": "existing", "name": owners_namespace}
+    runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    runner.change(lambda benchmark: benchmark["load"].update(duration="4m"))
+    lesser.may(STACKS, everywhere=False)
+    lesser.take(runner)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(RUN)
+        lesser.may_not(STACKS)
+        # The second one leaves out the results, which cannot be fetched.
+        command.send(signal.SIGINT)
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.UNVERIFIED, ended.errors
+    assert cluster.of_stack(runner.name) != []
+    assert "nothing is left" not in ended.errors
+    assert "found nothing" not in ended.errors
+    assert "holds what is gone" not in ended.errors
+    first = f"stack {runner.name}: it could not be removed: the right to delete configmaps, "
+    assert first in ended.errors
+    assert "  whether anything is left is not known: " in ended.errors
+    assert f"when the rights are back: aiperf-svc gc {runner.name}" in ended.errors
+    assert runner.call("gc", runner.name, "--yes").code == ExitCode.UNVERIFIED
+    assert cluster.of_stack(runner.name) != []
+
+    lesser.may(STACKS, everywhere=False)
+    removed = runner.call("gc", runner.name, "--yes")
+    assert removed.code == ExitCode.OK, removed.errors
+    assert "nothing is left of the types that the stack uses; " in removed.errors
+    assert cluster.of_stack(runner.name) == []

@@ -1,14 +1,12 @@
 """Stacks that stay for a look after a failure, and runners that are not watched to their end."""
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from commands import PROJECT, run
+from commands import run
 from real_cluster import Cluster
-from real_runner import UP, Runner
+from real_runner import UP, Runner, in_checkout, plain_environ
 from real_stack import DESTROY_S, Config, Stack, modest, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -20,14 +18,8 @@ NO_IMAGE = "localhost/there-is-none:1"
 
 def destroy_with_pulumi(runner: Runner) -> None:
     """As a user of the plain CLI does, in a checkout, with the state that the runner used."""
-    (runner.folder / "Pulumi.yaml").write_bytes((PROJECT / "Pulumi.yaml").read_bytes())
-    (runner.folder / "infra").symlink_to(PROJECT / "infra")
-    (runner.folder / ".venv").symlink_to(sys.prefix)
-    environ = {
-        **runner.environ,
-        "PULUMI_BACKEND_URL": (runner.state_home / "backend").as_uri(),
-        "PATH": f"{Path(sys.executable).parent}:{runner.environ['PATH']}",
-    }
+    in_checkout(runner)
+    environ = plain_environ(runner)
     command = ("pulumi", "destroy", "-y", "-s", runner.name, "--non-interactive")
     run(command, environ=environ, folder=runner.folder, timeout_s=DESTROY_S)
 

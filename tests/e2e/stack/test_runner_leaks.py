@@ -1,6 +1,7 @@
 """What stands in the way of removing a stack, or was lost, is found by looking at the cluster."""
 
 import json
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ from real_cluster import Cluster
 from real_runner import RUN, Runner
 from real_stack import Config, Stack, modest
 
+from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = pytest.mark.cluster
@@ -39,6 +41,10 @@ def test_what_a_finalizer_holds_is_reported_and_gone_when_it_lets_go(
         assert any("held" in each for each in left)
         assert any(namespace in each for each in left)
         assert all(each in ended.errors for each in left)
+        # Long before the end, and with whose turn it is.
+        held = f"ConfigMap {namespace}/held, until the owner of the finalizer tests.aiperf.dev/held"
+        assert ended.errors.count("still removing after ") > 3
+        assert held in ended.errors.partition("objects are left")[0]
     finally:
         nothing = json.dumps({"metadata": {"finalizers": None}})
         merge = ("--type=merge", "-p", nothing)
@@ -58,7 +64,27 @@ def test_gc_finds_by_label_what_no_state_knows(
     untouched = stranger.gc()
     assert f"not touched: {stack.name}: " in untouched.errors
     assert cluster.of_stack(stack.name) != []
-    ended = stranger.call("gc", stack.name, "--yes")
+    refused = stranger.call("gc", stack.name, "--yes")
+    assert refused.code == ExitCode.ERROR
+    assert f"belongs to {owner_name()}: no record or state of this machine" in refused.errors
+    assert cluster.of_stack(stack.name) != []
+    ended = stranger.call("gc", stack.name, "--yes", "--take-over")
     assert ended.code == ExitCode.OK, ended.errors
     assert f"removed: {stack.name}; nothing is left" in ended.errors
     assert cluster.of_stack(stack.name) == []
+
+
+def test_a_lost_state_leaves_what_the_record_proves_to_gc(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(modest)
+    kept = runner.run("--keep")
+    assert kept.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), kept.errors
+    assert " UTC\n" in kept.errors.partition("kept: stack ")[2]
+    shutil.rmtree(runner.state_home / "backend")
+    ended = runner.gc()
+    assert ended.code == ExitCode.OK, ended.errors
+    assert "is gone; its record has what it made" in ended.errors
+    assert cluster.left_of(runner.name) == []
+    assert runner.gc().errors.endswith("nothing to remove\n")

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import attempt
 from real_cluster import Cluster
-from real_runner import Runner
-from real_stack import Config, Stack, modest, together
+from real_runner import RUN, Runner, in_checkout, plain_environ
+from real_stack import UP_S, Config, Stack, modest, together
 
+from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+OWNER = owner_name()
 NO_IMAGE = "localhost/there-is-none:1"
 
 
@@ -53,6 +56,11 @@ def test_who_comes_second_is_refused_and_touches_nothing(
     refused = second.run()
     assert refused.code == ExitCode.ERROR, refused.errors
     assert f"stack {first.name} is up already in namespace " in refused.errors
+    assert f", of {OWNER}, from another state" in refused.errors
+    assert uids(cluster, first.name) == before
+    named = second.call("gc", first.name, "--yes")
+    assert named.code == ExitCode.ERROR
+    assert f" belongs to {OWNER}: no record or state of this machine knows it" in named.errors
     assert uids(cluster, first.name) == before
     unasked = second.call("gc", "--yes")
     assert unasked.code == ExitCode.OK
@@ -61,6 +69,54 @@ def test_who_comes_second_is_refused_and_touches_nothing(
 
     assert first.call("gc", "--yes").code == ExitCode.OK
     assert cluster.left_of(first.name) == []
+
+
+def test_a_running_stack_is_left_alone_until_it_is_taken_over(
+    cluster: Cluster, make_runner: Callable[[], Runner], tmp_path: Path
+) -> None:
+    first = make_runner()
+    first.environ["AIPERF_OWNER"] = "alice@build"
+    first.change(lambda benchmark: benchmark["load"].update(duration="4m"))
+    second = somebody_else(first, tmp_path / "second")
+    second.environ["AIPERF_OWNER"] = "bob@laptop"
+    # Whoever has the same state is no more entitled to a stack on which a run works.
+    third = somebody_else(first, tmp_path / "third")
+    third.environ["PULUMI_BACKEND_URL"] = (first.state_home / "backend").as_uri()
+    with first.start("run", first.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        before = uids(cluster, first.name)
+        for other in (second, third):
+            refused = other.call("gc", first.name, "--yes")
+            assert refused.code == ExitCode.ERROR, refused.errors
+            assert "alice@build" in refused.errors
+            assert f" works on stack {first.name} in namespace " in refused.errors
+            assert "--take-over" in refused.errors
+            run = other.run()
+            assert run.code == ExitCode.ERROR, run.errors
+            assert "alice@build" in run.errors
+        unasked = first.call("gc", "--yes")
+        assert unasked.code == ExitCode.OK, unasked.errors
+        assert f"not touched: {first.name}: " in unasked.errors
+        assert_plain_up_is_refused(third)
+        assert uids(cluster, first.name) == before
+
+        taken = second.call("gc", first.name, "--yes", "--take-over")
+        assert taken.code == ExitCode.OK, taken.errors
+        assert "taking over: alice@build" in taken.errors
+        ended = command.end()
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    assert f"stack {first.name} was taken over by bob@laptop" in ended.errors
+    assert "was deleted by somebody" not in ended.errors
+    assert cluster.left_of(first.name) == []
+
+
+def assert_plain_up_is_refused(runner: Runner) -> None:
+    """Plain `pulumi up` with the runner's state changes nothing, and names who works on it."""
+    in_checkout(runner)
+    command = ("pulumi", "up", "-y", "--skip-preview", "-s", runner.name, "--non-interactive")
+    ended = attempt(command, environ=plain_environ(runner), folder=runner.folder, timeout_s=UP_S)
+    assert ended.code != 0
+    assert f" works on stack {runner.name} in namespace " in ended.out + ended.errors
 
 
 def test_who_shares_a_state_that_is_being_worked_on_is_refused_and_touches_nothing(

@@ -58,8 +58,8 @@ def test_what_is_made_can_also_be_changed_and_its_end_be_seen() -> None:
     for right in needed_rights(make_plan()):
         verbs.setdefault(right.resource, set()).add(right.verb)
     assert {kind for kind, found in verbs.items() if "create" in found} == {
-        "configmaps", "deployments", "namespaces", "networkpolicies", "poddisruptionbudgets",
-        "rolebindings", "roles", "secrets", "serviceaccounts", "services",
+        "configmaps", "deployments", "leases", "namespaces", "networkpolicies",
+        "poddisruptionbudgets", "rolebindings", "roles", "secrets", "serviceaccounts", "services",
     }  # fmt: skip
     for found in verbs.values():
         assert found >= {"create", "patch", "list", "watch"} or "create" not in found
@@ -73,9 +73,10 @@ def test_the_deadline_is_granted_the_one_budget_that_it_deletes() -> None:
     plan = make_plan(load=load)
     assert plan.budget is not None
     named = f"poddisruptionbudgets.policy {plan.budget.name}"
-    assert granted(plan)[2:] == [f"get {named}", f"delete {named}"]
-    assert len(granted(make_plan(load=load, hold_drains=False))) == 2
-    assert len(granted(make_plan(load={"concurrency": 1, "requests": 9}))) == 2
+    renewed = "patch leases.coordination.k8s.io owner-bench"
+    assert granted(plan)[2:] == [f"get {named}", f"delete {named}", renewed]
+    assert len(granted(make_plan(load=load, hold_drains=False))) == 3
+    assert len(granted(make_plan(load={"concurrency": 1, "requests": 9}))) == 3
 
 
 def test_nobody_can_grant_what_they_lack_unless_they_may_escalate() -> None:

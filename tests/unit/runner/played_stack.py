@@ -13,6 +13,7 @@ import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -98,7 +99,10 @@ class Played:
         options = StackOptions(run=RunOptions(ui="none"), yes=True)
         cli = cast("PulumiCli", self)
         screen = WholeScreen(options.run)
-        launch = Launch(self.request, options, self.home, cluster, cli, self.interrupts, screen)
+        me = this_process({})
+        launch = Launch(
+            self.request, options, self.home, cluster, cli, self.interrupts, screen, me=me
+        )
         return await launch.run()
 
     # --- as PulumiCli ---
@@ -197,7 +201,8 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         return played.running if played.running in shapes else None
 
     monkeypatch.setattr(bring_up, "running_shape", running_shape)
-    for name, value in {"preview": "", "first_record": RECORD, "find_own": RECORD}.items():
+    parts = {"preview": "", "first_record": RECORD, "find_own": RECORD, "refuse_in_use": None}
+    for name, value in parts.items():
         monkeypatch.setattr(bring_up, name, returning(value))
     for name in ("save_evidence", "save_logs"):
         monkeypatch.setattr(collection, name, returning(()))

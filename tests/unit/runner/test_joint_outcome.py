@@ -45,6 +45,8 @@ REFUSED = failed_outcome(ConfigError("no such model"))
         ([NOT_REACHED, REFUSED], ExitCode.ERROR),
         ([outcome(was_interrupted=True), NOT_REACHED], ExitCode.INTERRUPTED),
         ([outcome(is_unverified=True), REFUSED], ExitCode.ERROR),
+        ([outcome(), outcome(is_unlisted=True)], ExitCode.UNVERIFIED),
+        ([REFUSED, outcome(is_unlisted=True)], ExitCode.UNVERIFIED),
         ([outcome(was_interrupted=True), outcome(left=("Pod x",))], ExitCode.LEAKED),
     ],
 )

@@ -12,12 +12,14 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.ownership import StackInUse
+from aiperf_svc.adapters.cluster.preflight.rights import Right
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
 from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.stack import bring_up, garbage, terminal
+from aiperf_svc.runner.stack import bring_up, garbage, teardown, terminal
 from aiperf_svc.runner.stack.garbage import (
     Collected,
     GarbageRequest,
@@ -58,6 +60,10 @@ class Played:
         self.places: list[tuple[str | None, str | None]] = []
         self.identities = {"elsewhere": "other uid"}
         self.silent: set[str | None] = set()
+        self.state: dict[str, Any] = {"deployment": {}}
+        self.claims: list[tuple[str, bool, bool]] = []
+        """Namespaces whose Leases were claimed, whether as our own, and whether by taking over."""
+        self.in_use = ""
 
     async def collected(self, *stacks: str, **more: Any) -> Collected:
         request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
@@ -66,7 +72,7 @@ class Played:
     # --- as PulumiCli ---
 
     async def export(self) -> dict[str, Any]:
-        return {"deployment": {}} if self.has_state else {}
+        return self.state if self.has_state else {}
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
         return self.refreshed.pop(0) if len(self.refreshed) > 1 else self.refreshed[0]
@@ -113,15 +119,27 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
         return (space("ours"), space("theirs"))
 
+    async def denied(*_: Any) -> frozenset[Right]:
+        return frozenset()
+
+    async def claim(
+        _: Any, stack: str, namespace: str, *, is_own: bool, take_over: bool, **__: Any
+    ) -> None:
+        played.claims.append((namespace, is_own, take_over))
+        if played.in_use and not take_over:
+            raise StackInUse(played.in_use)
+
     @asynccontextmanager
     async def watched_contact(*_: Any, **__: Any) -> Any:
         yield
 
     for name, fake in {"connect": connect, "list_stacks": list_stacks, "open_project": open_project,
                        "remove_by_label": remove_by_label, "look_for": look_for,
-                       "watched_contact": watched_contact}.items():  # fmt: skip
+                       "watched_contact": watched_contact, "claim": claim,
+                       "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(bring_up, "find_roots", find_roots)
+    monkeypatch.setattr(teardown, "denied", denied)
     return played
 
 
@@ -233,7 +251,79 @@ async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(played
     assert (await played.collected("s")).removed == {"s": "nothing is left"}
     played.report = LeakReport(left=(), not_checked=("nodes (not allowed)",))
     done = await played.collected("s")
-    assert done.removed == {"s": "found nothing; 1 type not checked: nodes (not allowed)"}
+    assert done.removed["s"].startswith("nothing is left of the types that the stack uses; 1 other")
+    pods = ("pods (not allowed)",)
+    played.home.save(RECORD)
+    played.report = LeakReport(left=(), not_checked=pods, unverified=pods)
+    done = await played.collected("s")
+    assert (done.exit_code, done.removed) == (ExitCode.UNVERIFIED, {})
+    assert "pods could not be listed" in done.unverified["s"]
+    assert played.home.load("s") == RECORD
+
+
+# --- when others use it --------------------------------------------------------------------------
+
+
+async def test_a_stack_in_use_is_refused_by_name_and_left_alone_without(played: Played) -> None:
+    played.home.save(RECORD)
+    played.in_use = "alice@build (process 42) works on stack s"
+    done = await played.collected()
+    assert (done.exit_code, done.removed, played.removed) == (ExitCode.OK, {}, [])
+    assert done.not_touched == [f"s: {played.in_use}"]
+
+    named = await played.collected("s")
+    assert (named.exit_code, played.removed) == (ExitCode.ERROR, [])
+    assert named.refused == {"s": played.in_use}
+    assert played.home.load("s") == RECORD
+
+
+async def test_a_runner_of_this_machine_keeps_gc_without_names_from_its_stack(
+    played: Played,
+) -> None:
+    played.home.save(RECORD)
+    with played.home.hold("s"):
+        done = await played.collected()
+        assert (done.exit_code, done.refused) == (ExitCode.OK, {})
+        assert "is working on it" in done.not_touched[0]
+        assert (await played.collected("s")).exit_code is ExitCode.ERROR
+    assert played.removed == []
+
+
+async def test_a_stack_is_taken_over_only_when_that_is_asked_for(played: Played) -> None:
+    played.in_use = "in use"
+    assert (await played.collected("s", take_over=True)).exit_code is ExitCode.OK
+    assert played.claims == [("ours", False, True), ("theirs", False, True)]
+    assert played.removed == [None]
+
+
+async def test_what_a_record_a_state_or_its_end_proves_is_claimed_as_our_own(
+    played: Played,
+) -> None:
+    played.home.save(RECORD)
+    await played.collected("s")
+    made = {"type": "kubernetes:core/v1:Namespace", "outputs": {"metadata": {"uid": "theirs"}}}
+    played.state = {"deployment": {"resources": [made]}}
+    await played.collected("s")
+    played.state, played.overdue = {"deployment": {}}, ("ours",)
+    await played.collected()
+    assert played.claims == [
+        ("ours", True, False), ("theirs", True, False), ("ours", True, False)
+    ]  # fmt: skip
+    assert played.removed == [("ours",), ("theirs",), ("ours",)]
+
+
+async def test_a_lost_state_does_not_hide_what_the_record_proves(
+    played: Played, tmp_path: Path
+) -> None:
+    backend = f"file://{tmp_path / 'lost'}?metadata=skip"
+    played.home.save(msgspec.structs.replace(RECORD, backend=backend))
+    played.is_passphrase_missing = True
+    done = await played.collected()
+    assert (done.exit_code, played.removed) == (ExitCode.OK, [("ours",)])
+    assert played.home.load("s") is None
+    # A record that names nothing proves nothing.
+    played.home.save(msgspec.structs.replace(RECORD, backend=backend, own=()))
+    assert (await played.collected()).exit_code is ExitCode.ERROR
 
 
 # --- when it may not be known --------------------------------------------------------------------

@@ -11,11 +11,12 @@ import pytest
 from played_stack import RECORD, Played, in_shapes, trials_of
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
+from aiperf_svc.adapters.cluster.ownership import TakenOver
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.stack import bring_up, collection, run
+from aiperf_svc.runner.stack import bring_up, collection, launch, run
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import WholeScreen
@@ -37,6 +38,29 @@ async def test_a_state_on_which_somebody_works_is_left_alone(played: Played) -> 
         with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
             await played.launched()
         assert (played.did, played.home.load("s")) == ([], known)
+
+
+async def test_a_run_whose_stack_was_taken_over_names_who_has_taken_it(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keeper:
+        loss = TakenOver("stack s was taken over by bob@laptop (process 7)")
+
+        def begin(self, namespace: str) -> None:
+            return None
+
+        async def close(self, *, is_kept: bool) -> None:
+            assert not is_kept
+
+    monkeypatch.setattr(launch, "LeaseKeeper", lambda *_: Keeper())
+    # What follows from it does not hide it, and keeps no stack.
+    played.fetch_error = EnvironmentProblem("no connection to the pod")
+    outcome = await played.launched()
+    said = outcome.as_json()
+    assert (outcome.exit_code, said["reason"], said["kept"]) == (
+        ExitCode.BENCHMARK_FAILED, str(Keeper.loss), False
+    )  # fmt: skip
+    assert played.did == ["destroy", "check"]
 
 
 async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interrupt(

@@ -1,5 +1,6 @@
 """What is a stack's own, where somebody else's may have the same name."""
 
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
@@ -10,6 +11,7 @@ from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, deployed
@@ -144,12 +146,21 @@ def test_names_that_a_stack_would_take_over_are_refused() -> None:
         bring_up.refuse_taken(before, stack="s")
 
 
-def test_a_stack_that_another_state_made_is_refused_with_the_place_and_the_remedy() -> None:
+async def test_a_stack_that_another_state_made_is_refused_with_the_place_and_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def find_lease(*_: object) -> StackLease:
+        return StackLease(
+            stack="s", namespace="n", owner="alice@build", run_id="r", created=datetime.now(UTC)
+        )
+
+    monkeypatch.setattr(bring_up, "find_lease", find_lease)
     own = msgspec.structs.replace(RECORD, own=("1",))
-    refuse_others([space("1")], own)
+    await refuse_others([space("1")], own, CLUSTER)
     for other, place in ((space("2"), "aiperf-s-2"), (ANCHOR, "n")):
-        with pytest.raises(EnvironmentProblem, match=f"up already in namespace {place}, .* gc s"):
-            refuse_others([space("1"), other], own)
+        said = f"up already in namespace {place}, of alice@build, .* gc s"
+        with pytest.raises(EnvironmentProblem, match=said):
+            await refuse_others([space("1"), other], own, CLUSTER)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from played_stack import CLEAN, NOT_ALL, OTHER, RECORD
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
-from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
+from aiperf_svc.domain.errors import EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import removal
+from aiperf_svc.runner.stack import removal, teardown
 from aiperf_svc.runner.stack.removal import StackRemoval
 from aiperf_svc.runner.stack.state_home import StateHome
 
@@ -45,7 +45,12 @@ class PlayedTeardown:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> PlayedTeardown:
     played = PlayedTeardown()
+
+    async def denied(*_: Any) -> frozenset[Any]:
+        return frozenset()
+
     monkeypatch.setattr(removal, "Teardown", lambda **_: played)
+    monkeypatch.setattr(teardown, "denied", denied)
     return played
 
 
@@ -99,8 +104,26 @@ async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
     played.report = NOT_ALL
     await removed.check(RECORD)
     (line,) = said
-    assert line.startswith("leak check: found nothing; 2 types not checked: nodes (not allowed)")
+    assert line == (
+        "leak check: nothing is left of the types that the stack uses; 2 other types may not be "
+        "listed (--json names them)"
+    )
     assert removed.not_checked == NOT_ALL.not_checked
+
+
+async def test_a_stack_that_may_not_be_listed_is_neither_gone_nor_forgotten(
+    played: PlayedTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+) -> None:
+    pods = ("pods (not allowed)",)
+    played.report, played.is_destroyed = (
+        LeakReport(left=(), not_checked=pods, unverified=pods),
+        False,
+    )
+    await removed.destroy(RECORD, Interrupts())
+    with pytest.raises(Unverified, match=r"pods could not be listed\n  .*: aiperf-svc gc s"):
+        await removed.check(RECORD)
+    assert (removed.is_unlisted, home.load("s")) == (True, RECORD)
+    assert said == ["destroying the stack"]
 
 
 async def test_what_belongs_to_others_is_said_and_is_no_leak(

@@ -215,3 +215,14 @@ def test_where_no_trial_is_left_the_stack_of_a_killed_runner_is_removed() -> Non
     assert lifecycle.end(Stage.DESTROY, StageResult.DONE) is Stage.CHECK
     lifecycle = StackLifecycle(shapes=[])
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DECLINED) is Stage.FINISHED
+
+
+def test_a_stack_that_was_taken_over_is_not_kept() -> None:
+    for stage in (Stage.RUN, Stage.COLLECT):
+        lifecycle = at(stage, keep=True, keep_on_failure=True)
+        lifecycle.shapes = [1, 2]
+        lifecycle.has_only_copy = True
+        lifecycle.lose()
+        assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
+        assert lifecycle.end(Stage.EVIDENCE, StageResult.DONE) is Stage.DESTROY
+        assert not lifecycle.is_kept

@@ -13,7 +13,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import Ended, Event, PulumiCli
 from aiperf_svc.runner.stack import teardown
 from aiperf_svc.runner.stack.state_home import RunRecord
-from aiperf_svc.runner.stack.teardown import Teardown, are_gone
+from aiperf_svc.runner.stack.teardown import Teardown, WaitReports, are_gone
 
 RECORD = RunRecord(
     stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False
@@ -151,6 +151,28 @@ async def test_a_clean_cluster_needs_nothing(reports: list[LeakReport]) -> None:
     cli = Cli()
     assert await teardown_of(cli, []).check() == CLEAN
     assert cli.did == []
+
+
+async def test_a_silent_removal_is_reported_with_what_it_waits_for(
+    reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports.append(HELD)
+    enough, said = asyncio.Event(), list[str]()
+
+    async def describe_wait(_: Cluster, report: LeakReport, *, stack: str) -> str:
+        assert (report, stack) == (HELD, "s")
+        return "ConfigMap n/held"
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 3:
+            enough.set()
+
+    monkeypatch.setattr(teardown, "describe_wait", describe_wait)
+    monkeypatch.setattr(teardown, "REPORT_S", 0.001)
+    async with WaitReports(cast("Cluster", None), RECORD, say).running():
+        await enough.wait()
+    assert said == ["still removing after 0 s: ConfigMap n/held"] * 3
 
 
 @pytest.mark.parametrize(

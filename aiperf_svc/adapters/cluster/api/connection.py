@@ -35,6 +35,7 @@ LONGEST_WAIT_S = 5.0
 """Longest wait, in seconds, before a request that the API server refused as overloaded (429) is
 repeated."""
 JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Accept header for an object without its content: a Secret comes without its secrets."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -100,6 +101,12 @@ class Cluster:
     async def post(self, path: str, body: Mapping[str, Any], **params: str) -> Json:
         """Create an object and return the server's version of it."""
         return self._decoded(await self._call("POST", path, body=body, params=params), path)
+
+    async def patch(self, path: str, changes: Mapping[str, Any]) -> Json:
+        """Merge changes into an object and return it. With a `resourceVersion` in them, an object
+        that has changed since is refused (409)."""
+        content = await self._call("PATCH", path, body=changes, kind=MERGE_PATCH)
+        return self._decoded(content, path)
 
     async def delete(
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
@@ -221,12 +228,13 @@ class Cluster:
         *,
         accept: str = JSON,
         body: Mapping[str, Any] | None = None,
+        kind: str = JSON,
         params: Mapping[str, str] | None = None,
     ) -> bytes:
         headers = {"Accept": accept}
         data = None
         if body is not None:
-            headers["Content-Type"] = JSON
+            headers["Content-Type"] = kind
             data = json.dumps(body).encode()
         for _ in range(ATTEMPTS):
             try:

@@ -8,7 +8,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.preflight.monitoring import GROUP, RESOURCES
 from aiperf_svc.core.cluster.check import Check
-from aiperf_svc.plan.identity import ANCHOR
+from aiperf_svc.plan.identity import ANCHOR, LEASE
 from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
@@ -56,6 +56,7 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     add("apps", MAKE, "deployments")
     add("rbac.authorization.k8s.io", MAKE, "roles", "rolebindings")
     add("policy", MAKE, "poddisruptionbudgets")
+    add("coordination.k8s.io", MAKE, "leases")
     if plan.policies:
         add("networking.k8s.io", MAKE, "networkpolicies")
     expose = plan.config.deployment.results.expose
@@ -94,6 +95,8 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
     if plan.budget and plan.budget.hold is not None:
         budget = ("policy", "poddisruptionbudgets")
         rights += [Right(*budget, verb, namespace, plan.budget.name) for verb in ("get", "delete")]
+    lease = plan.identity.name(LEASE)
+    rights.append(Right("coordination.k8s.io", "leases", "patch", namespace, lease))
     for job in plan.jobs:
         name = plan.identity.name(job.pod.name)
         rights += [Right("batch", "jobs", verb, namespace, name) for verb in ("get", "patch")]

@@ -11,7 +11,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL, STACK_LABEL
+from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.index_pods import COLLECTOR, INDEX
 from aiperf_svc.protocol.services import Service
 
@@ -27,12 +27,12 @@ OWNER_NAMES: Final = (
 objects."""
 
 OTHER_NAMES: Final = (
-    "default", "downloads", INDEX, "keys", "monitoring", "pages", "ranks", "services", "to-metrics",
-    "to-target", "upload", "volume", "workload",
+    "default", "downloads", INDEX, "keys", LEASE, "monitoring", "pages", "ranks", "services",
+    "to-metrics", "to-target", "upload", "volume", "workload",
 )  # fmt: skip
 """Name prefixes of our objects for which no controller makes others."""
 NAMED: Final = (
-    "Deployment", "Ingress", "NetworkPolicy", "PersistentVolumeClaim", "PodMonitor",
+    "Deployment", "Ingress", "Lease", "NetworkPolicy", "PersistentVolumeClaim", "PodMonitor",
     "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount", "StatefulSet",
 )  # fmt: skip
 """Kinds of objects that a stack makes under fixed names."""

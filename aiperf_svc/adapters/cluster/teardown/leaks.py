@@ -3,10 +3,11 @@
 Every type that the server lists is searched for the stack's label, including cluster-scoped types.
 The stack's own namespace is identified by its UID, so a new one of the same name is not mistaken
 for it. In an existing namespace, the inventory from before the stack is compared with the present
-one. A type that could not be listed counts as not checked, never as clean. Objects of another
-user's stack of the same name, known by the UIDs of its roots, are not reported as left; nor are
-objects that merely have the label. PersistentVolumes have no label of ours: they are known by the
-claim that they were made for.
+one. A type that could not be listed counts as not checked, never as clean. If it is a type that the
+stack uses, whether anything is left is not known, unless the stack's own namespace is gone. Objects
+of another user's stack of the same name, known by the UIDs of its roots, are not reported as left;
+nor are objects that merely have the label. PersistentVolumes have no label of ours: they are known
+by the claim that they were made for.
 """
 
 import asyncio
@@ -37,6 +38,12 @@ time."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
 VOLUME = ResourceType("", "v1", "persistentvolumes", "PersistentVolume", False)
 CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap", True)
+USUAL_TYPES = (
+    "configmaps", "deployments.apps", "pods", "poddisruptionbudgets.policy",
+    "rolebindings.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io", "secrets",
+    "serviceaccounts", "services",
+)  # fmt: skip
+"""Types that every stack uses."""
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +52,8 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[ObjectRef, ...]
     not_checked: tuple[str, ...]
     """Types that could not be listed, each with the reason."""
+    unverified: tuple[str, ...] = ()
+    """Those of them that may hold objects of the stack."""
     appeared: tuple[ObjectRef, ...] = ()
     """New objects in an existing namespace that nothing marks as the stack's."""
     missing: tuple[ObjectRef, ...] = ()
@@ -62,12 +71,19 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_words(self) -> str:
         """One line on what was found and which types were not checked."""
-        if self.is_clean:
-            return "nothing is left"
-        found = f"{len(self.left)} objects are left" if self.left else "found nothing"
-        number = len(self.not_checked)
-        kinds = f"{number} type{'s' * (number > 1)} not checked: {', '.join(self.not_checked)}"
-        return f"{found}; {kinds}" if number else found
+        if self.left:
+            found = f"{len(self.left)} objects are left"
+        elif self.unverified:
+            missed = _kinds(self.unverified)
+            return f"whether anything is left is not known: {missed} could not be listed"
+        else:
+            found = "nothing is left"
+        others = len(self.not_checked)
+        if not others:
+            return found
+        scope = "" if self.left else " of the types that the stack uses"
+        kinds = f"{others} other type{'s' * (others > 1)} may not be listed (--json names them)"
+        return f"{found}{scope}; {kinds}"
 
 
 async def find_left(
@@ -78,8 +94,9 @@ async def find_left(
     namespace_uid: str | None,
     before: Inventory | None,
     own: Collection[str] | None = None,
+    types: Collection[str] = (),
 ) -> LeakReport:
-    """Check once.
+    """Check once. `types` are those that the stack uses beside the usual ones.
 
     `namespace_uid` is the UID of the stack's own namespace; None for an existing one, whose
     inventory from before the stack is `before`. `own` holds the UIDs of the stack's roots; None:
@@ -97,10 +114,14 @@ async def find_left(
     not_checked = dict.fromkeys(labelled.not_listed)
     appeared: tuple[ObjectRef, ...] = ()
     missing: tuple[ObjectRef, ...] = ()
+    needed = (*USUAL_TYPES, *types, *(() if before is not None else (NAMESPACE.name,)))
+    unverified = tuple(each for each in labelled.not_listed if is_one_of(each, needed))
     if namespace_uid:
         inside = await _own_namespace(cluster, catalog, namespace, namespace_uid)
         left |= {each.uid: each for each in inside.left}
         not_checked |= dict.fromkeys(inside.not_checked)
+        # Everything that the stack has made goes with its namespace.
+        unverified = inside.unverified
     elif before is not None:
         after = await take_inventory(cluster, namespace)
         differences = compare(before, after, stack=stack, own=own)
@@ -113,6 +134,7 @@ async def find_left(
     return LeakReport(
         left=tuple(sorted(left.values(), key=_place)),
         not_checked=tuple(not_checked),
+        unverified=unverified,
         appeared=appeared,
         missing=missing,
         others=others,
@@ -161,6 +183,7 @@ async def wait_until_gone(
     before: Inventory | None,
     timeout_s: float,
     own: Collection[str] | None = None,
+    types: Collection[str] = (),
     on_progress: Callable[[LeakReport], None] | None = None,
 ) -> LeakReport:
     """Check until nothing is left or the time is over, and return the last report.
@@ -178,6 +201,7 @@ async def wait_until_gone(
                 namespace_uid=namespace_uid,
                 before=before,
                 own=own,
+                types=types,
             )
         except Unreachable:
             if time.monotonic() >= end_mono_s:
@@ -227,7 +251,8 @@ async def _own_namespace(
     except Refused as error:
         if error.status == 404:
             return LeakReport(left=(), not_checked=())
-        return LeakReport(left=(), not_checked=(f"namespace {namespace} ({error})",))
+        said = (f"namespace {namespace} ({error})",)
+        return LeakReport(left=(), not_checked=said, unverified=said)
     if found["metadata"]["uid"] != uid:
         return LeakReport(left=(), not_checked=())
     inside = await list_objects(cluster, catalog, namespace=namespace)
@@ -246,6 +271,19 @@ def active_conditions(namespace: dict[str, Any]) -> str:
         for each in conditions
         if each["status"] == "True"
     )
+
+
+def is_one_of(not_listed: str, types: Collection[str]) -> bool:
+    """Return whether a line of `Listed.not_listed` says that one of these types could not be listed
+    where the stack is. A type may have been listed in the stack's namespace only."""
+    name, _, rest = not_listed.partition(" ")
+    return name in types and not rest.startswith("outside ")
+
+
+def _kinds(not_listed: Collection[str]) -> str:
+    names = [each.partition(" (")[0] for each in not_listed]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _place(found: ObjectRef) -> tuple[bool, str, str, str]:

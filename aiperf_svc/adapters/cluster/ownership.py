@@ -1,0 +1,254 @@
+"""Reads, claims and keeps the Lease of a stack: `core/cluster/lease.py` decides."""
+
+import asyncio
+import getpass
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.host.child_processes import is_alive
+from aiperf_svc.core.cluster.lease import (
+    Holder,
+    StackLease,
+    Step,
+    Use,
+    claimed,
+    in_words,
+    next_step,
+    read_lease,
+    released,
+    use_of,
+)
+from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
+from aiperf_svc.plan.identity import LEASE, STACK_LABEL
+
+OWNER, HOLDER = "AIPERF_OWNER", "AIPERF_HOLDER"
+"""Variables: the owner to name in place of `user@host`; and the process that calls `pulumi`, by
+which the program knows that its stack is held by that process."""
+LEASES = "/apis/coordination.k8s.io/v1"
+POLL_S = 1.0
+"""Seconds between two reads of the Lease. The loss of a stack is looked for as often, and its
+reason should be known by then."""
+NOTICE_S = 3.0
+"""Seconds between taking a Lease that is held and the first deletion. The other process reads it
+meanwhile, and reports who took the stack."""
+ATTEMPTS = 3
+IN_USE = "nothing was changed: another process works on the stack"
+"""End of the program's message about a stack that is held."""
+
+Say = Callable[[str], None]
+
+
+class StackInUse(EnvironmentProblem):
+    """Raised when somebody works on a stack, or it belongs to somebody else."""
+
+
+class TakenOver(BenchmarkFailed):
+    """Raised when somebody else has taken over the stack of a run."""
+
+
+def owner_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return who makes stacks here: `user@host`, or what AIPERF_OWNER names."""
+    given = "".join(environ.get(OWNER, "").split())
+    if given:
+        return given
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def this_process(environ: Mapping[str, str] = os.environ) -> Holder:
+    """Return this process as a holder."""
+    return Holder(
+        owner=owner_name(environ),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        token=secrets.token_hex(4),
+    )
+
+
+def lease_path(stack: str, namespace: str) -> str:
+    """Return the path of a stack's Lease in the API."""
+    return f"{LEASES}/namespaces/{namespace}/leases/{LEASE}-{stack}"
+
+
+async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease | None:
+    """Read a stack's Lease; None if it has none. Raises Refused, Unreachable."""
+    try:
+        return read_lease(await cluster.get(lease_path(stack, namespace)))
+    except Refused as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None, me: str) -> str:
+    """Return who works on any stack of this name, in words; empty if nobody but the process with
+    the identity `me` does, or it may not be known. Raises Unreachable."""
+    place = f"/namespaces/{namespace}" if namespace else ""
+    try:
+        listed = await cluster.get(
+            f"{LEASES}{place}/leases", labelSelector=f"{STACK_LABEL}={stack}"
+        )
+        now = await cluster.now()
+    except Refused:
+        return ""
+    for each in map(read_lease, listed["items"]):
+        if each.holder != me and each.is_held(now):
+            use = _use(each, now, this_process(), is_own=True)
+            if use is Use.HELD:
+                return in_words(each, use, now)
+    return ""
+
+
+async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) -> None:
+    """Raise StackInUse if another process than `me` works on the stack. Raises Unreachable."""
+    try:
+        lease = await find_lease(cluster, stack, namespace)
+    except Refused:
+        return
+    if lease is not None:
+        now = await cluster.now()
+        if _use(lease, now, me, is_own=True) is Use.HELD:
+            raise StackInUse(
+                f"{in_words(lease, Use.HELD, now)}; wait for it, or remove the stack all the same: "
+                f"aiperf-svc gc {stack} --take-over"
+            )
+
+
+async def claim(
+    cluster: Cluster,
+    stack: str,
+    namespace: str,
+    *,
+    me: Holder,
+    is_own: bool,
+    take_over: bool,
+    say: Say,
+) -> None:
+    """Hold the Lease of a stack that is to be removed. Does nothing if it has none.
+
+    Raises StackInUse if somebody else uses the stack, unless it is taken over.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            lease = await find_lease(cluster, stack, namespace)
+        except Refused as error:
+            if error.status == 403 and is_own:
+                return
+            raise StackInUse(f"who uses stack {stack} cannot be read: {error}") from error
+        if lease is None:
+            return
+        now = await cluster.now()
+        use = _use(lease, now, me, is_own=is_own)
+        if use is not Use.FREE and not take_over:
+            remedy = "wait for it" if use is Use.HELD else "ask its owner"
+            raise StackInUse(
+                f"{in_words(lease, use, now)}; {remedy}, or remove the stack all the same with "
+                "--take-over"
+            )
+        try:
+            await cluster.patch(lease_path(stack, namespace), claimed(lease, now=now, me=me))
+        except Refused as error:
+            if error.status == 409:
+                continue
+            if error.status in (403, 404):
+                # The deletion itself says whether the right is missing.
+                return
+            raise
+        if use is not Use.FREE:
+            say(f"taking over: {in_words(lease, use, now)}")
+        if use is Use.HELD:
+            await asyncio.sleep(NOTICE_S)
+        return
+    raise StackInUse(f"the Lease of stack {stack} changes all the time: somebody works on it")
+
+
+class LeaseKeeper:
+    """Holds the Lease of the stack of a run: renews it, and notices who takes it."""
+
+    def __init__(self, cluster: Cluster, stack: str, me: Holder, say: Say) -> None:
+        self._cluster, self._stack, self._me, self._say = cluster, stack, me, say
+        self._namespace = ""
+        self._has_held = False
+        self._ahead = timedelta()
+        """How far the API server's clock is ahead of this machine's."""
+        self._is_measured = False
+        self._keeping: asyncio.Task[None] | None = None
+        self._is_taken = asyncio.Event()
+        self.loss: TakenOver | None = None
+        """Who took the stack, and when."""
+
+    def begin(self, namespace: str) -> None:
+        """Hold the Lease in this namespace from now on."""
+        if self._keeping is None and namespace:
+            self._namespace = namespace
+            self._keeping = asyncio.create_task(self._keep(), name="keep the lease")
+
+    async def taken(self) -> TakenOver:
+        """Wait until somebody takes the stack."""
+        await self._is_taken.wait()
+        assert self.loss is not None
+        return self.loss
+
+    async def close(self, *, is_kept: bool) -> None:
+        """Stop. The Lease of a stack that is kept is released."""
+        if self._keeping is None:
+            return
+        self._keeping.cancel()
+        await asyncio.gather(self._keeping, return_exceptions=True)
+        if not is_kept or self.loss is not None:
+            return
+        with suppress(Refused, Unreachable):
+            lease = await find_lease(self._cluster, self._stack, self._namespace)
+            if lease is not None and lease.holder == self._me.identity:
+                await self._cluster.patch(self._path, released(lease))
+
+    @property
+    def _path(self) -> str:
+        return lease_path(self._stack, self._namespace)
+
+    async def _keep(self) -> None:
+        while self.loss is None:
+            try:
+                await self._step()
+            except Refused as error:
+                if error.status == 403:
+                    self._say(f"nobody else sees that this run works on the stack: {error}")
+                    return
+            except Unreachable:
+                self._is_measured = False
+            await asyncio.sleep(POLL_S)
+
+    async def _step(self) -> None:
+        lease = await find_lease(self._cluster, self._stack, self._namespace)
+        if lease is None:
+            return
+        if not self._is_measured:
+            here = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo)
+            self._ahead = await self._cluster.now() - here
+            self._is_measured = True
+        now = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo) + self._ahead
+        step = next_step(lease, now=now, me=self._me, has_held=self._has_held, is_running=is_alive)
+        if step is Step.LOST:
+            since = f" at {lease.acquired:%H:%M:%S} UTC" if lease.acquired else ""
+            self.loss = TakenOver(
+                f"stack {self._stack} was taken over by {lease.holder_in_words}{since}"
+            )
+            self._is_taken.set()
+        elif step is not Step.NOTHING:
+            await self._cluster.patch(self._path, claimed(lease, now=now, me=self._me))
+            self._has_held = True
+            # The clocks may drift apart in hours.
+            self._is_measured = False
+
+
+def _use(lease: StackLease, now: datetime, me: Holder, *, is_own: bool) -> Use:
+    return use_of(lease, now=now, me=me, is_own=is_own, is_running=is_alive)

@@ -1,0 +1,223 @@
+"""Decides who may remove or change a stack, from its Lease in the cluster. Pure.
+
+Stacks are found by label, and a label does not tell whose they are: state folders, backends and
+machines differ. So each stack has a Lease, which everybody who can remove the stack can read:
+
+    metadata.annotations  owner, `user@host` of the last `pulumi up`; and the last renewal by the
+                          deadline's pod, which shows that the stack is within its time to live
+    metadata.labels       the run
+    spec                  the process that works on the stack now, and its last renewal
+
+A stack is *held* while the process in `spec` renews it. It is *alive* while the deadline's pod
+does. What is held is left alone by everybody else. What is alive is left alone by those whose
+records and states do not know it. Taking over is explicit: the new holder is written into `spec`,
+where the old one reads it.
+
+All times are the API server's, since the clocks of two machines may differ.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.plan.identity import (
+    OWNER_ANNOTATION,
+    RENEWED_ANNOTATION,
+    RUN_LABEL,
+    STACK_LABEL,
+)
+
+HELD_S = 40
+"""Seconds after which a process that does not renew the Lease no longer holds the stack."""
+RENEW_S = 10.0
+"""Seconds between two renewals by that process."""
+ALIVE_S = 120.0
+"""Seconds after which the deadline's pod counts as gone. It renews four times in that time."""
+_HOLDER = re.compile(r"(?P<owner>\S+@(?P<host>\S+)) process (?P<pid>\d+) (?P<token>\w+)")
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that works on a stack."""
+
+    owner: str
+    """`user@host`."""
+    host: str
+    """Name of the machine, which `owner` need not end with."""
+    pid: int
+    token: str
+    """Random text: process numbers are used again."""
+
+    @property
+    def identity(self) -> str:
+        """The holder as the Lease has it."""
+        owner = self.owner if self.owner.endswith(f"@{self.host}") else f"{self.owner}@{self.host}"
+        return f"{owner} process {self.pid} {self.token}"
+
+    def __str__(self) -> str:
+        return f"{self.identity.partition(' ')[0]} (process {self.pid})"
+
+
+class StackLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The Lease of a stack at one moment."""
+
+    stack: str
+    namespace: str
+    owner: str
+    run_id: str
+    created: datetime
+    holder: str = ""
+    """Identity of the process that works on the stack; empty: none does."""
+    acquired: datetime | None = None
+    """Time at which that process began."""
+    renewed: datetime | None = None
+    held_s: int = HELD_S
+    alive: datetime | None = None
+    """Last renewal by the deadline's pod."""
+    version: str = ""
+    """Version of the object: a change of another one is refused."""
+
+    def is_held(self, now: datetime) -> bool:
+        """Return whether a process works on the stack."""
+        if not self.holder or self.renewed is None:
+            return False
+        return now < self.renewed + timedelta(seconds=self.held_s)
+
+    def is_alive(self, now: datetime) -> bool:
+        """Return whether the stack is starting, or within its time to live."""
+        last = max(self.created, self.alive or self.created)
+        return now < last + timedelta(seconds=ALIVE_S)
+
+    @property
+    def holder_in_words(self) -> str:
+        """The process that works on the stack, or the owner."""
+        known = parse_holder(self.holder)
+        return str(known) if known else self.holder or self.owner or "somebody"
+
+
+class Use(StrEnum):
+    """How a stack is in use."""
+
+    FREE = "free"
+    HELD = "held"
+    """A process works on it."""
+    ALIVE = "alive"
+    """It is somebody else's, and has not removed itself yet."""
+
+
+def read_lease(found: Mapping[str, Any]) -> StackLease:
+    """Read a Lease of the API."""
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    return StackLease(
+        stack=labels.get(STACK_LABEL, ""),
+        namespace=metadata.get("namespace", ""),
+        owner=annotations.get(OWNER_ANNOTATION, ""),
+        run_id=labels.get(RUN_LABEL, ""),
+        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        holder=spec.get("holderIdentity") or "",
+        acquired=_time(spec.get("acquireTime")),
+        renewed=_time(spec.get("renewTime")),
+        held_s=spec.get("leaseDurationSeconds") or HELD_S,
+        alive=_time(annotations.get(RENEWED_ANNOTATION)),
+        version=metadata.get("resourceVersion", ""),
+    )
+
+
+def parse_holder(identity: str) -> Holder | None:
+    """Read the identity of one of our processes; None for any other text."""
+    found = _HOLDER.fullmatch(identity)
+    if found is None:
+        return None
+    return Holder(
+        owner=found["owner"], host=found["host"], pid=int(found["pid"]), token=found["token"]
+    )
+
+
+def use_of(
+    lease: StackLease,
+    *,
+    now: datetime,
+    me: Holder,
+    is_own: bool,
+    is_running: Callable[[int], bool],
+) -> Use:
+    """Return whether others use the stack. `is_own`: this machine's record or state knows it.
+    `is_running` tells whether a process of this machine is alive."""
+    if lease.holder != me.identity and lease.is_held(now):
+        known = parse_holder(lease.holder)
+        # A killed process of this machine holds nothing, and nobody need wait for its Lease.
+        if known is None or known.host != me.host or is_running(known.pid):
+            return Use.HELD
+    return Use.ALIVE if not is_own and lease.is_alive(now) else Use.FREE
+
+
+def in_words(lease: StackLease, use: Use, now: datetime) -> str:
+    """Describe how a stack is in use, and by whom."""
+    run = f" (run {lease.run_id})" if lease.run_id else ""
+    where = f"stack {lease.stack} in namespace {lease.namespace}{run}"
+    if use is Use.HELD and lease.renewed is not None:
+        ago_s = max(0.0, (now - lease.renewed).total_seconds())
+        return f"{lease.holder_in_words} works on {where}, and renewed its Lease {ago_s:.0f} s ago"
+    return (
+        f"{where} belongs to {lease.owner or 'somebody'}: no record or state of this machine knows "
+        "it, and it is within its time to live"
+    )
+
+
+class Step(StrEnum):
+    """What a process that works on the stack does with the Lease next."""
+
+    CLAIM = "claim"
+    RENEW = "renew"
+    NOTHING = "nothing"
+    LOST = "lost"
+    """Another process holds it."""
+
+
+def next_step(
+    lease: StackLease,
+    *,
+    now: datetime,
+    me: Holder,
+    has_held: bool,
+    is_running: Callable[[int], bool],
+) -> Step:
+    """Decide what the process `me` does. `has_held`: it has held the Lease before."""
+    if lease.holder == me.identity:
+        is_due = lease.renewed is None or now >= lease.renewed + timedelta(seconds=RENEW_S)
+        return Step.RENEW if is_due else Step.NOTHING
+    if has_held and lease.holder:
+        # Nobody takes it unasked, so that it took too long to renew is no excuse.
+        return Step.LOST
+    use = use_of(lease, now=now, me=me, is_own=True, is_running=is_running)
+    return Step.LOST if use is Use.HELD else Step.CLAIM
+
+
+def claimed(lease: StackLease, *, now: datetime, me: Holder) -> dict[str, Any]:
+    """Return the changes of the object with which `me` holds it, or goes on holding it. They are
+    refused if somebody else has changed it since."""
+    spec: dict[str, Any] = {"renewTime": format_time(now), "leaseDurationSeconds": HELD_S}
+    if lease.holder != me.identity:
+        spec |= {"holderIdentity": me.identity, "acquireTime": format_time(now)}
+    return {"metadata": {"resourceVersion": lease.version}, "spec": spec}
+
+
+def released(lease: StackLease) -> dict[str, Any]:
+    """Return the changes with which the holder lets go."""
+    return {"metadata": {"resourceVersion": lease.version}, "spec": {"holderIdentity": None}}
+
+
+def format_time(time: datetime) -> str:
+    """Format a time as Leases have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except (TypeError, ValueError):
+        return None

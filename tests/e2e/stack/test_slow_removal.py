@@ -1,0 +1,51 @@
+"""A removal that takes its time says what it waits for."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from node_pods import without_power
+from real_cluster import Cluster
+from real_runner import RUN, Runner
+from real_stack import Config, modest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
+
+NOTICED_S = 90
+"""Longest time until the API server says that a node is silent. It takes 45 s."""
+
+
+def test_pods_of_a_silent_node_are_told_with_the_node(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    if not cluster.is_ours:
+        pytest.skip("only nodes of tests/cluster are stopped")
+    _, second = cluster.nodes()
+    runner = make_runner()
+
+    def on_second(benchmark: Config) -> None:
+        where = {"node_selector": {"kubernetes.io/hostname": second}}
+        benchmark["deployment"]["pods"]["worker"]["placement"] = where
+        benchmark["load"]["duration"] = "4m"
+
+    runner.change(modest)
+    runner.change(on_second)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        with without_power(cluster, second):
+            is_silent = ("--for=condition=Ready=Unknown", f"--timeout={NOTICED_S}s")
+            cluster.kubectl("wait", f"node/{second}", *is_silent, timeout_s=NOTICED_S + 10)
+            # The second one leaves out the results.
+            command.send(signal.SIGINT)
+            command.send(signal.SIGINT)
+            ended = command.end()
+    why = f"1 pod on node {second}, which is not ready since "
+    reports = [line for line in ended.errors.splitlines() if "still removing after " in line]
+    assert len(reports) > 3, ended.errors
+    assert any(why in line for line in reports), ended.errors
+    assert ended.code == ExitCode.LEAKED, ended.errors
+    collected = runner.gc()
+    assert collected.code == ExitCode.OK, collected.errors
+    assert cluster.left_of(runner.name) == []

@@ -1,0 +1,123 @@
+"""The Lease of a stack, kept and taken over on an API server that has only this object."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster import ownership
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, claim, refuse_held
+from aiperf_svc.core.cluster.lease import Holder, read_lease
+
+ALICE = Holder(owner="alice@build", host="build", pid=42, token="a1")
+BOB = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0")
+
+
+class OneLease:
+    """Serves one Lease, and refuses a change of another version of it."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.is_there = True
+        self.changed = asyncio.Condition()
+        created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.lease: dict[str, Any] = {
+            "metadata": {
+                "namespace": "n", "creationTimestamp": created, "resourceVersion": "1",
+                "labels": {"aiperf.dev/stack": "s", "aiperf.dev/run": "cafe"},
+                "annotations": {"aiperf.dev/owner": "alice@build"},
+            },
+            "spec": {},
+        }  # fmt: skip
+
+    @property
+    def typed(self) -> Cluster:
+        return cast(Cluster, self)
+
+    @property
+    def holder(self) -> str:
+        return read_lease(self.lease).holder
+
+    async def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    async def get(self, path: str, **_: str) -> dict[str, Any]:
+        if not self.is_there:
+            raise Refused("none", status=404, reason="NotFound")
+        return self.lease
+
+    async def patch(self, path: str, changes: dict[str, Any]) -> dict[str, Any]:
+        assert path == "/apis/coordination.k8s.io/v1/namespaces/n/leases/owner-s"
+        if changes["metadata"]["resourceVersion"] != str(self.version):
+            raise Refused("changed", status=409, reason="Conflict")
+        self.version += 1
+        metadata = {**self.lease["metadata"], "resourceVersion": str(self.version)}
+        self.lease = {"metadata": metadata, "spec": {**self.lease["spec"], **changes["spec"]}}
+        async with self.changed:
+            self.changed.notify_all()
+        return self.lease
+
+    async def until_held_by(self, who: str) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.holder == who)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "POLL_S", 0.001)
+    monkeypatch.setattr(ownership, "NOTICE_S", 0.0)
+
+
+async def _claim(api: OneLease, me: Holder, said: list[str], **how: bool) -> None:
+    await claim(
+        api.typed, "s", "n", me=me, say=said.append, **{"is_own": False, "take_over": False, **how}
+    )
+
+
+async def test_a_run_holds_its_lease_and_lets_go_of_one_that_is_kept() -> None:
+    api = OneLease()
+    keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
+    keeper.begin("n")
+    await api.until_held_by(ALICE.identity)
+    with pytest.raises(StackInUse, match=r"alice@build \(process 42\) works on stack s"):
+        await refuse_held(api.typed, "s", "n", BOB)
+    await refuse_held(api.typed, "s", "n", ALICE)
+    await keeper.close(is_kept=True)
+    assert (api.holder, keeper.loss) == ("", None)
+    await refuse_held(api.typed, "s", "n", BOB)
+
+
+async def test_who_takes_over_is_told_from_whom_and_the_run_by_whom() -> None:
+    api, said = OneLease(), list[str]()
+    keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
+    keeper.begin("n")
+    await api.until_held_by(ALICE.identity)
+    for is_own in (True, False):
+        with pytest.raises(StackInUse, match="remove the stack all the same with --take-over"):
+            await _claim(api, BOB, said, is_own=is_own)
+    assert (api.holder, said) == (ALICE.identity, [])
+
+    await _claim(api, BOB, said, take_over=True)
+    loss = await keeper.taken()
+    assert str(loss).startswith("stack s was taken over by bob@laptop (process 7) at ")
+    (told,) = said
+    assert told.startswith("taking over: alice@build (process 42) works on stack s")
+    await keeper.close(is_kept=True)
+    assert api.holder == BOB.identity
+
+
+async def test_a_foreign_stack_that_nobody_works_on_is_refused_too() -> None:
+    api, said = OneLease(), list[str]()
+    with pytest.raises(StackInUse, match=r"belongs to alice@build: .*; ask its owner"):
+        await _claim(api, BOB, said)
+    await _claim(api, BOB, said, is_own=True)
+    assert (api.holder, said) == (BOB.identity, [])
+
+
+async def test_a_stack_without_a_lease_is_claimed_by_nobody() -> None:
+    api, said = OneLease(), list[str]()
+    api.is_there = False
+    await _claim(api, BOB, said)
+    await refuse_held(api.typed, "s", "n", BOB)

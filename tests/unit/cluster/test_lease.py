@@ -1,0 +1,145 @@
+"""Who may remove a stack is decided by who works on it, and by whose it is."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from aiperf_svc.adapters.ttl import deadline
+from aiperf_svc.core.cluster import lease as leases
+from aiperf_svc.core.cluster.lease import (
+    ALIVE_S,
+    HELD_S,
+    RENEW_S,
+    Holder,
+    StackLease,
+    Step,
+    Use,
+    claimed,
+    in_words,
+    next_step,
+    parse_holder,
+    read_lease,
+    use_of,
+)
+from aiperf_svc.plan import identity
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ME = Holder(owner="bob@laptop", host="laptop", pid=7, token="b0")
+ALICE = Holder(owner="alice@build", host="build", pid=42, token="a1")
+BOB_BEFORE = Holder(owner="bob@laptop", host="laptop", pid=6, token="b1")
+LONG_AGO = NOW - timedelta(days=1)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def lease(by: Holder | None = None, renewed_s: float = 3.0, **more: Any) -> StackLease:
+    found = StackLease(
+        stack="s", namespace="n", owner="alice@build", run_id="cafe", created=LONG_AGO,
+        holder=by.identity if by else "", renewed=ago(renewed_s), acquired=ago(60.0),
+        version="5",
+    )  # fmt: skip
+    return msgspec.structs.replace(found, **more)
+
+
+def use(found: StackLease, *, is_own: bool, running: tuple[int, ...] = ()) -> Use:
+    return use_of(found, now=NOW, me=ME, is_own=is_own, is_running=running.__contains__)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_stack_that_a_process_elsewhere_renews_is_held(is_own: bool) -> None:
+    assert use(lease(ALICE), is_own=is_own) is Use.HELD
+    assert use(lease(ALICE, HELD_S + 1.0), is_own=is_own) is Use.FREE
+
+
+def test_a_killed_process_of_this_machine_holds_nothing() -> None:
+    assert use(lease(BOB_BEFORE), is_own=True, running=(6,)) is Use.HELD
+    assert use(lease(BOB_BEFORE), is_own=True) is Use.FREE
+    assert use(lease(ME), is_own=True, running=(7,)) is Use.FREE
+
+
+def test_a_foreign_stack_within_its_time_to_live_is_not_free() -> None:
+    assert use(lease(alive=ago(30.0)), is_own=False) is Use.ALIVE
+    assert use(lease(alive=ago(30.0)), is_own=True) is Use.FREE
+    assert use(lease(alive=ago(ALIVE_S + 1.0)), is_own=False) is Use.FREE
+    # Its deadline's pod has not started yet.
+    assert use(lease(created=ago(5.0)), is_own=False) is Use.ALIVE
+
+
+def test_a_holder_of_another_program_is_believed() -> None:
+    assert use(lease(holder="controller-0"), is_own=True) is Use.HELD
+
+
+def test_the_words_name_who_where_and_when() -> None:
+    assert in_words(lease(ALICE), Use.HELD, NOW) == (
+        "alice@build (process 42) works on stack s in namespace n (run cafe), and renewed its "
+        "Lease 3 s ago"
+    )
+    assert in_words(lease(), Use.ALIVE, NOW) == (
+        "stack s in namespace n (run cafe) belongs to alice@build: no record or state of this "
+        "machine knows it, and it is within its time to live"
+    )
+
+
+def test_an_identity_is_read_as_it_was_written() -> None:
+    named = Holder(owner="team@ci", host="runner-1", pid=5, token="ff")
+    assert parse_holder(ME.identity) == ME
+    read = parse_holder(named.identity)
+    assert read is not None
+    assert (read.host, read.pid, str(read)) == ("runner-1", 5, "team@ci@runner-1 (process 5)")
+    assert parse_holder("somebody") is None
+
+
+def step(found: StackLease, *, has_held: bool = False) -> Step:
+    return next_step(found, now=NOW, me=ME, has_held=has_held, is_running=lambda pid: pid != 6)
+
+
+def test_a_free_lease_is_claimed_and_renewed_when_it_is_due() -> None:
+    assert step(lease()) is Step.CLAIM
+    assert step(lease(BOB_BEFORE)) is Step.CLAIM
+    assert step(lease(ME, RENEW_S - 1.0), has_held=True) is Step.NOTHING
+    assert step(lease(ME, RENEW_S), has_held=True) is Step.RENEW
+
+
+def test_a_lease_that_another_process_took_is_lost() -> None:
+    assert step(lease(ALICE)) is Step.LOST
+    # Even if that process has ended since.
+    assert step(lease(BOB_BEFORE, HELD_S + 1.0), has_held=True) is Step.LOST
+    assert step(lease(), has_held=True) is Step.CLAIM
+
+
+def test_a_claim_is_refused_if_the_lease_has_changed_and_names_the_process() -> None:
+    changes = claimed(lease(ALICE), now=NOW, me=ME)
+    assert changes["metadata"] == {"resourceVersion": "5"}
+    assert changes["spec"] == {
+        "holderIdentity": ME.identity, "leaseDurationSeconds": HELD_S,
+        "acquireTime": "2026-01-01T12:00:00.000000Z", "renewTime": "2026-01-01T12:00:00.000000Z",
+    }  # fmt: skip
+    assert "acquireTime" not in claimed(lease(ME), now=NOW, me=ME)["spec"]
+
+
+def test_a_lease_is_read_from_the_api() -> None:
+    found = {
+        "metadata": {
+            "name": "owner-s", "namespace": "n", "resourceVersion": "5",
+            "creationTimestamp": "2026-01-01T11:00:00Z",
+            "labels": {"aiperf.dev/stack": "s", "aiperf.dev/run": "cafe"},
+            "annotations": {
+                "aiperf.dev/owner": "alice@build", "aiperf.dev/renewed": "2026-01-01T11:59:00Z",
+            },
+        },
+    }  # fmt: skip
+    fresh = read_lease(found)
+    assert (fresh.holder, fresh.renewed, fresh.alive) == ("", None, ago(60.0))
+    spec = claimed(fresh, now=NOW, me=ME)["spec"]
+    held = read_lease({**found, "spec": spec})
+    assert held.is_held(NOW)
+    assert (held.holder, held.acquired) == (ME.identity, NOW)
+
+
+def test_the_deadline_s_pod_renews_what_the_others_read() -> None:
+    assert deadline.RENEWED_ANNOTATION == identity.RENEWED_ANNOTATION
+    assert deadline.RENEW_S < leases.ALIVE_S / 2
