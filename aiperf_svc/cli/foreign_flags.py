@@ -19,8 +19,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("same", "HTTP is the only transport", "--transport --transport-type"),
     ("same", "`max_tokens` is what is sent; for `max_completion_tokens` use --extra-inputs",
      "--use-legacy-max-tokens"),
-    ("same", "without --tokenizer, output tokens are those that the server states",
-     "--use-server-token-count"),
     ("same", "/health, /v1/models and one request are asked in this order, every half second",
      "--wait-for-model-mode --wait-for-model-interval"),
     ("same", "server_metrics_export is written as JSONL, Parquet, JSON and CSV",

@@ -62,6 +62,11 @@ class BenchmarkConfig(Model):
     """Targets that are measured at the same time, each by a run of this config of its own."""
 
     @property
+    def counting_tokenizer(self) -> str:
+        """Name of the tokenizer whose counts are used; empty if the server's are."""
+        return "" if self.endpoint.use_server_token_count else self.tokenizer.name or ""
+
+    @property
     def prompt_seed(self) -> int:
         """Seed of the texts of prompts: the random seed, with the variant of the dataset above
         it."""

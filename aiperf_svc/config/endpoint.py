@@ -128,6 +128,9 @@ class Endpoint(Hooks):
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
+    use_server_token_count: bool = False
+    """Input and output tokens are those that the server states in its usage, also where a tokenizer
+    is named. The tokenizer then only makes prompts of exact length."""
     force_output_length: bool = True
     """With an output length in the dataset, also send `ignore_eos` and `min_tokens`, unless a probe
     before the load shows that the server refuses them."""

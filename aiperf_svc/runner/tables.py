@@ -208,8 +208,24 @@ def _print_notes(summary: dict[str, Any], console: Console) -> None:
         print_text(
             console, f"> lies beyond this; cut before their responses ended: {names}", style="dim"
         )
+    _print_token_source(summary, console)
     for note in own_part(summary).get("notes", ()):
         print_text(console, Text(one_line(note), style="yellow"))
+
+
+def _print_token_source(summary: dict[str, Any], console: Console) -> None:
+    """Print whose token counts the table has."""
+    if not {"input_sequence_length", "output_sequence_length"} & summary.keys():
+        return
+    config = own_part(summary).get("config", {})
+    name = (config.get("tokenizer") or {}).get("name")
+    if name and not config["endpoint"].get("use_server_token_count"):
+        text = f"Tokens: counted by the tokenizer {name}"
+        if "usage_prompt_tokens" in summary or "usage_completion_tokens" in summary:
+            text += "; --use-server-token-count takes the server's counts"
+    else:
+        text = "Tokens: as the server counts them (usage)"
+    print_text(console, Text(one_line(text), style="dim"))
 
 
 # --- errors and objectives -----------------------------------------------------------------------

@@ -58,7 +58,9 @@ class RecordProcessor(BaseService):
     async def _configure(self) -> None:
         config = self.context.inference
         # In a thread: a tokenizer of the hub may take its time, and heartbeats go on.
-        counter = await asyncio.to_thread(load_token_counter, config.tokenizer)
+        counter = None
+        if config.counting_tokenizer:
+            counter = await asyncio.to_thread(load_token_counter, config.tokenizer)
         self._assembler = RecordAssembler(config, counter=counter)
 
     async def _wait_for_roster(self) -> None:

@@ -165,7 +165,10 @@ def finish(
         input_tokens = _input_tokens(complete, endpoint, counter)
     numbers = model_numbers(config, first_entry + np.arange(len(complete)))
     models = [config.endpoint.all_models[number] for number in numbers.tolist()]
-    conversations = _rendered(config, endpoint, complete, input_tokens, models)
+    # Counts that the dataset does not have are taken from the server's usage.
+    is_servers = config.endpoint.use_server_token_count
+    counts = [-1] * len(input_tokens) if is_servers else input_tokens
+    conversations = _rendered(config, endpoint, complete, counts, models)
     return Finished(complete, input_tokens, conversations)
 
 

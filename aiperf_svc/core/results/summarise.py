@@ -4,6 +4,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import WITHOUT_TEXT
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
@@ -35,6 +36,7 @@ from aiperf_svc.core.verdict.cause_checks import is_busy
 from aiperf_svc.core.verdict.chunk_times import blank_bounds, gap_bounds, single_reads
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.judge import judge
+from aiperf_svc.core.verdict.token_agreement import TokenAgreement, token_agreement
 from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
@@ -177,7 +179,9 @@ def _evidence(
     window: LoadWindow,
 ) -> Evidence:
     load = context.config.load
-    lag = metrics.get("receive_lag")
+    lag, stated = metrics.get("receive_lag"), metrics.get("usage_prompt_tokens")
+    dataset = context.config.dataset
+    is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
     arrivals = _arrivals(accounts, context, window)
     counts = [worker.account.counts for worker in context.workers]
     workers = tuple(h for h in context.health if h.service is Service.WORKER)
@@ -218,6 +222,10 @@ def _evidence(
         hidden_tokens=totals.hidden_tokens,
         with_blanks=totals.with_blanks,
         blank_bounds=blank_bounds(rows) if totals.with_blank_leads else (),
+        tokenizer=context.config.counting_tokenizer,
+        tokens=token_agreement(rows) if context.config.counting_tokenizer else TokenAgreement(),
+        asked_input_tokens=0.0 if dataset.mix or not is_synthetic else dataset.input_tokens.mean,
+        stated_input_tokens=(stated.stat("avg") or 0.0) if stated else 0.0,
         osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
         osl_off=totals.osl_off,
         osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,
@@ -247,7 +255,7 @@ def _evidence(
 def _uncounted(totals: Totals, config: BenchmarkConfig) -> str:
     """Return the names of the metrics that need token counts, where no response has one."""
     is_counted = totals.has_output_tokens or not totals.without_output_tokens
-    if is_counted or config.tokenizer.name or config.endpoint.type in WITHOUT_TEXT:
+    if is_counted or config.counting_tokenizer or config.endpoint.type in WITHOUT_TEXT:
         return ""
     tags = ["output_sequence_length", "output_token_throughput"]
     if totals.is_streaming:

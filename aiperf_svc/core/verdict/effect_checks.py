@@ -40,6 +40,16 @@ them out."""
 IMPOSSIBLE_TOKENS_SHARE = (0.01, 0.50)
 """Limits of responses whose token count cannot be. From 1% on, they decide p99 of the times between
 tokens; if most are of this kind, no metric of tokens was measured."""
+TOKENS_APART = 0.10
+"""Limit of the tokens by which the counts of client and server differ. By so much all rates of
+tokens differ. If the server cut the prompts, another load was measured, and the run is invalid."""
+WORDS_APART = 0.50
+"""The same limit for synthetic prompts that no tokenizer counted. They are of so many common words,
+and a word has a token or more."""
+LONGER_PROMPTS = (
+    "raise the length of prompts that the server takes (its context length, or what truncates "
+    "prompts), or ask for shorter ones (dataset.input_tokens)"
+)
 CENSORED_SHARE = 0.01
 """Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
 them into account."""
@@ -314,6 +324,71 @@ def _token_bytes(e: Evidence) -> Reason:
     )
 
 
+def _output_tokens(e: Evidence) -> Reason | None:
+    found = e.tokens.output
+    if not found.requests:
+        return None
+    return graded(
+        "output_tokens",
+        found.difference,
+        TOKENS_APART,
+        text=f"the tokenizer {e.tokenizer} and the server count different output tokens in "
+        f"{found.apart:,} of {found.requests:,} responses: {found.client:,.0f} by the tokenizer, "
+        f"{found.server:,.0f} by the server. Output lengths, rates and times between tokens are "
+        "by the tokenizer",
+        remedy="name the tokenizer of the model (tokenizer.name), or use the server's counts "
+        "(endpoint.use_server_token_count: true, --use-server-token-count)",
+    )
+
+
+def _asked_input_tokens(e: Evidence) -> Reason | None:
+    """Judge the server's counts of prompts that no tokenizer of the client counted."""
+    asked, stated = e.asked_input_tokens, e.stated_input_tokens
+    if not asked or not stated:
+        return None
+    return graded(
+        "input_tokens",
+        max(0.0, 1.0 - stated / asked),
+        WORDS_APART,
+        text=f"the server counts {stated:,.0f} input tokens on average in prompts of about "
+        f"{asked:,.0f}" + (": it cut them" if stated < asked * (1 - WORDS_APART) else ""),
+        remedy=LONGER_PROMPTS,
+    )
+
+
+def _input_tokens(e: Evidence) -> Reason | None:
+    found = e.tokens.input
+    if not found.requests:
+        return _asked_input_tokens(e)
+    counts = (
+        f"it counts {found.server:,.0f} input tokens in {found.apart:,} of {found.requests:,} "
+        f"prompts that have {found.client:,.0f} by the tokenizer {e.tokenizer}"
+    )
+    limit = f"{e.tokens.input_limit:,} tokens"
+    if e.tokens.has_common_limit:
+        counts += f", and {limit} in {e.tokens.at_limit:,} of these"
+    if e.tokens.is_cut:
+        return graded(
+            "input_tokens",
+            found.difference,
+            (TOKENS_APART, TOKENS_APART),
+            text=f"the server cut the prompts: {counts}",
+            remedy=LONGER_PROMPTS,
+        )
+    maybe_cut = f", or it cut the prompts at {limit}" if e.tokens.has_common_limit else ""
+    return graded(
+        "input_tokens",
+        found.difference,
+        TOKENS_APART,
+        text=f"the server has another tokenizer{maybe_cut}: {counts}"
+        if found.apart
+        else "the server counts no fewer input tokens than the client",
+        remedy="name the tokenizer of the model (tokenizer.name), or use the server's counts "
+        "(endpoint.use_server_token_count: true, --use-server-token-count); look whether the "
+        "server truncates prompts",
+    )
+
+
 def _impossible(e: Evidence) -> Reason:
     return graded(
         "time_order",
@@ -343,5 +418,7 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _censored,
     _token_counts,
     _token_bytes,
+    _output_tokens,
+    _input_tokens,
     _impossible,
 )

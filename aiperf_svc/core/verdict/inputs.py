@@ -8,6 +8,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import is_thin, quantile
 from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.core.verdict.health_log import Health
+from aiperf_svc.core.verdict.token_agreement import TokenAgreement
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats
@@ -151,6 +152,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Completed requests with deltas that have no text and count as tokens."""
     blank_bounds: tuple[GapBound, ...] = ()
     """Bounds of the time to first token where such deltas may have been tokens, or not."""
+    tokenizer: str = ""
+    """Name of the tokenizer that counts; empty if the server's counts are used."""
+    tokens: TokenAgreement = msgspec.field(default_factory=TokenAgreement)
+    """The client's counts beside the server's."""
+    asked_input_tokens: float = 0.0
+    """Mean length of the synthetic prompts, about; 0 if a tokenizer counts them, or no server."""
+    stated_input_tokens: float = 0.0
+    """Mean length that the server states."""
     osl_known: int = 0
     """Completed requests whose output length is known and was prescribed."""
     osl_off: int = 0

@@ -9,7 +9,7 @@ from benchmarks.truth.client_runs import ClientRun
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
-USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":5}}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":550,"completion_tokens":5}}\n\n'
 DONE = b"data: [DONE]\n\n"
 TOKENS = 5
 GAP_S = 0.01
@@ -44,7 +44,7 @@ _LOGPROB = (
     b"}]}\n\n"
 )
 _NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity", b"-1", b"NaN")
-_USAGE_AS_TEXT = USAGE.replace(b":9", b':"9"').replace(b":5", b':"5"')
+_USAGE_AS_TEXT = USAGE.replace(b":550", b':"550"').replace(b":5", b':"5"')
 _DEEP = b'data: {"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
 
 

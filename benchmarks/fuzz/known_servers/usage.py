@@ -110,9 +110,9 @@ SERVERS: tuple[KnownServer, ...] = (
         _hidden,
         _chat(
             _words(6),
-            prompt_tokens=50,
+            prompt_tokens=550,
             completion_tokens=1006,
-            total_tokens=1056,
+            total_tokens=1556,
             completion_tokens_details={"reasoning_tokens": 1000},
         ),
     ),
@@ -121,31 +121,31 @@ SERVERS: tuple[KnownServer, ...] = (
         _beside,
         _chat(
             _words(5),
-            prompt_tokens=50,
+            prompt_tokens=550,
             completion_tokens=5,
-            total_tokens=155,
+            total_tokens=655,
             completion_tokens_details={"reasoning_tokens": 100},
         ),
     ),
     KnownServer(
         "usage-without-tokens",
         lambda run: _not_valid(run, "token_bytes"),
-        _chat(_words(10), prompt_tokens=50, completion_tokens=0),
+        _chat(_words(10), prompt_tokens=550, completion_tokens=0),
     ),
     KnownServer(
         "more-tokens-than-bytes",
         lambda run: _not_valid(run, "token_bytes"),
-        _chat([_delta(content="four")] * 10, prompt_tokens=50, completion_tokens=1000),
+        _chat([_delta(content="four")] * 10, prompt_tokens=550, completion_tokens=1000),
     ),
     KnownServer(
         "fewer-tokens-than-events",
         lambda run: _not_valid(run, "token_events"),
-        _chat(_words(10), prompt_tokens=50, completion_tokens=2),
+        _chat(_words(10), prompt_tokens=550, completion_tokens=2),
     ),
     KnownServer(
         "first-tokens-without-text",
         _ten,
-        _chat([_delta(content="")] * 5 + _words(5), prompt_tokens=50, completion_tokens=10),
+        _chat([_delta(content="")] * 5 + _words(5), prompt_tokens=550, completion_tokens=10),
     ),
     KnownServer(
         "first-tokens-without-text-with-roles",
@@ -159,12 +159,12 @@ SERVERS: tuple[KnownServer, ...] = (
     KnownServer(
         "last-tokens-without-text",
         _ten,
-        _chat(_words(5) + [_delta(content="")] * 5, prompt_tokens=50, completion_tokens=10),
+        _chat(_words(5) + [_delta(content="")] * 5, prompt_tokens=550, completion_tokens=10),
     ),
     KnownServer(
         "deltas-without-text-nobody-counts",
         lambda run: _not_valid(run, "blank_deltas"),
-        _chat([_delta(content="")] * 5 + _words(5), prompt_tokens=50, completion_tokens=30),
+        _chat([_delta(content="")] * 5 + _words(5), prompt_tokens=550, completion_tokens=30),
     ),
     KnownServer(
         "thinking-of-messages",
@@ -181,7 +181,7 @@ SERVERS: tuple[KnownServer, ...] = (
         _chat(
             [_delta(audio={"id": "a", "data": "QUJD" * 100})] * 9
             + [_delta(audio={"id": "a", "transcript": "Hello"})],
-            prompt_tokens=50,
+            prompt_tokens=550,
             completion_tokens=10,
         ),
     ),

@@ -218,6 +218,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--dataset-order": (("--dataset-sampling-strategy", "shuffle"), "shuffled"),
     "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),
     "--tokenizer-revision": (("--tokenizer-revision", "abc"), "abc"),
+    "--use-server-token-count": (("--use-server-token-count",), True),
     "--apply-chat-template": (("--tokenizer", "gpt2", "--apply-chat-template"), True),
     "--random-seed": (("--random-seed", "3"), 3),
     "--prompt-variant": (("--prompt-variant", "2"), 2),

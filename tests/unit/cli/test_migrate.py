@@ -115,11 +115,11 @@ def test_what_differs_is_named_with_its_value() -> None:
     assert missing == "--video-fps 2: no videos are sent"
     assert [note.partition(":")[0] for note in migration.notes] == [
         "--log-level debug",
-        "--use-server-token-count",
         "--url http",
     ]
     assert migration.command == (
-        "aiperf-svc profile \\\n  --model a/b \\\n  --concurrency 3 \\\n  --request-count 9 \\\n"
+        "aiperf-svc profile \\\n  --model a/b \\\n  --use-server-token-count \\\n"
+        "  --concurrency 3 \\\n  --request-count 9 \\\n"
         "  --url http://localhost:8000"
     )
 

@@ -225,6 +225,15 @@ def test_input_tokens_are_unknown_without_a_tokenizer(config: Config) -> None:
     assert dataset.report.input_tokens is None
 
 
+def test_input_tokens_are_left_to_a_server_whose_counts_are_used(
+    config: Config, counter: LibraryTokenCounter
+) -> None:
+    given = config(dataset=FILE, endpoint={"use_server_token_count": True})
+    dataset = built(given, prompts(2), counter)
+    assert [entry.turns[0].input_tokens for entry in dataset.conversations] == [-1, -1]
+    assert dataset.report.input_tokens is not None
+
+
 # --- bytes ---------------------------------------------------------------------------------------
 
 

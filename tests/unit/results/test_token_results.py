@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from summarised import results
 
+from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.records import UNCOUNTED_TOKENS
+from aiperf_svc.protocol.records import UNCOUNTED_TOKENS, Rows
 
 
 def test_output_lengths_are_held_against_what_was_asked_for() -> None:
@@ -156,3 +157,89 @@ def test_a_sum_of_counts_of_which_one_is_unknown_is_absent() -> None:
     assert "total_output_tokens" not in found.scalars
     assert found.scalars["total_osl"] == 200
     assert found.metrics["output_token_count"].distribution.count == 19
+
+
+def by_tokenizer(rows: Rows, name: str | None = "gpt2", **endpoint: Any) -> dict[str, Reason]:
+    """The checks of a run of prompts of 100 tokens, which a tokenizer counts if one is named."""
+    config = fake_run.config(
+        concurrency=1,
+        requests=1,
+        tokenizer={"name": name},
+        endpoint=endpoint,
+        dataset={"input_tokens": {"mean": 100}},
+    )
+    return {check.check: check for check in results(rows, config=config).verdict.checks}
+
+
+def counted(requests: int = 20, **columns: Any) -> Rows:
+    rows = np.concatenate([fake_run.request(tokens=20) for _ in range(requests)])
+    counts = {
+        "input_tokens": 100,
+        "usage_prompt_tokens": 104,
+        "output_tokens": 20,
+        "usage_completion_tokens": 21,
+    }
+    for name, values in (counts | columns).items():
+        rows[name] = values
+    return rows
+
+
+def test_special_tokens_are_no_disagreement() -> None:
+    checks = by_tokenizer(counted())
+    assert checks["output_tokens"].severity == checks["input_tokens"].severity == "valid"
+
+
+def test_a_tokenizer_that_counts_other_outputs_than_the_server_is_named() -> None:
+    check = by_tokenizer(counted(usage_completion_tokens=10))["output_tokens"]
+    assert (check.severity, check.measured) == ("degraded", 0.5)
+    assert "gpt2 and the server count different output tokens in 20 of 20" in check.text
+    assert "400 by the tokenizer, 200 by the server" in check.text
+    assert "use_server_token_count" in check.remedy
+
+
+def test_too_many_and_too_few_tokens_do_not_cancel_each_other() -> None:
+    checks = by_tokenizer(counted(usage_completion_tokens=[10, 30] * 10))
+    assert checks["output_tokens"].measured == pytest.approx((10 + 10) / (20 + 30))
+
+
+def test_a_server_counts_a_template_and_a_history_beside_the_prompt() -> None:
+    checks = by_tokenizer(counted(usage_prompt_tokens=900))
+    assert checks["input_tokens"].severity == "valid"
+
+
+@pytest.mark.parametrize(
+    ("given", "stated"), [(5_000, 50), (np.arange(500, 520), 400)], ids=["by far", "at one length"]
+)
+def test_a_server_that_truncates_prompts_is_named(given: Any, stated: int) -> None:
+    check = by_tokenizer(counted(input_tokens=given, usage_prompt_tokens=stated))["input_tokens"]
+    assert check.severity == "invalid"
+    assert check.text.startswith("the server cut the prompts: ")
+    assert f"and {stated} tokens in 20 of these" in check.text
+
+
+def test_fewer_input_tokens_may_be_another_tokenizers() -> None:
+    other = counted(usage_prompt_tokens=np.arange(60, 80))
+    check = by_tokenizer(other)["input_tokens"]
+    assert check.severity == "degraded"
+    assert check.text.startswith("the server has another tokenizer: it counts 1,390 input tokens")
+    same = by_tokenizer(counted(usage_prompt_tokens=70))["input_tokens"]
+    assert same.severity == "degraded"
+    assert "or it cut the prompts at 70 tokens" in same.text
+
+
+def test_counts_of_the_server_are_compared_with_nothing() -> None:
+    checks = by_tokenizer(counted(usage_completion_tokens=10), use_server_token_count=True)
+    assert "output_tokens" not in checks
+
+
+def test_prompts_that_no_tokenizer_counted_are_held_against_the_asked_length() -> None:
+    cut = counted(usage_prompt_tokens=40, input_tokens=40)
+    check = by_tokenizer(cut, name=None)["input_tokens"]
+    assert (check.severity, check.measured) == ("degraded", pytest.approx(0.6))
+    assert check.text == (
+        "the server counts 40 input tokens on average in prompts of about 100: it cut them"
+    )
+    more = counted(usage_prompt_tokens=180, input_tokens=180)
+    assert by_tokenizer(more, name=None)["input_tokens"].severity == "valid"
+    uncounted = counted(usage_prompt_tokens=-1, input_tokens=-1)
+    assert "input_tokens" not in by_tokenizer(uncounted, name=None)

@@ -198,6 +198,16 @@ def test_prompts_that_were_sent_again_or_are_alike_are_named(summary: dict[str, 
     assert "(3 of them distinct), each sent 1 times on average" in printed(alike)
 
 
+def test_whose_token_counts_the_table_has_is_printed(summary: dict[str, Any]) -> None:
+    config = summary["aiperf_svc"]["config"]
+    assert "Tokens: as the server counts them (usage)" in printed(summary)
+    named = config | {"tokenizer": {"name": "gpt2"}}
+    text = printed(changed(summary, config=named))
+    assert "Tokens: counted by the tokenizer gpt2" in text
+    servers = named | {"endpoint": config["endpoint"] | {"use_server_token_count": True}}
+    assert "Tokens: as the server counts them" in printed(changed(summary, config=servers))
+
+
 def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> None:
     counts = {"preconnected_request_count": {"avg": 10}, "connected_request_count": {"avg": 3}}
     line = "Connections: 10 were made ahead of their first requests, whose latencies are without"

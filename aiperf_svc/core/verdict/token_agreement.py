@@ -1,0 +1,126 @@
+"""Compares the token counts of the client with those that the server states.
+
+They differ by a token or two for each request, since special tokens end an output and a chat
+template surrounds a prompt. Where they differ by more, the tokenizer is another one than the
+server's, or the server did not use the whole prompt. A server may count more input tokens than the
+client, since its template, tools and the history of a conversation are part of them, but not fewer.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.stats.columns import PhaseRows, of_patient_clients
+from aiperf_svc.core.stats.totals import USAGE_DISCREPANCY_PCT
+from aiperf_svc.domain.metric_catalog import Population
+
+SPECIAL_TOKENS = 2
+"""Difference of one count that is ignored: the end of an output, and the rounding where texts are
+split into tokens again."""
+CERTAINLY_CUT = 8.0
+"""Ratio of the two counts of a prompt from which a tokenizer does not explain it: a token has four
+bytes on average, and a tokenizer of single bytes is the other extreme."""
+
+Counts = NDArray[np.int64]
+
+
+class Counted(msgspec.Struct, kw_only=True):
+    """One kind of tokens, counted twice."""
+
+    requests: int = 0
+    """Requests with both counts."""
+    apart: int = 0
+    """Those of them whose counts differ by over 10%, and by more than special tokens."""
+    client: float = 0.0
+    server: float = 0.0
+    """Sums over the requests that are apart."""
+    larger: float = 0.0
+    """Sum of the larger count of each request."""
+    distance: float = 0.0
+    """Sum of the differences of the requests that are apart."""
+
+    @property
+    def difference(self) -> float:
+        """Difference of the requests that are apart, as a share of all tokens. Those with too many
+        and those with too few do not cancel each other, as their sums would."""
+        return self.distance / self.larger if self.larger else 0.0
+
+
+class TokenAgreement(msgspec.Struct, kw_only=True):
+    """Output tokens, and input tokens of which the server counts fewer."""
+
+    output: Counted = msgspec.field(default_factory=Counted)
+    input: Counted = msgspec.field(default_factory=Counted)
+    input_limit: int = 0
+    """Largest count that the server states for a prompt of which it counts too few tokens."""
+    at_limit: int = 0
+    """Number of such prompts with that count."""
+    shortest: int = 0
+    longest: int = 0
+    """Tokens of these prompts, by the client."""
+
+    @property
+    def has_common_limit(self) -> bool:
+        """Return whether most prompts with too few tokens have the same number of them."""
+        return self.at_limit >= 2 and 2 * self.at_limit >= self.input.apart
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the server certainly cut the prompts: different ones have the same count,
+        or the counts differ by more than tokenizers do."""
+        if self.has_common_limit and self.longest > self.shortest + SPECIAL_TOKENS:
+            return True
+        return self.input.apart > 0 and self.input.client >= CERTAINLY_CUT * self.input.server
+
+
+def token_agreement(rows: PhaseRows) -> TokenAgreement:
+    """Compare the counts of all completed requests that have both."""
+    found = TokenAgreement()
+    for chunk in rows.chunks(Population.COMPLETED):
+        done = of_patient_clients(chunk)
+        columns = {
+            name: done[name].astype(np.int64)
+            for name in (
+                *("output_tokens", "usage_completion_tokens"),
+                *("input_tokens", "usage_prompt_tokens"),
+            )
+        }
+        _add(found.output, columns["output_tokens"], columns["usage_completion_tokens"])
+        client, server = columns["input_tokens"], columns["usage_prompt_tokens"]
+        # More tokens than the client counts are no difference.
+        client, server = _add(found.input, client, np.where(server > client, client, server))
+        if len(server):
+            _add_limit(found, client, server)
+    return found
+
+
+def _add(total: Counted, client: Counts, server: Counts) -> tuple[Counts, Counts]:
+    """Add the requests of a piece, and return the counts of those that are apart."""
+    is_known = (client >= 0) & (server >= 0)
+    client, server = client[is_known], server[is_known]
+    larger, distance = np.maximum(client, server), np.abs(client - server)
+    apart = (distance > SPECIAL_TOKENS) & (distance * 100.0 > larger * USAGE_DISCREPANCY_PCT)
+    total.requests += len(client)
+    total.apart += int(np.count_nonzero(apart))
+    total.larger += _sum(larger)
+    total.distance += _sum(distance[apart])
+    client, server = client[apart], server[apart]
+    total.client += _sum(client)
+    total.server += _sum(server)
+    return client, server
+
+
+def _add_limit(found: TokenAgreement, client: Counts, server: Counts) -> None:
+    largest = int(server.max())
+    if largest > found.input_limit or not found.at_limit:
+        found.input_limit, found.at_limit = largest, 0
+    found.at_limit += int(np.count_nonzero(server == found.input_limit))
+    shortest, longest = int(client.min()), int(client.max())
+    found.shortest = min(found.shortest or shortest, shortest)
+    found.longest = max(found.longest, longest)
+
+
+def _sum(numbers: NDArray[Any]) -> float:
+    return float(numbers.sum(dtype=np.int64))
