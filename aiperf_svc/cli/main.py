@@ -49,7 +49,7 @@ COMMANDS = {
     "version": "print the version",
 }
 
-WITH_RESULTS = ("profile", "run", "bench", "results")
+WITH_RESULTS = ("profile", "run", "bench", "results", "export")
 """Commands that write the results of runs, which nobody else is to read."""
 
 

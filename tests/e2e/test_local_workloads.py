@@ -222,7 +222,7 @@ def test_a_value_that_is_no_yaml_is_refused_by_its_key(tmp_path: Path) -> None:
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
     assert "--workload files=" in command.errors
-    assert "unknown escape character 'd'" in command.errors
+    assert "unknown escape character" in command.errors
 
 
 LIAR = """#!{python}
