@@ -43,9 +43,6 @@ _FROM_FRAGMENT: Final = tuple(
 
 _row = struct.Struct(f"={len(_FROM_RESPONSE)}q")
 
-NS_PER_US: Final = 1_000
-MAX_UINT32: Final = 2**32 - 1
-
 ResponseColumns = NDArray[np.int64]
 """Results of finished readers, shape (responses, columns)."""
 
@@ -80,7 +77,7 @@ def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -
         reader.hidden_tokens if reasoning > 0 else 0,
         reader.text_bytes + reader.reasoning_bytes,
         reader.blank_tokens,
-        min(reader.blank_lead_ns // NS_PER_US, MAX_UINT32),
+        reader.blank_lead_us,
         reader.outcome,
         reader.error,
         reader.finish_reason,

@@ -72,6 +72,7 @@ a token that completes no character."""
 ERROR_BODY_BYTES: Final = 16_384
 """Most bytes kept of a body that is only read for its error message."""
 
+_MAX_UINT32: Final = 2**32 - 1
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _STATUS = int(ErrorKind.STATUS)
 _CUT = (int(Outcome.CANCELLED), int(Outcome.ABANDONED))
@@ -111,13 +112,13 @@ class ResponseReader:
     """Size of the reasoning, without summaries."""
     _blanks: "array[int] | None" = None
     """For each delta with an empty text: the number of tokens before it, and its time."""
-    _opening: tuple[int, int] | None = None
-    """Time of the delta that opens the message with its role, and the time's uncertainty."""
+    _opening_wall_ns = 0
+    """Time of the delta that opens the message with its role."""
     _blank_uncertainties_ns = (0, 0)
     """Uncertainties of the first and the last of these times."""
     blank_tokens = 0
     """Those of these deltas that were tokens."""
-    blank_lead_ns = 0
+    blank_lead_us = 0
     """Time from the first of these deltas to the first token, where the delta may have been a
     token."""
     ttft_uncertainty_ns = 0
@@ -276,8 +277,17 @@ class ResponseReader:
                     elif delta.is_blank:
                         while reads.ends[read] < end:
                             read += 1
-                        uncertainty = self._uncertainty(data, end, reads, read, first)
-                        self._take_blank(delta, reads.stamps[read], uncertainty)
+                        if not delta.names_role:
+                            uncertainty = self._uncertainty(data, end, reads, read, first)
+                            self._take_blank(reads.stamps[read], uncertainty)
+                        elif not (self._opening_wall_ns or self.first_token_wall_ns):
+                            self._opening_wall_ns = reads.stamps[read]
+                        elif not self._last_choice:
+                            # Each delta has a role, so the first one is like the others.
+                            uncertainty = self._uncertainty(data, end, reads, read, first)
+                            if self._blanks is None and self._opening_wall_ns:
+                                self._take_blank(self._opening_wall_ns, uncertainty)
+                            self._take_blank(reads.stamps[read], uncertainty)
                     if delta.error:
                         self._fail(ErrorKind.SERVER, delta.error)
                         break
@@ -301,7 +311,9 @@ class ResponseReader:
             self.first_token_wall_ns = stamp
             self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
         self.last_token_wall_ns = stamp
-        self._add_sizes(delta)
+        self.text_bytes += utf8_size(delta.content)
+        if delta.reasoning or delta.tool_calls or delta.items:
+            self._add_other_sizes(delta)
         # From here on, most tokens only add their times, and their texts. Texts of several choices
         # are kept apart, which needs their events one by one.
         if self._choices is not None:
@@ -319,26 +331,14 @@ class ResponseReader:
         if keeps_text:
             self._keep_text(delta)
 
-    def _add_sizes(self, delta: Delta) -> None:
-        self.text_bytes += utf8_size(delta.content) + delta.item_bytes
-        if delta.tool_calls:
-            self.text_bytes += utf8_size(delta.tool_calls)
-        if delta.reasoning and not delta.is_summary:
+    def _add_other_sizes(self, delta: Delta) -> None:
+        self.text_bytes += utf8_size(delta.tool_calls) + delta.item_bytes
+        if not delta.is_summary:
             self.reasoning_bytes += utf8_size(delta.reasoning)
 
-    def _take_blank(self, delta: Delta, stamp: int, uncertainty: int) -> None:
-        if delta.names_role:
-            if self._last_choice:
-                return
-            if self._opening is None and not self.first_token_wall_ns:
-                self._opening = stamp, uncertainty
-                return
-            # Each delta has a role, so the first one is like the others.
+    def _take_blank(self, stamp: int, uncertainty: int) -> None:
         if self._blanks is None:
             self._blanks, self._blank_uncertainties_ns = array("q"), (uncertainty, uncertainty)
-            if delta.names_role and self._opening is not None:
-                self._blanks.extend((0, self._opening[0]))
-                self._blank_uncertainties_ns = self._opening[1], uncertainty
         self._blanks.extend((self.token_events, stamp))
         self._blank_uncertainties_ns = self._blank_uncertainties_ns[0], uncertainty
 
@@ -468,7 +468,8 @@ class ResponseReader:
         if events <= stated <= events + SILENT_TOKENS:
             self._insert_tokens(positions, stamps)
         elif not positions[0] and (stated < 0 or stated > events):
-            self.blank_lead_ns = max(0, self.first_token_wall_ns - stamps[0])
+            lead_us = (self.first_token_wall_ns - stamps[0]) // 1_000
+            self.blank_lead_us = min(max(0, lead_us), _MAX_UINT32)
 
     def _insert_tokens(self, positions: list[int], stamps: list[int]) -> None:
         """Add tokens with these times, each after so many others."""
@@ -539,7 +540,8 @@ class ResponseReader:
             self._fail_empty("the response has no content")
         else:
             self.last_token_wall_ns = self._stamp
-            self._add_sizes(delta)
+            self.text_bytes += utf8_size(delta.content)
+            self._add_other_sizes(delta)
             if self._format.keeps_text:
                 self._keep_text(delta)
 
