@@ -118,6 +118,7 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
 def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest":
     """The request that flags stand for, as a stack of a new name. Raises ConfigError."""
     from aiperf_svc.any_kind.shapes import is_side_by_side
+    from aiperf_svc.plan.identity import stack_name_of
     from aiperf_svc.runner.stack.request import StackRequest
 
     given = _given_key(draft, args)
@@ -127,7 +128,7 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     resumed = _resumed(args, config)
     suffix = f"-{secrets.token_hex(3)}"
     room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(config) else 0)
-    stack = config.name[:room].rstrip("-") + suffix
+    stack = stack_name_of(config.name)[:room].rstrip("-") + suffix
     return StackRequest(
         stack=(_stack_of(resumed.folder) if resumed else "") or stack,
         config=config,

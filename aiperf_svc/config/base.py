@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 SECOND_NS = 10**9
 MINUTE_NS = 60 * SECOND_NS
@@ -23,3 +23,7 @@ class Model(BaseModel):
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that keeps the white space at its ends: arguments of programs, contents of files."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,78}[A-Za-z0-9])?$")]
+"""Name of folders and columns. What is part of a Kubernetes object's name has to be shorter and
+simpler, and is checked where that name is made."""

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Model, Name
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.endpoint import (
@@ -45,7 +45,7 @@ SEEDS = 2**63
 class BenchmarkConfig(Model):
     """The configuration of one load test."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
+    name: Name = "benchmark"
     endpoint: Endpoint
     load: Load
     dataset: Dataset = Dataset()

@@ -1,17 +1,15 @@
 """Several targets that are measured at the same time, each by a run of its own."""
 
-from typing import Annotated
-
 from pydantic import Field
 
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Model, Name
 from aiperf_svc.config.experiment import Experiment
 
 
 class NamedTarget(Model):
     """One of the targets."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+    name: Name
     """Names its column and its folder, and ends the name of its stack."""
     endpoint: dict[str, object] = Field(default_factory=dict)
     """Keys of `endpoint` that differ for it, such as `url`."""

@@ -9,7 +9,7 @@ from typing import Annotated, Generic, Self, TypeVar
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
-from aiperf_svc.config.base import Model, Verbatim
+from aiperf_svc.config.base import Model, Name, Verbatim
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.experiment import Experiment
@@ -56,7 +56,7 @@ SpecT = TypeVar("SpecT", bound=WorkloadSpec, covariant=True)
 class WorkloadConfig(Model, Generic[SpecT]):
     """The configuration of one benchmark of a tool."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
+    name: Name = "benchmark"
     workload: SpecT
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Number of times that the measured steps are run, one after the other."""

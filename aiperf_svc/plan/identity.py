@@ -69,6 +69,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return selector
 
 
+def stack_name_of(name: str) -> str:
+    """Return what of a run's name can be part of Kubernetes names."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def check_stack_name(stack: str) -> None:
     """Raise ConfigError unless the stack's name can be part of Kubernetes names."""
     if not _STACK_NAME.fullmatch(stack):

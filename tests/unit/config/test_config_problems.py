@@ -240,6 +240,16 @@ ONE_MISTAKE = {
         ("endpoint.path", "/v1/a b"),
         "endpoint.path: '/v1/a b': expected a path that begins with / and has no spaces",
     ),
+    "a name with a slash": (
+        ("name", "a/b"),
+        "name: 'a/b': expected at most 80 letters, digits, dots, underscores and hyphens, with a "
+        "letter or digit at both ends",
+    ),
+    "a namespace in capitals": (
+        ("deployment.namespace", {"name": "Mine"}),
+        "deployment.namespace.name: 'Mine': expected a name for Kubernetes: small letters, digits "
+        "and inner hyphens",
+    ),
     "no name of a header": (
         ("endpoint.headers", {"Bad Name": "x"}),
         "endpoint.headers.Bad Name: 'Bad Name': expected the name of a header",

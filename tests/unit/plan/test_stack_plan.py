@@ -12,6 +12,7 @@ from aiperf_svc.config.target_notices import UNCHECKED
 from aiperf_svc.config.tokenizer import Tokenizer
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import plan_stack
 
 MI = 2**20
@@ -401,3 +402,10 @@ def test_a_tokenizer_that_its_hub_can_change_is_told(
     config = make_config()
     config = config.model_copy(update={"tokenizer": Tokenizer.model_validate(tokenizer)})
     assert any("tokenizer.revision" in note for note in plan_it(config).notes) == is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"), [("Llama-3.1_70B", "llama-3-1-70b"), ("bench", "bench"), ("A..B", "a-b")]
+)
+def test_a_stack_of_flags_is_named_as_kubernetes_takes_it(name: str, stack: str) -> None:
+    assert stack_name_of(name) == stack
