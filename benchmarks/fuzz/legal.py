@@ -227,7 +227,17 @@ def pause(rng: random.Random) -> float:
     return rng.choice((0.0, 0.0, 0.001, LONGEST_PAUSE_S * rng.random()))
 
 
+def _without_end(rng: random.Random, body: Body) -> bytes:
+    """A stream that ends with `[DONE]`, in a framing that goes on."""
+    if rng.random() < 0.5:
+        return head(rng, body, b"Content-Length: 100000") + body.data
+    events = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in body.events)
+    return head(rng, body, b"Transfer-Encoding: chunked") + events
+
+
 def good(rng: random.Random, is_streaming: bool) -> Reply:
     body = stream_body(rng) if is_streaming else whole_body(rng)
     data, ending = _framed(rng, body)
+    if is_streaming and body.data.rstrip().endswith(b"\ndata: [DONE]") and rng.random() < 0.05:
+        data, ending = _without_end(rng, body), Ending.HANG
     return Reply("good", Truth.GOOD, split(rng, data), ending, body.chunks, body.tokens)

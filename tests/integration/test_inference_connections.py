@@ -4,9 +4,12 @@ import asyncio
 import re
 import resource
 import socket
+import ssl
+from itertools import count
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
+import pytest
 from client_bench import (
     CHUNKED,
     LENGTH,
@@ -24,6 +27,7 @@ from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 
+Certificate = tuple[Path, Path]
 NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
 """Where no server listens."""
 AHEAD_NS = 5 * 10**9
@@ -89,28 +93,74 @@ async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_o
         assert (row["outcome"], row["error"]) == (Outcome.COMPLETED, ErrorKind.NONE)
 
 
-async def test_a_connection_that_the_server_closed_while_idle_costs_no_request() -> None:
-    may_close = asyncio.Event()
+@pytest.mark.parametrize("unasked", [b"", LENGTH, b"x"], ids=["close", "response", "byte"])
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_connection_on_which_something_came_while_idle_is_not_used_again(
+    certificate: Certificate, unasked: bytes, is_tls: bool
+) -> None:
+    """A close, or a response that nobody asked for, which the next request would take for its
+    own."""
+    may_come = asyncio.Event()
+    numbers = count()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(LENGTH)
-        await (reader.read() if may_close.is_set() else may_close.wait())
+        writer.write(LENGTH.replace(b"hello", b"%05d" % next(numbers)))
+        await may_come.wait()
+        writer.write(unasked)
+        if unasked:
+            await reader.read()
 
-    async with bench(script) as b:
+    side = None
+    if is_tls:
+        side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        side.load_cert_chain(*certificate)
+    trust = {"tls": {"ca_file": str(certificate[0])}} if is_tls else {}
+    async with bench(script, server_side=side, **trust) as b:
         await b.one(index=1)
         loop = asyncio.get_running_loop()
-        # The close is here and not read: the next request meets it.
+        # It is here and not read: the next request would meet it.
         loop.remove_reader(b.client.fd)
-        may_close.set()
+        may_come.set()
         (conn,) = b.connections
-        closed = asyncio.Event()
-        loop.add_reader(conn.fd, closed.set)
-        await asyncio.wait_for(closed.wait(), WAIT_S)
+        came = asyncio.Event()
+        loop.add_reader(conn.fd, came.set)
+        await asyncio.wait_for(came.wait(), WAIT_S)
         loop.remove_reader(conn.fd)
         loop.add_reader(b.client.fd, b.client.run_ready)
         due = time_ns()
         b.send(index=2, due=due)
+        await b.sent.wait_for(2)
+        b.client.flush()
+        row = b.sent.rows[-1]
+        assert row["outcome"] == Outcome.COMPLETED
+        assert not row["flags"] & (Flag.REUSED | Flag.RETRIED)
+        assert row["due_wall_ns"] == due
+        assert (b.client.requests_sent, b.client.retries) == (2, 0)
+        assert b.sent.bodies.endswith(b"00001")
+
+
+async def test_a_request_that_crosses_the_close_of_its_connection_is_sent_again() -> None:
+    has_closed = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await (reader.read() if has_closed.is_set() else read_request(reader))
+        has_closed.set()
+
+    async with bench(script) as b:
+        await b.one(index=1)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(b.client.fd)
+        (conn,) = b.connections
+        due = time_ns()
+        b.send(index=2, due=due)
+        came = asyncio.Event()
+        loop.add_reader(conn.fd, came.set)
+        await asyncio.wait_for(came.wait(), WAIT_S)
+        loop.remove_reader(conn.fd)
+        loop.add_reader(b.client.fd, b.client.run_ready)
         await b.sent.wait_for(2)
         b.client.flush()
         row = b.sent.rows[-1]

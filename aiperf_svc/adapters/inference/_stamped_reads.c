@@ -32,7 +32,7 @@ static char arrived[READ_SIZE];
 #define CONSTANTS(X) \
     X(CHUNKED) X(FRAGMENT_BYTES) X(FIRST_PARTS) X(FIRST_READS_BYTES) X(MAX_RESPONSE_BYTES) \
     X(IDLE) X(HEAD) X(BODY) X(FINAL) X(REUSED) X(COMPLETED) X(INDEX_BASE) X(WAS_READ) X(FAILED) \
-    X(HAS_EVENT) X(IS_OTHER) X(IN_MIDDLE) X(HAS_ENDED)
+    X(HAS_EVENT) X(IS_OTHER) X(IN_MIDDLE) X(HAS_ENDED) X(IS_DONE) X(STREAMED)
 #define CONSTANT(name) static long long name;
 CONSTANTS(CONSTANT)
 
@@ -348,6 +348,18 @@ static int read_socket(const Connection *conn, Read *read) {
     return 1;
 }
 
+/* As `stamped_reads.interpreted_has_unread`. */
+static PyObject *has_unread(PyObject *module, PyObject *object) {
+    Connection *conn = connection_of(object);
+    char byte;
+    if (conn == NULL)
+        return NULL;
+    if (!conn->is_used)
+        Py_RETURN_FALSE;
+    ssize_t got = recv((int)conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return PyBool_FromLong(got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK));
+}
+
 static PyObject *handed_back(const Read *read) {
     return Py_BuildValue(
         "(y#LL)", arrived, read->size, (long long)read->stamp, (long long)read->now);
@@ -592,11 +604,35 @@ static Part gathered(const Request *request) {
         PyByteArray_Size(request->buffer), PyByteArray_Size(request->read_rows)};
 }
 
+static int is_line_end(char c) {
+    return c == '\n' || c == '\r';
+}
+
+/* As `stamped_reads.is_done`, of what has been gathered; `framing` bytes at its end are no event. */
+static int is_done(const char *bytes, Py_ssize_t size, Py_ssize_t framing) {
+    static const char done[] = "[DONE]", field[] = "data:";
+    const Py_ssize_t done_size = sizeof done - 1, field_size = sizeof field - 1;
+    Py_ssize_t stop = size - framing, at = stop;
+    while (at > 0 && is_line_end(bytes[at - 1]))
+        at--;
+    if (at >= stop || at < done_size + field_size || memcmp(bytes + at - done_size, done, done_size))
+        return 0;
+    at -= done_size;
+    if (bytes[at - 1] == ' ')
+        at--;
+    at -= field_size;
+    return at >= 0 && !memcmp(bytes + at, field, field_size) &&
+           (at == 0 || is_line_end(bytes[at - 1]));
+}
+
 /* The read goes on with a response. */
 static int take_more(Connection *conn, Request *request, const Ready *ready, const Read *read) {
     if (add_read(request, read, ready->polled) < 0)
         return -1;
     int is_in_the_middle = PyByteArray_Size(request->read_rows) == FIRST_READS_BYTES;
+    int is_at_done = request->flags & STREAMED &&
+                     is_done(PyByteArray_AsString(request->buffer),
+                             PyByteArray_Size(request->buffer), conn->left < 2 ? 2 - conn->left : 0);
     if (PyByteArray_Size(request->buffer) >= part_bytes(request)) {
         const Part part = gathered(request);
         if (pack(request, ready->records, &part, 0) < 0)
@@ -604,7 +640,12 @@ static int take_more(Connection *conn, Request *request, const Ready *ready, con
         set_object(&request->buffer, Py_None);
         set_object(&request->read_rows, Py_None);
     }
-    return is_in_the_middle ? leave(ready, (PyObject *)conn, IN_MIDDLE, Py_None) : 0;
+    if (is_in_the_middle && leave(ready, (PyObject *)conn, IN_MIDDLE, Py_None) < 0)
+        return -1;
+    if (!is_at_done)
+        return 0;
+    request->end_wall_ns = read->stamp;
+    return leave(ready, (PyObject *)conn, IS_DONE, Py_None);
 }
 
 /* Whether a good response on a connection that stays open ends at `at` and nothing follows. */
@@ -752,6 +793,7 @@ static PyMethodDef functions[] = {
     FAST(begin),
     FAST(pass_chunks),
     FAST(take_ready),
+    {"has_unread", has_unread, METH_O, NULL},
     {"write_request", write_request, METH_O, NULL},
     {"set_constants", set_constants, METH_O, NULL},
     {NULL, NULL, 0, NULL},

@@ -267,6 +267,7 @@ class InferenceClient:
             self._wake()
         elif fd == self._ticker.fd:
             self._ticker.clear()
+            self._reader.end_done()
 
     def _wake(self) -> None:
         now = time_ns()
@@ -282,6 +283,8 @@ class InferenceClient:
         """Check overdue connects, clock jumps and waiting batches; called about every 50 ms."""
         self._look_at_clocks()
         self._reader.reset_layout_budget()
+        self._reader.end_done()
+        self._reader.drop_drained()
         self._records.flush()
         for conn in self._pool.overdue():
             if conn.request is not None:

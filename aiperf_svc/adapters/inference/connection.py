@@ -17,6 +17,8 @@ HEAD: Final = 3
 BODY: Final = 4
 CLOSED: Final = 5
 """The pool has dropped the connection."""
+DRAINING: Final = 6
+"""The response has ended with its `[DONE]`, and the end of its framing may still come."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 

@@ -105,6 +105,10 @@ class Http2Stream:
             raise _translated(Http2Problem(self.closed_text, self.handshake_kind))
         return self._http2.is_ready
 
+    def leave_stream(self) -> None:
+        """Reset the stream of a response of which nothing more is wanted."""
+        self._http2.leave_stream()
+
     def encrypt(self, data: bytes) -> None:
         """Take a whole request."""
         self._http2.send(data)

@@ -4,7 +4,7 @@ import select
 from collections.abc import Callable
 from time import time_ns
 
-from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.connection import DRAINING, Connection
 from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
 from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.request import Request
@@ -50,6 +50,16 @@ class RequestsInFlight:
         """End a request whose good response is whole."""
         self._end(conn, _COMPLETED, ErrorKind.NONE, end_wall_ns, may_reuse=may_reuse)
 
+    def complete_at_done(self, conn: Connection, free_wall_ns: int) -> None:
+        """End a request whose good stream is whole, though its framing goes on: its connection is
+        draining then, unless it can carry no other request. Its user goes on at `free_wall_ns`."""
+        self._end(conn, _COMPLETED, ErrorKind.NONE, free_wall_ns, is_done=True)
+
+    def free_drained(self, conn: Connection) -> None:
+        """Make a connection available whose framing has ended."""
+        conn.become_idle()
+        self._free(conn)
+
     def complete_with_error_status(
         self, conn: Connection, end_wall_ns: int, *, may_reuse: bool
     ) -> None:
@@ -93,17 +103,28 @@ class RequestsInFlight:
         message: str = "",
         *,
         may_reuse: bool = False,
+        is_done: bool = False,
     ) -> None:
         request = conn.request
         assert request is not None
+        done_wall_ns = request.end_wall_ns
+        end_of_record = done_wall_ns if is_done else end_wall_ns
+        if done_wall_ns and outcome != _COMPLETED:
+            # All of the stream has come, and what the connection does after it says nothing.
+            outcome, error, message = _COMPLETED, ErrorKind.NONE, ""
+            end_of_record = done_wall_ns
         if not request.was_written:
             request.connect_ns, request.tls_ns = conn.connect_ns, conn.tls_ns
-        request.end_wall_ns = end_wall_ns
+        request.end_wall_ns = end_of_record
         self._records.end(request, outcome, int(error), message.encode())
+        # From when its user may go on.
+        request.end_wall_ns = end_wall_ns
         self.count -= 1
         if may_reuse:
             conn.become_idle()
             self._free(conn)
+        elif is_done and conn.keep_alive and self.keeps_connections:
+            conn.request, conn.state = None, DRAINING
         else:
             conn.request = None
             self._pool.drop(conn)

@@ -17,7 +17,12 @@ from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
 from aiperf_svc.adapters.inference.proxy import TunnelledStream
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
-from aiperf_svc.adapters.inference.stamped_reads import begin, stamp_start, write_request
+from aiperf_svc.adapters.inference.stamped_reads import (
+    begin,
+    has_unread,
+    stamp_start,
+    write_request,
+)
 from aiperf_svc.adapters.inference.tls_stream import (
     Stream,
     StreamProblem,
@@ -60,8 +65,12 @@ class RequestWriter:
         idle = self._idle
         while idle:
             conn = idle.pop()
-            if conn.state == IDLE:  # else the server has closed it since, maybe with many others
+            if conn.state != IDLE:
+                continue  # the server has closed it since, maybe with many others
+            # Over HTTP/2, what comes between two responses is none.
+            if self._is_http2 or not has_unread(conn):
                 break
+            self._pool.drop(conn)
         else:
             made = self._pool.spare_or_new()
             if isinstance(made, NotConnected):
@@ -197,6 +206,16 @@ class RequestWriter:
         if not conn.unsent:
             conn.unsent = None
             conn.epoll.modify(conn.fd, select.EPOLLIN)
+
+    def leave_stream(self, conn: Connection) -> bool:
+        """Tell the server that nothing more of a response is wanted, where HTTP/2 can tell it.
+        Returns whether the connection can carry another request then."""
+        tls = conn.tls
+        if not isinstance(tls, Http2Stream):
+            return False
+        tls.leave_stream()
+        self.send_pending(conn, tls)
+        return conn.is_open and conn.may_reuse
 
     def send_pending(self, conn: Connection, tls: Stream) -> None:
         """Send what a read has called for, such as a further part of the request."""

@@ -22,6 +22,7 @@ from aiperf_svc.adapters.inference.connection import (
     BODY,
     CLOSED,
     CONNECTING,
+    DRAINING,
     HANDSHAKING,
     HEAD,
     Connection,
@@ -37,10 +38,12 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     HAS_ENDED,
     HAS_EVENT,
     IN_MIDDLE,
+    IS_DONE,
     MAX_KEPT_BYTES,
     MAX_RESPONSE_BYTES,
     WAS_READ,
     Read,
+    is_done,
     part_bytes,
     take_ready,
 )
@@ -59,8 +62,15 @@ must not wait between two steps."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 
+FIRST_DONE_WAIT_NS: Final = 5_000_000
+"""Time in which a response whose `[DONE]` has come waits for the end of its framing, while nothing
+is known of the server. Most servers end it in the same moment."""
+DONE_WAIT_NS: Final = 100_000_000
+"""The same of a server that ends its framings, and time after which the end is not expected any
+more."""
+
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
-_UNSTAMPED = int(Flag.UNSTAMPED)
+_UNSTAMPED, _STREAMED = int(Flag.UNSTAMPED), int(Flag.STREAMED)
 
 
 class ResponseReader:
@@ -96,6 +106,12 @@ class ResponseReader:
         self._polled = self._bodies_polled = time_ns()
         self._first_reads_bytes = FIRST_READS_BYTES
         """Bytes of read rows at which a connection moves to the second set."""
+        self._done: list[tuple[Connection, Request]] = []
+        """Streams whose `[DONE]` has come, and whose framing may still end."""
+        self._done_wait_ns = FIRST_DONE_WAIT_NS
+        """How long such a request waits; 0 if the server is known to send nothing after it."""
+        self._draining: dict[Connection, Request] = {}
+        """Connections whose requests did not wait for longer, and these requests."""
         self._is_held_back = False
         self._held_since_mono_ns = 0
         self._polled_before_hold = 0
@@ -108,6 +124,36 @@ class ResponseReader:
     def reset_layout_budget(self) -> None:
         """Allow further layouts to be learned; called with each housekeeping tick."""
         self._layouts_left = LAYOUTS_PER_TICK
+
+    def end_done(self) -> None:
+        """End the requests whose framing has not ended for too long after their `[DONE]`; called
+        with each tick."""
+        waiting, self._done = self._done, []
+        overdue_wall_ns = time_ns() - self._done_wait_ns
+        for conn, request in waiting:
+            if conn.request is not request:
+                if conn.is_open:
+                    self._done_wait_ns = DONE_WAIT_NS
+            elif request.end_wall_ns > overdue_wall_ns:
+                self._done.append((conn, request))
+            else:
+                self._end_at_done(conn, time_ns())
+
+    def drop_drained(self) -> None:
+        """Give up the connections whose framing has not ended; called with each housekeeping
+        tick. Over HTTP/2 only the stream is given up."""
+        overdue_wall_ns = time_ns() - DONE_WAIT_NS
+        for conn, request in list(self._draining.items()):
+            if conn.state == DRAINING:
+                if request.end_wall_ns > overdue_wall_ns:
+                    continue
+                if self._done_wait_ns == FIRST_DONE_WAIT_NS:
+                    self._done_wait_ns = 0
+                if self._writer.leave_stream(conn):
+                    self._in_flight.free_drained(conn)
+                else:
+                    self._in_flight.fail(conn, ErrorKind.DISCONNECTED, "")
+            del self._draining[conn]
 
     # --- holding back ----------------------------------------------------------------------------
 
@@ -186,6 +232,8 @@ class ResponseReader:
             elif kind == IN_MIDDLE:
                 if conn.epoll is self._epoll:
                     conn.watch_in(self._bodies)
+            elif kind == IS_DONE:
+                self._take_done(conn)
             elif kind == HAS_EVENT:
                 self._look_at_event(conn, value)
             else:
@@ -248,6 +296,9 @@ class ResponseReader:
         """Process a read for the request that waits for it."""
         data, stamp, now = read
         request = conn.request
+        if conn.state == DRAINING:
+            self._drain(conn, data)
+            return
         if request is None or conn.state < HEAD:
             # Idle and closed by the server, or closed while TLS was being set up.
             kind = ErrorKind.DISCONNECTED if conn.tls is None else conn.tls.handshake_kind
@@ -270,7 +321,8 @@ class ResponseReader:
         try:
             end = self._end_in(conn, request, data, stamp)
         except ProtocolViolation as error:
-            self._records.add_read(request, data, stamp, previous_poll, now)
+            if not request.end_wall_ns:  # else the stream is whole, and this is no part of it
+                self._records.add_read(request, data, stamp, previous_poll, now)
             if isinstance(error, HeadTooLarge):
                 self._in_flight.fail(conn, ErrorKind.TOO_LARGE, str(error))
             else:
@@ -278,7 +330,11 @@ class ResponseReader:
             return
         if end is None:
             self._records.add_read(request, data, stamp, previous_poll, now)
-            self._limit(conn, request)
+            if request.flags & _STREAMED and self._is_done(conn, request):
+                request.end_wall_ns = stamp
+                self._take_done(conn)
+            if conn.request is request:
+                self._limit(conn, request)
             return
         # With bytes after the response, nothing that comes on this connection can be trusted.
         may_reuse = conn.keep_alive and conn.may_reuse and end == len(data)
@@ -305,6 +361,46 @@ class ResponseReader:
         before = bytes(request.buffer)
         end = framing.take_head(conn, request, before + data, stamp_wall_ns)
         return None if end is None else end - len(before)
+
+    def _is_done(self, conn: Connection, request: Request) -> bool:
+        """Return whether all that has come of a response ends in `[DONE]`."""
+        framing = 0
+        if conn.state != BODY or request.status >= 400 or conn.line:
+            return False
+        if request.framing == Framing.CHUNKED:
+            framing = max(0, 2 - conn.left)
+        return is_done(request.buffer, framing)
+
+    def _take_done(self, conn: Connection) -> None:
+        """Handle `[DONE]`, which ends a stream whatever its framing does."""
+        request = conn.request
+        assert request is not None
+        if self._done_wait_ns and conn.keep_alive:
+            self._done.append((conn, request))
+        else:
+            self._end_at_done(conn, request.end_wall_ns)
+
+    def _end_at_done(self, conn: Connection, free_wall_ns: int) -> None:
+        request = conn.request
+        assert request is not None
+        if conn.keep_alive and self._in_flight.keeps_connections:
+            self._draining[conn] = request
+        self._in_flight.complete_at_done(conn, free_wall_ns)
+
+    def _drain(self, conn: Connection, data: bytes) -> None:
+        """Process what comes after a response that has ended with its `[DONE]`."""
+        try:
+            request = self._draining[conn]
+            end = self._framing.end_of_body(conn, request, data, 0) if data else 0
+        except ProtocolViolation:
+            end = 0
+        if end is None:
+            return
+        if end == len(data) and data and conn.may_reuse:
+            self._done_wait_ns = DONE_WAIT_NS
+            self._in_flight.free_drained(conn)
+        else:
+            self._in_flight.fail(conn, ErrorKind.DISCONNECTED, "")
 
     def _limit(self, conn: Connection, request: Request) -> None:
         """Pass on what has come of a response that goes on, and cut it off when it is too long."""

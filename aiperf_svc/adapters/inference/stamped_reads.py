@@ -8,6 +8,7 @@ to the client, so what a response means is decided in one place; without it ever
 `interpreted_receive`, and the client does all of it.
 """
 
+import re
 import select
 import socket
 import struct
@@ -47,6 +48,9 @@ MAX_KEPT_BYTES: Final = 16 * 2**20
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _REUSED: Final = int(Flag.REUSED)
+_DONE_BYTES: Final = 32
+"""Longest end of a stream: a line end, `data: [DONE]`, two line ends, and the end of a chunk."""
+_ends_in_done = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\][\r\n]+\Z").search
 _unpack_timespec = struct.Struct("@qq").unpack
 
 Read = tuple[bytes, int, int]
@@ -69,11 +73,14 @@ class Unhandled(IntEnum):
     """Note that the response has come to its middle, by `FIRST_READS_BYTES` of rows."""
     HAS_ENDED = 5
     """Go on after this `Request`, whose good response is recorded."""
+    IS_DONE = 6
+    """Note that the response has come to its `[DONE]`, and its framing goes on."""
 
 
 WAS_READ, FAILED = int(Unhandled.WAS_READ), int(Unhandled.FAILED)
 HAS_EVENT, IS_OTHER = int(Unhandled.HAS_EVENT), int(Unhandled.IS_OTHER)
 IN_MIDDLE, HAS_ENDED = int(Unhandled.IN_MIDDLE), int(Unhandled.HAS_ENDED)
+IS_DONE = int(Unhandled.IS_DONE)
 
 
 def interpreted_begin(conn: Connection, request: Request) -> int | None:
@@ -121,6 +128,20 @@ def interpreted_write_request(conn: Connection) -> int:
     return len(request.payload) - count
 
 
+def interpreted_has_unread(conn: Connection) -> bool:
+    """Return whether something has come on an idle connection since its last response: bytes that
+    no request has asked for, which would be taken for the next response, or its end."""
+    if not conn.is_used:
+        return False
+    try:
+        conn.sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def interpreted_receive(conn: Connection) -> Read | None:
     """Read what has come for a connection; None when that is nothing. Raises OSError."""
     try:
@@ -149,9 +170,9 @@ def interpreted_take_ready(
     Returns each event that the caller has to handle: its connection, the kind of what is unhandled,
     and what comes with it. Nothing is unhandled if nothing had come. If a response goes on, its
     bytes are in the request, or in the `records` as `take_part` puts them there when they are
-    enough. If a whole response has one of the `layouts`, or a good one has ended and its connection
-    stays open, it is in the `records` as `add_whole` or `end` puts it there, and the connection is
-    idle.
+    enough; after `[DONE]`, the request's end is the read's stamp. If a whole response has one of
+    the `layouts`, or a good one has ended and its connection stays open, it is in the `records` as
+    `add_whole` or `end` puts it there, and the connection is idle.
     """
     unhandled: list[tuple[Connection | None, int, Any]] = []
     for fd, mask in events[begin:end]:
@@ -178,6 +199,16 @@ def interpreted_pass_chunks(data: bytes, at: int) -> int:
     The caller goes on where this stops, so to pass none is right too.
     """
     return at
+
+
+def is_done(gathered: bytes | bytearray, framing: int) -> bool:
+    """Return whether the last line of these bytes of a stream is the whole line `data: [DONE]`; the
+    last `framing` bytes belong to no event.
+
+    As text in a token it is part of a JSON string, in which no line ends.
+    """
+    tail = bytes(gathered[-_DONE_BYTES:])
+    return b"[DONE]" in tail and _ends_in_done(tail[: len(tail) - framing]) is not None
 
 
 def _columns_of(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, bool]]:
@@ -208,6 +239,7 @@ CONSTANTS: Final = {
     "BODY": BODY,
     "FINAL": int(Flag.FINAL),
     "REUSED": int(Flag.REUSED),
+    "STREAMED": int(Flag.STREAMED),
     "COMPLETED": int(Outcome.COMPLETED),
     "INDEX_BASE": INDEX_BASE,
     **{kind.name: int(kind) for kind in Unhandled},
@@ -231,6 +263,7 @@ def differences(compiled_shared: Mapping[str, Mapping[str, Any]]) -> list[str]:
 if compiled is None:
     pass_chunks = interpreted_pass_chunks
     begin, write_request = interpreted_begin, interpreted_write_request
+    has_unread = interpreted_has_unread
     take_ready = interpreted_take_ready
 else:
     if different := differences(compiled.SHARED):
@@ -238,4 +271,5 @@ else:
     compiled.set_constants(CONSTANTS)
     pass_chunks = compiled.pass_chunks
     begin, write_request = compiled.begin, compiled.write_request
+    has_unread = compiled.has_unread
     take_ready = compiled.take_ready

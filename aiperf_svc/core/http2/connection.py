@@ -110,6 +110,14 @@ class Http2Connection:
         )
         self._body = memoryview(body) if body else _NOTHING
 
+    def leave_stream(self) -> None:
+        """Reset the stream of the last request, if its response goes on: nothing more of it is
+        wanted, and what still comes is ignored."""
+        if self._is_active:
+            code = struct.pack(">I", frames.CANCEL)
+            self._out.append(frame(frames.RST_STREAM, 0, self._stream, code))
+            self._is_active, self._body = False, _NOTHING
+
     def to_send(self) -> bytes:
         """Return the bytes that may be sent now."""
         if not self._out and not self._body:

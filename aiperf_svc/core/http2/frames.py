@@ -38,6 +38,9 @@ SMALLEST_MAX_FRAME: Final = 16_384
 """Also the default, and the largest frame that this client takes."""
 LARGEST_MAX_FRAME: Final = 2**24 - 1
 
+CANCEL: Final = 8
+"""Error code of a stream of which nothing more is wanted."""
+
 HEADER: Final = struct.Struct(">IBI")
 """Header of each frame: length and type, flags, stream."""
 

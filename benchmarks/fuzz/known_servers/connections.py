@@ -6,11 +6,14 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from benchmarks.fuzz.known_servers.known_server import KnownServer
+from benchmarks.fuzz.known_servers import streams
+from benchmarks.fuzz.known_servers.known_server import KnownServer, stream
+from benchmarks.fuzz.reply import Reply
 from benchmarks.truth.client_runs import ClientRun
 
 HANDSHAKE_S = 0.3
@@ -97,7 +100,22 @@ def handshakes_are_waited_for(run: ClientRun) -> list[str]:
     return problems
 
 
+_UNASKED = stream([streams.TOKEN, streams.FINISH, streams.DONE]).data
+
+
+def _with_unasked(_index: int) -> Reply:
+    """A good response, and another of one token that no request has asked for."""
+    whole = stream([*[streams.TOKEN] * streams.TOKENS, *streams.ENDING], first_s=0.005)
+    return replace(whole, parts=(*whole.parts, (0.0, _UNASKED)))
+
+
 SERVERS: tuple[KnownServer, ...] = (
+    KnownServer(
+        "unasked-response",
+        streams.good,
+        _with_unasked,
+        flags=("--streaming", "--request-rate", "10", "--request-count", "20"),
+    ),
     KnownServer(
         "slow-handshake",
         handshakes_are_waited_for,

@@ -1,10 +1,13 @@
 """Servers with unusual events, framings or contents."""
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from aiperf_svc.domain.outcomes import ErrorKind
 from benchmarks.fuzz.known_servers.known_server import KnownServer, stream
-from benchmarks.fuzz.reply import Reply
+from benchmarks.fuzz.reply import Ending, Reply
 from benchmarks.truth.client_runs import ClientRun
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
@@ -13,6 +16,7 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":550,"completion_tokens":5
 DONE = b"data: [DONE]\n\n"
 TOKENS = 5
 GAP_S = 0.01
+LATEST_MS = 20
 ENDING = (FINISH, USAGE, DONE)
 
 
@@ -61,10 +65,24 @@ def _one_malformed(run: ClientRun) -> list[str]:
     return [] if errors == ["MALFORMED"] else [f"errors {errors}, expected one MALFORMED"]
 
 
+def _without_end(index: int) -> Reply:
+    """After `[DONE]` neither the last chunk comes nor a close."""
+    whole = stream([*[TOKEN] * TOKENS, *ENDING], first_s=GAP_S, gap_s=GAP_S)
+    return replace(whole, parts=whole.parts[:-1], ending=Ending.HANG)
+
+
+def _good_and_ended_at_once(run: ClientRun) -> list[str]:
+    late_ns = run.records["end_wall_ns"] - run.records["last_token_wall_ns"]
+    late_ms = float(np.median(late_ns)) / 1e6 - len(ENDING) * GAP_S * 1e3
+    late = [f"requests end {late_ms:.0f} ms after [DONE]"] if late_ms > LATEST_MS else []
+    return good(run) + late
+
+
 SERVERS: tuple[KnownServer, ...] = (
     KnownServer("pings-with-data", good, _between(b"event: ping\ndata: 2026-01-01T00:00:00\n\n")),
     KnownServer("empty-data", good, _between(b"data: \n\n")),
     KnownServer("numbers-not-json", good, _events(*(_LOGPROB % n for n in _NO_NUMBERS), *ENDING)),
     KnownServer("usage-as-text", good, _events(*[TOKEN] * TOKENS, FINISH, _USAGE_AS_TEXT, DONE)),
     KnownServer("deep-json", _one_malformed, _deep),
+    KnownServer("done-without-last-chunk", _good_and_ended_at_once, _without_end),
 )

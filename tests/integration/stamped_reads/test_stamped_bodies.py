@@ -34,9 +34,10 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     Unhandled,
     interpreted_pass_chunks,
     interpreted_take_ready,
+    is_done,
     part_bytes,
 )
-from aiperf_svc.protocol.records import READ, Framing
+from aiperf_svc.protocol.records import READ, Flag, Framing
 
 
 @needs_compiled
@@ -93,6 +94,59 @@ def test_other_framings_are_the_client_s(
     expected = received(interpreted_take_ready, pair, pieces, framing=framing, left=24)
     assert received(compiled.take_ready, pair, pieces, framing=framing, left=24) == expected
     assert expected.ends == ([10] if framing is Framing.LENGTH else [])
+
+
+DONE = b"data: [DONE]"
+ENDS_IN_DONE = [
+    [chunked(EVENT), chunked(DONE + b"\n\n")],
+    [chunked(EVENT), chunked(DONE + b"\r\n\r\n")],
+    [chunked(EVENT + b"data:[DONE]\r\r")],
+    [chunked(EVENT + DONE + b"\n")],
+    [chunked(EVENT), b"f\r\n" + DONE + b"\n\n"],
+    [chunked(EVENT), b"e\r\n" + DONE + b"\n\n\r"],
+    [chunked(EVENT), *(bytes([each]) for each in chunked(DONE + b"\n\n"))],
+]
+GOES_ON = [
+    [chunked(EVENT), chunked(DONE)],
+    [chunked(b'data: {"content":"'), chunked(DONE), chunked(b'"}\n\n')],
+    [chunked(b'data: {"content":"\\n\\ndata: [DONE]\\n\\n"}\n\n')],
+    [chunked(b'data: "[DONE]"\n\n')],
+    [chunked(b": data: [DONE]\n\n")],
+    [chunked(b"data: [DONE] \n\n")],
+    [chunked(b"xdata: [DONE]\n\n")],
+    [chunked(b"[DONE]\n\n")],
+    [chunked(DONE + b"\n\n: more\n\n")],
+    [chunked(b"\n\n")],
+    [b"20\r\n", b"\n\n"],
+]
+
+
+@pytest.mark.parametrize("take_ready", [interpreted_take_ready, stamped_reads.take_ready])
+@pytest.mark.parametrize(
+    ("pieces", "is_at_done"),
+    [(each, True) for each in ENDS_IN_DONE] + [(each, False) for each in GOES_ON],
+)
+def test_only_a_whole_line_of_done_ends_a_stream(
+    pair: tuple[socket.socket, socket.socket],
+    take_ready: TakeReady,
+    pieces: list[bytes],
+    is_at_done: bool,
+) -> None:
+    server, client = pair
+    conn, request = in_a_body(client, flags=int(Flag.STREAMED))
+    responses, found = ResponseFraming(), False
+    for piece in pieces:
+        awaited = request.bytes_in + len(piece)
+        server.sendall(piece)
+        while request.bytes_in < awaited:
+            for what, value in taken(take_ready, conn, 1):
+                if what == Unhandled.WAS_READ:
+                    assert responses.end_of_body(conn, request, value[0], 0) is None
+                    NO_RECORDS.add_read(request, *value[:2], 1, value[2])
+                    found = not conn.line and is_done(request.buffer, max(0, 2 - conn.left))
+                else:
+                    found = found or what == Unhandled.IS_DONE
+    assert found == is_at_done
 
 
 @needs_compiled

@@ -140,6 +140,21 @@ def test_settings_and_pings_are_acknowledged_once() -> None:
     ]
 
 
+def test_a_stream_that_is_left_is_reset_and_the_next_request_may_follow() -> None:
+    made = connection()
+    sent_by(made)
+    made.receive(block((":status", "200")) + data_frame(b"a"))
+    made.leave_stream()
+    made.leave_stream()
+    reset = (frames.RST_STREAM, 0, 1, b"\0\0\0\x08")
+    assert [each for each in sent_by(made) if each[0] == frames.RST_STREAM] == [reset]
+    assert made.may_reuse
+    assert made.receive(data_frame(b"late", end=True)) == b""
+    made.send(REQUEST + b"body")
+    assert made.receive(data_frame(b"later") + b"") == b""
+    assert made.problem is None
+
+
 def test_frames_of_earlier_requests_say_nothing() -> None:
     made = connection()
     made.receive(OK + data_frame(b"", end=True))
