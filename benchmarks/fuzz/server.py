@@ -64,6 +64,8 @@ class FuzzServer:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        # `drain` then waits until the kernel has all bytes, so that `ended_wall_ns` is true.
+        writer.transport.set_write_buffer_limits(high=0)
         # A client that cuts its connection, or this server's end, is no failure here.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._one(reader, writer):

@@ -60,6 +60,7 @@ class Trial:
     bad_share: float
     users: int = 24
     keeps_connections: bool = True
+    request_timeout_s: float = REQUEST_TIMEOUT_S
 
     def reply(self, index: int) -> Reply:
         """What request `index` gets."""
@@ -78,7 +79,7 @@ class Trial:
                 "url": url,
                 "model": MODEL,
                 "streaming": self.is_streaming,
-                "request_timeout": f"{REQUEST_TIMEOUT_S:g}s",
+                "request_timeout": f"{self.request_timeout_s:g}s",
                 "connections": "keep-alive" if self.keeps_connections else "per-request",
             },
             "load": {"concurrency": self.users, "requests": self.responses},
@@ -239,7 +240,8 @@ def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bo
         problems.append(f"{len(seen)} records, {len(set(seen))} requests, missing {missing or '-'}")
     for index, outcome, error, chunks, tokens, status, start in zip(*rows.values(), strict=True):
         given = trial.reply(index)
-        is_in_time = server.ended_wall_ns.get(index, math.inf) < start + REQUEST_TIMEOUT_S * 1e9
+        too_late = start + trial.request_timeout_s * 1e9
+        is_in_time = server.ended_wall_ns.get(index, math.inf) < too_late
         truth = given.truth if server.given[index] else Truth.BAD
         if truth is Truth.GOOD and not is_in_time:
             may_be_whole = index in server.in_last_part and outcome == Outcome.COMPLETED

@@ -70,12 +70,16 @@ async def test_a_response_that_never_comes_times_out() -> None:
         assert row["end_wall_ns"] - row["write_wall_ns"] >= 10 * MS
 
 
-async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_out() -> None:
+@pytest.mark.parametrize("size", [5, 400_000], ids=["one read", "several reads"])
+async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_out(
+    size: int,
+) -> None:
     written = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(LENGTH)
+        writer.transport.set_write_buffer_limits(high=0)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (size, b"x" * size))
         await writer.drain()
         written.set()
         await reader.read()
@@ -89,7 +93,7 @@ async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_o
         await written.wait()
         b.client.expire()
         b.client.flush()
-        (row,) = b.sent.rows
+        row = b.sent.rows[-1]
         assert (row["outcome"], row["error"]) == (Outcome.COMPLETED, ErrorKind.NONE)
 
 

@@ -20,10 +20,20 @@ async def test_an_open_loop_sends_when_due_whatever_the_server_does(tmp_path: Pa
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["issued"] == 200
     assert summary["request_count"]["avg"] == truth["requests"] == 200 - accounts["unsent"]
-    arrivals = np.sort([row["arrival_wall_ns"] for row in truth["rows"]])
-    gaps_ms = np.diff(arrivals) / 1e6
-    assert np.median(gaps_ms) == pytest.approx(5.0, abs=0.5)
+    arrivals = {row["request_id"]: row["arrival_wall_ns"] for row in truth["rows"]}
+    due = {
+        line["metadata"]["x_request_id"]: line["metadata"]["credit_issued_ns"]
+        for line in lines(tmp_path / "artifacts")
+    }
+    # The schedule is exact. How late a request is depends on the machine, but none is early.
+    offsets = (np.sort(list(due.values())) - min(due.values())) // 1_000_000
+    assert set(offsets.tolist()) <= set(range(0, 1_000, 5))
+    assert all(arrivals[request] >= due[request] for request in arrivals)
     assert summary["schedule_lag"]["min"] >= 0
+    # No request waits for the response to another.
+    ends = [row["end_wall_ns"] for row in truth["rows"]]
+    before_first_end = sum(arrival < min(ends) for arrival in arrivals.values())
+    assert before_first_end > 1
 
 
 async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
@@ -194,7 +204,6 @@ async def test_a_replay_sends_each_row_at_its_own_time_divided_by_the_speed(tmp_
     late_ms = [(arrivals[name] - wanted) / 1e6 for name, wanted in due.items()]
     assert len(due) == 300
     assert min(late_ms) >= 0
-    assert np.median(late_ms) < 5
     ours = summary["aiperf_svc"]
     assert ours["accounts"]["issued"] == ours["accounts"]["completed"] == 300
     assert ours["accounts"]["violations"] == []

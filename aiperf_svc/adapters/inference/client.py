@@ -35,6 +35,9 @@ CUT_AT_ONCE: Final = 256
 """Requests cancelled between two turns of the event loop: a worker with thousands of them must not
 be silent for longer than the others believe it alive."""
 CLOCK_JUMP_NS: Final = 1_000_000
+READS_OF_OVERDUE: Final = 64
+"""Most reads of responses that are overdue, before they are ended: far more than a socket's buffer
+holds, and a bound for a server that never stops sending."""
 
 _CLOCK_JUMP = int(Flag.CLOCK_JUMP)
 
@@ -321,10 +324,8 @@ class InferenceClient:
         now = monotonic_ns()
         if now < self._nothing_expires_before_mono_ns:
             return
-        # What came while this process stood still is read first: its own pause is no time-out of
-        # the server's.
-        self.run_ready()
         target = self._target
+        self._read_overdue(started_before_mono_ns=now - target.request_timeout_ns)
         # What begins after this look expires later than this.
         next_mono_ns = now + min(target.request_timeout_ns, target.connect_timeout_ns)
         for conn in list(self._connections.values()):
@@ -350,6 +351,23 @@ class InferenceClient:
             next_mono_ns = min(next_mono_ns, expires)
         self._nothing_expires_before_mono_ns = next_mono_ns
         self._pool.close_sockets()
+
+    def _read_overdue(self, *, started_before_mono_ns: int) -> None:
+        """Read what came while this process stood still: its own pause is not a time-out of the
+        server."""
+        self.run_ready()
+        requests = (conn.request for conn in self._connections.values())
+        overdue = [
+            request
+            for request in requests
+            if request is not None and request.started_mono_ns < started_before_mono_ns
+        ]
+        bytes_in = [-1] * len(overdue)
+        for _ in range(READS_OF_OVERDUE):
+            before, bytes_in = bytes_in, [request.bytes_in for request in overdue]
+            if bytes_in == before:
+                return
+            self.run_ready()
 
     def flush(self) -> None:
         """Ship the records that wait for a full batch."""

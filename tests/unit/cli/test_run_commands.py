@@ -102,7 +102,7 @@ def test_bench_measures_the_mock_server_while_it_is_there(runner: Recorder) -> N
     assert runner.is_server_there
     assert runner.config is not None
     assert runner.config.endpoint.streaming
-    assert (runner.config.load.concurrency, runner.config.load.requests) == (3, 400)
+    assert (runner.config.load.concurrency, runner.config.load.requests) == (3, 200)
 
 
 def test_a_stack_with_a_mock_server_brings_it_up_here(runner: Recorder) -> None:
