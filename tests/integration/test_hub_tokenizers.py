@@ -93,11 +93,13 @@ def profile(folder: Path, address: str) -> "subprocess.CompletedProcess[str]":
     """A run whose server nobody will ever ask."""
     hidden = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()}
     hub = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HOME": str(folder)}
-    return finished(
-        ["profile", "-u", "http://127.0.0.1:9", "-m", "mock", "--concurrency", "1",
-         "--request-count", "1", "--tokenizer", "some/model", "--ui", "none"],
-        cwd=folder, env=hidden | hub, timeout=120,
-    )  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        url = f"http://127.0.0.1:{target.getsockname()[1]}"
+        return finished(
+            ["profile", "-u", url, "-m", "mock", "--concurrency", "1",
+             "--request-count", "1", "--tokenizer", "some/model", "--ui", "none"],
+            cwd=folder, env=hidden | hub, timeout=120,
+        )  # fmt: skip
 
 
 UseHub = Callable[..., None]
