@@ -69,7 +69,7 @@ async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
         before = time_ns()
         row = await b.one()
         after = time_ns()
-        times = [row[f"{name}_wall_ns"] for name in ("due", "start", "sent", "ack", "end")]
+        times = [row[f"{name}_wall_ns"] for name in ("due", "write", "sent", "ack", "end")]
         assert times == sorted(times)
         assert before <= times[0]
         assert times[-1] <= after

@@ -87,7 +87,14 @@ async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -
         ((OK + b"Content-Length: 50\r\n\r\nup 1\n",), "closed the connection before the page was"),
         ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "compressed by gzip"),
         ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "no HTTP/1.1 status line"),
-        ((MOVED.replace(b"/metrics/", b"file:///etc/passwd"),), "expected http or https"),
+        (
+            (MOVED.replace(b"/metrics/", b"file:///etc/passwd"),),
+            "to file:///etc/passwd is not followed",
+        ),
+        (
+            (MOVED.replace(b"/metrics/", b"http://10.0.0.1/latest"),),
+            "name it in telemetry.server_m",
+        ),
         ((b"HTTP/1.1 401 Unauthorized\r\n\r\n",), "401; telemetry.key_env names its key"),
         ((MOVED + b"Connection: close",) * 6, "over 5 redirects"),
     ],
@@ -107,38 +114,51 @@ async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_repla
         assert made == connections
 
 
-async def heads(*responses: bytes, key: str, others: bytes = b"") -> list[str]:
-    """What a client with a key sends to the server of a page, and to another one that `others` is
-    the redirect from."""
-    seen: list[str] = []
+@pytest.mark.parametrize("host", ["127.0.0.1", SECOND_HOST])
+@pytest.mark.parametrize("is_same_port", [True, False])
+async def test_a_redirect_to_another_server_is_not_followed(host: str, is_same_port: bool) -> None:
+    asked: list[str] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
-            port = writer.get_extra_info("sockname")[1]
-            moved = b"http://%s:%d/metrics" % (SECOND_HOST.encode(), port)
-            is_first = len(seen) == 1
-            writer.write(MOVED.replace(b"/metrics/", moved) if is_first and others else WHOLE)
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        own_host, port = writer.get_extra_info("sockname")
+        is_moved = (own_host, port) == ("127.0.0.1", first) and len(asked) == 1
+        target = b"http://%s:%d/metrics" % (host.encode(), first if is_same_port else second)
+        writer.write(MOVED.replace(b"/metrics/", target) if is_moved else WHOLE)
         writer.close()
 
-    async with await asyncio.start_server(respond, "0.0.0.0", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
-        async with PageClient(no_tls, key=key, key_urls=[url]) as client:
-            assert (await client.fetch(url, timeout_s=30)).text == "up 1\n"
-    return seen
+    async with (
+        await asyncio.start_server(respond, "0.0.0.0", 0) as one,
+        await asyncio.start_server(respond, "0.0.0.0", 0) as other,
+    ):
+        first, second = (each.sockets[0].getsockname()[1] for each in (one, other))
+        async with PageClient(no_tls) as client:
+            page = await client.fetch(f"http://127.0.0.1:{first}/metrics", timeout_s=30)
+    if host == "127.0.0.1" and is_same_port:
+        assert (page.text, len(asked)) == ("up 1\n", 2)
+    else:
+        assert "is not followed: it is another server" in page.failure
+        assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
     ("key", "header"), [("abc.def", "Bearer abc.def"), ("me:open", "Basic bWU6b3Blbg==")]
 )
-async def test_a_page_is_asked_for_with_its_key_and_no_other_server_gets_it(
-    key: str, header: str
-) -> None:
-    (head,) = await heads(key=key)
-    assert f"\r\nAuthorization: {header}\r\n" in head
-    first, redirected = await heads(key=key, others=MOVED)
-    assert "Authorization" in first
-    assert "Authorization" not in redirected
+async def test_a_page_is_asked_for_with_its_key(key: str, header: str) -> None:
+    asked: list[str] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(WHOLE)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
+        async with PageClient(no_tls, key=key, key_urls=[url]) as client:
+            assert (await client.fetch(url, timeout_s=30)).text == "up 1\n"
+        async with PageClient(no_tls, key=key, key_urls=["http://127.0.0.1:1/metrics"]) as client:
+            await client.fetch(url, timeout_s=30)
+    assert [f"\r\nAuthorization: {header}\r\n" in head for head in asked] == [True, False]
 
 
 @contextmanager

@@ -108,15 +108,19 @@ class PageClient:
         return FetchedPage("", text, wall_ns, latency_ns, _off_s(response.date, wall_ns))
 
     async def _followed(self, url: str) -> _Response:
-        """The response after all redirects: some servers have the page at `/metrics/` only."""
+        """The response after all redirects: some servers have the page at `/metrics/` only. A
+        redirect to another server is refused: this machine would ask a server that nobody named."""
+        named = address_of(url)
         for _ in range(MOST_REDIRECTS + 1):
             response = await self._get(url)
             if response.status not in _REDIRECTS or not response.location:
                 return response
             url = urljoin(url, response.location)
-            scheme = urlsplit(url).scheme
-            if scheme not in ("http", "https"):
-                raise ProtocolViolation(f"a redirect to {scheme}; expected http or https")
+            if urlsplit(url).scheme not in ("http", "https") or address_of(url) != named:
+                raise ProtocolViolation(
+                    f"a redirect to {url} is not followed: it is another server; if that has the "
+                    "page, name it in telemetry.server_metrics or telemetry.gpu_telemetry"
+                )
         raise ProtocolViolation(f"over {MOST_REDIRECTS} redirects")
 
     async def _get(self, url: str) -> _Response:
