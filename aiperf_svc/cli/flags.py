@@ -399,7 +399,7 @@ TELEMETRY = (
 )  # fmt: skip
 
 RESULTS = (
-    Flag(("--artifact-dir", "--output-artifact-dir"), "artifacts.dir",
+    Flag(("--artifact-dir", "--output-artifact-dir", "--output-dir"), "artifacts.dir",
         "folder for the results (default: artifacts)", "DIR"),
     Flag(("--name",), "name", "what the results are called (default: benchmark)", "NAME"),
     Flag(("--slice-duration",), "artifacts.slice_duration",

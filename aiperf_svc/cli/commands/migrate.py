@@ -17,6 +17,15 @@ what differs. Quote the command, or put it behind the other flags.
 DEFAULT_URL = "http://localhost:8000"
 _LOADS = {"--concurrency", "--request-rate", "--request-rate-series", "--user-centric-rate"}
 """Flags that say how requests are sent."""
+_SCHEDULE = {
+    "--fixed-schedule",
+    "--fixed-schedule-auto-offset",
+    "--fixed-schedule-start-offset",
+    "--fixed-schedule-end-offset",
+}
+_ENDS = {"--request-count", "--num-requests", "--benchmark-duration", "--duration"}
+_CONVERSATIONS = ("--conversation-num", "--num-conversations", "--num-sessions")
+"""Names of the number of prompts that also end AIPerf's runs."""
 
 
 @dataclass
@@ -140,30 +149,44 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
     if not {"--url", "-u"} & given.keys():
         migration.arguments += ["--url", DEFAULT_URL]
         migration.notes.append(f"--url {DEFAULT_URL}: AIPerf's default")
-    is_replay = "--fixed-schedule" in given
     if "--request-rate-series" in given:
         migration.notes.append(
             "--request-rate-series: the load ends with the last point; AIPerf goes on at its rate"
         )
-    if not (_LOADS & given.keys() or is_replay):
-        migration.arguments += ["--concurrency", "1"]
-        migration.notes.append("--concurrency 1: AIPerf's default")
     if not {"--tokenizer", "--use-server-token-count"} & given.keys() and "/" in "".join(model):
-        migration.arguments += ["--tokenizer", *model]
-        migration.notes.append(
-            f"--tokenizer {' '.join(model)}: AIPerf loads the model's; without it, output tokens "
-            "are those that the server states"
-        )
+        _complete_tokenizer(migration, model, is_needed="--apply-chat-template" in given)
     kind = "".join(given.get("--custom-dataset-type", ()))
-    if kind.replace("-", "_") == "mooncake_trace" and not is_replay:
+    is_trace = kind.replace("-", "_") == "mooncake_trace"
+    is_replay = not _SCHEDULE.isdisjoint(given) or (is_trace and _LOADS.isdisjoint(given))
+    if is_trace and not is_replay:
         migration.notes.append(
             "--custom-dataset-type mooncake_trace: where its rows have times, AIPerf sends them "
             "then; here that is --fixed-schedule in place of --concurrency or --request-rate"
         )
-    ends = {"--request-count", "--num-requests", "--benchmark-duration"}
-    if not (ends & given.keys() or is_replay):
+    if is_replay or not _ENDS.isdisjoint(given):
+        return
+    conversations = next((given[name] for name in _CONVERSATIONS if name in given), None)
+    if conversations:
+        migration.arguments += ["--request-count", *conversations]
+        migration.notes.append(
+            f"--request-count {' '.join(conversations)}: AIPerf ends after so many conversations"
+        )
+    else:
         migration.notes.append(
             "no --request-count: 10 requests for each user here, in AIPerf 2 and at least 10"
+        )
+
+
+def _complete_tokenizer(migration: Migration, model: list[str], *, is_needed: bool) -> None:
+    """Add the model's tokenizer where nothing can be counted without one; else name it."""
+    name = " ".join(model)
+    if is_needed:
+        migration.arguments += ["--tokenizer", *model]
+        migration.notes.append(f"--tokenizer {name}: AIPerf loads the model's")
+    else:
+        migration.notes.append(
+            f"no --tokenizer {name}: AIPerf loads it from the hub; without it prompts have "
+            "approximate lengths, and output tokens are those that the server states"
         )
 
 

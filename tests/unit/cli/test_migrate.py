@@ -2,15 +2,16 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiperf_commands import documented, write_inputs
 
 from aiperf_svc.cli import flag_docs
 from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import migrate, profile
-from aiperf_svc.cli.flag_config import read_draft
 from aiperf_svc.cli.foreign_flags import ADVICE, TABLE, advice_for
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.errors import ConfigError
@@ -65,16 +66,18 @@ def moved(command: str) -> migrate.Migration:
     return migrate.migrated(migrate._words([command]))
 
 
+@pytest.fixture
+def trace_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder with the files that AIPerf's commands name."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path)
+
+
+@pytest.mark.usefixtures("trace_folder")
 @pytest.mark.parametrize(
     "command",
     [
-        "aiperf profile --model Qwen/Qwen3-0.6B --endpoint-type chat --endpoint "
-        "/v1/chat/completions --streaming --url localhost:8000 --concurrency 10 "
-        "--request-count 100",
-        "aiperf profile --model gpt2 --url http://localhost:8000 --endpoint-type completions "
-        "--synthetic-input-tokens-mean 200 --synthetic-input-tokens-stddev 10 "
-        "--output-tokens-mean 100 --request-rate 10 --request-rate-mode poisson "
-        "--benchmark-duration 60 --benchmark-grace-period 30",
+        *documented(),
         "aiperf profile -m BAAI/bge-reranker-base --endpoint-type hf_tei_rankings --url "
         "localhost:8080 --request-count 10 --rankings-passages-mean 5 --rankings-passages-stddev 1 "
         "--rankings-passages-prompt-token-mean 32 --rankings-passages-prompt-token-stddev 8 "
@@ -85,17 +88,38 @@ def moved(command: str) -> migrate.Migration:
         "--concurrency 8 --request-count 100",
         "aiperf profile --model m --url http://localhost:8000 --streaming --concurrency 1,2,4 "
         "--num-profile-runs 3 --request-count 50 --ui-type simple --random-seed 42",
-        "aiperf profile --model m --url http://localhost:8000 --input-file ./sharegpt.json "
-        "--custom-dataset-type mooncake-trace --concurrency 2 --request-count 10",
         "aiperf profile --model m --url http://localhost:8000 --streaming --concurrency 4 "
         "--goodput 'time_to_first_token:500 request_latency:2000' --slice-duration 5 "
         "--warmup-request-count 10 --extra-inputs temperature:0.7 top_p:0.9 -H 'A: b'",
     ],
 )
-def test_commands_of_aiperf_s_documentation_run_as_they_are(command: str) -> None:
+def test_commands_of_aiperfs_documentation_are_accepted(command: str) -> None:
     migration = moved(command)
     assert migration.missing == []
-    read_draft(parser().parse(migration.arguments)).parse()
+    assert main(["profile", *migration.arguments, "--dry-run"]) == 0
+    # A tokenizer of a hub is loaded only if the command names it.
+    assert ("--tokenizer" in migration.arguments) == ("--tokenizer" in command)
+
+
+@pytest.mark.usefixtures("trace_folder")
+def test_most_commands_of_aiperf_run_with_another_first_word() -> None:
+    refused = [
+        command for command in documented() if main([*shlex.split(command)[1:], "--dry-run"]) != 0
+    ]
+    assert len(documented()) == 25
+    assert len(refused) == 2
+    assert all("--url" not in command for command in refused)
+
+
+def test_a_number_of_conversations_ends_the_run_as_in_aiperf() -> None:
+    command = "aiperf profile -m m --url h:1 --conversation-num 7 --conversation-turn-mean 2"
+    assert moved(command).arguments[-2:] == ["--request-count", "7"]
+    assert "--request-count" not in moved(f"{command} --benchmark-duration 5").arguments
+
+
+def test_a_chat_template_brings_the_tokenizer_that_it_belongs_to() -> None:
+    command = "aiperf profile -m a/b --url h:1 --apply-chat-template"
+    assert moved(command).arguments[-2:] == ["--tokenizer", "a/b"]
 
 
 def test_a_replay_has_neither_a_default_of_users_nor_of_requests() -> None:
@@ -103,7 +127,9 @@ def test_a_replay_has_neither_a_default_of_users_nor_of_requests() -> None:
     replay = moved(f"{trace} --fixed-schedule")
     assert "--concurrency" not in replay.arguments
     assert (replay.notes, replay.missing) == ([], [])
-    assert any("AIPerf sends them then" in note for note in moved(trace).notes)
+    assert moved(trace).notes == []
+    closed = moved(f"{trace} --concurrency 2")
+    assert any("AIPerf sends them then" in note for note in closed.notes)
 
 
 def test_what_differs_is_named_with_its_value() -> None:
