@@ -346,8 +346,16 @@ def _print_prompts(summary: dict[str, Any], console: Console) -> None:
 
 
 def _print_forced_length(ours: dict[str, Any], console: Console) -> None:
-    """Print a note if the server refused forced output lengths."""
+    """Print how many requests asked for forced output lengths, and a note if the server refused
+    them."""
     asked = ours.get("topology", {}).get("dataset", {}).get("forced_output_length", {})
+    if count := asked.get("requests"):
+        sent = "1 request" if count == 1 else f"{number(count)} requests"
+        print_text(
+            console,
+            f"Probe: {sent} before the load asked whether the server takes ignore_eos and "
+            "min_tokens; no other number here counts them",
+        )
     if asked.get("finding") == "refused":
         print_text(
             console,

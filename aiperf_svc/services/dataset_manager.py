@@ -128,10 +128,13 @@ class DatasetManager(BaseService):
 
     def _decide_forced_length(self, asked: ForcedLengthAsked) -> ForcedLengthDecided:
         forced = self._forced_length
-        if asked.finding and forced.finding is None:
+        if asked.finding:
             forced.handle_finding(Finding(asked.finding), asked.said)
-            found = ForcedLengthReport(asked.finding, asked.said)
+            assert forced.finding is not None
             assert self._report is not None
+            before = self._report.forced_output_length
+            requests = asked.requests + (before.requests if before else 0)
+            found = ForcedLengthReport(forced.finding, forced.said, requests)
             self._report = msgspec.structs.replace(self._report, forced_output_length=found)
             self.beat()
         return ForcedLengthDecided(*self.header, decision=forced.decide(asked.sender, mono_ns()))

@@ -202,19 +202,19 @@ class Worker(BaseService):
         return SeveralTargets(targets, shift=shift, strategy=strategy, **given)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
-        finding = said = ""
+        question = ForcedLengthAsked(*self.header)
         while True:
-            question = ForcedLengthAsked(*self.header, finding=finding, said=said)
-            found = decode(await ask(self._dataset, encode(question)))
-            assert isinstance(found, ForcedLengthDecided)
-            decision = Decision(found.decision)
+            decided = decode(await ask(self._dataset, encode(question)))
+            assert isinstance(decided, ForcedLengthDecided)
+            decision = Decision(decided.decision)
             if decision is Decision.WAIT:
                 await asyncio.sleep(ASK_AGAIN_S)
             elif decision is Decision.PROBE:
-                finding, said = await asyncio.to_thread(
+                found = await asyncio.to_thread(
                     probe, self.context.inference, target, self.context.run_id
                 )
-                self.log.info("asked the target for a forced output length: %s %s", finding, said)
+                self.log.info("asked the target for a forced output length: %s", found)
+                question = ForcedLengthAsked(*self.header, *found)
             else:
                 return decision
 

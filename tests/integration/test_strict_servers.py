@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from in_one_loop import config, stack
 
-from aiperf_svc.adapters.inference.forced_length_probe import probe
+from aiperf_svc.adapters.inference.forced_length_probe import Probed, probe
 from aiperf_svc.adapters.inference.plain_http import whole_response
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -91,7 +91,7 @@ async def test_a_strict_server_gets_requests_that_it_takes(tmp_path: Path) -> No
     assert forced == plain | {"ignore_eos": True, "min_tokens": 1}
     assert len(strict.seen) == 22, "asked once for all workers, and counted as no part of the run"
     asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
-    assert asked["finding"] == "refused"
+    assert (asked["finding"], asked["requests"]) == ("refused", 2)
     assert "ignore_eos" in asked["said"]
 
 
@@ -100,6 +100,8 @@ async def test_a_server_that_takes_them_gets_them(tmp_path: Path) -> None:
         async with stack(asks_for(strict.url), tmp_path) as run:
             summary = await run.results()
     assert len(strict.probes) == 1
+    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert asked == {"finding": "accepted", "said": "", "requests": 1}
     sent = [body for request_id, body in strict.seen if "-probe-" not in request_id]
     assert len(sent) == summary["request_count"]["avg"] == 20
     assert all(body["ignore_eos"] is True and body["min_tokens"] == 2 for body in sent)
@@ -119,7 +121,7 @@ async def test_nobody_asks_where_nothing_is_forced(
     assert len(strict.seen) == 20
 
 
-def found(url: str) -> tuple[Finding, str]:
+def found(url: str) -> Probed:
     checked = BenchmarkConfig.model_validate(asks_for(url))
     return probe(checked, resolve_target(checked), "run")
 
@@ -132,7 +134,7 @@ def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
     with serving(Strict(KNOWN, refusal=503)) as strict:
         assert found(strict.url)[0] is Finding.UNKNOWN
         url = strict.url
-    finding, said = found(url)
+    finding, said, _ = found(url)
     assert finding is Finding.UNKNOWN
     assert "refused" in said.lower()
 

@@ -73,6 +73,8 @@ class ForcedLengthAsked(Message, frozen=True):
     """A `core.endpoints.forced_length.Finding`; empty: the message only asks."""
     said: str = ""
     """Message of the target."""
+    requests: int = 0
+    """Number of requests that the worker sent for it."""
 
 
 class ForcedLengthDecided(Message, frozen=True):

@@ -162,6 +162,8 @@ class ForcedLengthReport(Value, frozen=True):
     """A `core.endpoints.forced_length.Finding`."""
     said: str = ""
     """Message of the target."""
+    requests: int = 0
+    """Number of requests that workers sent to find it out, which are no part of the load."""
 
 
 class DatasetReport(Value, frozen=True):

@@ -300,9 +300,11 @@ def test_the_report_says_what_was_built(config: Config, counter: LibraryTokenCou
 def test_the_report_says_what_the_target_does_with_a_forced_length(config: Config) -> None:
     report = built(config(dataset=FILE), prompts(1)).report
     asked = msgspec.structs.replace(
-        report, forced_output_length=ForcedLengthReport("refused", "ignore_eos?")
+        report, forced_output_length=ForcedLengthReport("refused", "ignore_eos?", 2)
     )
-    expected = {"forced_output_length": {"finding": "refused", "said": "ignore_eos?"}}
+    expected = {
+        "forced_output_length": {"finding": "refused", "said": "ignore_eos?", "requests": 2}
+    }
     assert report_json(asked) == report_json(report) | expected
 
 

@@ -225,13 +225,18 @@ def test_prompts_that_are_all_different_need_no_word(summary: dict[str, Any]) ->
 def test_requests_that_went_without_a_forced_length_are_named(
     summary: dict[str, Any], finding: str
 ) -> None:
-    asked = {"finding": finding, "said": "Extra inputs [red]are not permitted"}
+    asked = {
+        "finding": finding,
+        "said": "Extra inputs [red]are not permitted",
+        "requests": 2,
+    }
     text = printed(changed(summary, topology={"dataset": {"forced_output_length": asked}}))
     line = (
         "Output length: before the load the server refused ignore_eos and min_tokens "
         "(Extra inputs [red]are not permitted), so requests went without them"
     )
     assert (line in text) == (finding == "refused")
+    assert "Probe: 2 requests before the load asked" in text
 
 
 def test_what_stopped_a_run_and_where_its_files_are_come_last(tmp_path: Path) -> None:
