@@ -2,18 +2,28 @@
 
 Most values of a page repeat, so only changes travel and are kept: what has not changed is what it
 was.
+
+Labels of a counter may change from page to page, such as the name of a pod or a version. Then one
+series is gone, and another of the same name has a value that is no smaller: it goes on with the
+first one. As a series of its own it would count from zero, and all that was counted before would
+seem to have happened during the load.
 """
 
 import math
+from collections import defaultdict
 from typing import NamedTuple
 
-from aiperf_svc.core.telemetry.families import family_type, is_known
+from aiperf_svc.core.telemetry.families import Kind, family_type, is_known, portables_of
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_SERIES = 5_000
 """Series of a source that are kept. A page of vLLM has about 300."""
 MAX_OTHER_SERIES = 2_000
 """Those of them that are neither portable nor a GPU's."""
+
+
+COUNTERS = ("counter", "histogram")
+"""Types of families whose values only grow."""
 
 
 class NewSeries(NamedTuple):
@@ -44,6 +54,8 @@ class ChangeFinder:
         self._last: dict[Series, float] = {}
         self._left_out: set[Series] = set()
         self._others = 0
+        self._relabelled: dict[Series, Series] = {}
+        """Series to the one that it goes on with."""
 
     def take(self, page: Page) -> Changes:
         """Return the changes of this page."""
@@ -51,6 +63,7 @@ class ChangeFinder:
         numbers: list[int] = []
         values: list[float] = []
         last = self._last
+        page = page._replace(values=self._with_first_labels(page))
         for series, value in page.values.items():
             before = last.get(series)
             if before is None:
@@ -70,6 +83,45 @@ class ChangeFinder:
                     values.append(math.nan)
         return Changes(new, numbers, values, len(self._left_out))
 
+    def _with_first_labels(self, page: Page) -> dict[Series, float]:
+        """Return the values of a page, under the labels that each series had first."""
+        values, relabelled, last = page.values, self._relabelled, self._last
+        if last and any(each not in last and each not in relabelled for each in values):
+            self._find_relabelled(page)
+        if not relabelled:
+            return values
+        found = {}
+        for series, value in values.items():
+            first = relabelled.get(series, series)
+            if first is not series and first in values:
+                del relabelled[series]  # Both are there: they are two.
+                first = series
+            found[first] = value
+        return found
+
+    def _find_relabelled(self, page: Page) -> None:
+        """Find out which new counters go on with one that is gone."""
+        values, relabelled, last = page.values, self._relabelled, self._last
+        there = {relabelled.get(series, series) for series in values}
+        gone: defaultdict[str, list[Series]] = defaultdict(list)
+        for series, value in last.items():
+            if series not in there and not math.isnan(value):
+                gone[series.name].append(series)
+        if not gone:
+            return
+        for series, value in values.items():
+            candidates = gone.get(series.name)
+            if not candidates or series in last or series in relabelled:
+                continue
+            if not _only_grows(series, page.types):
+                continue
+            alike = [each for each in candidates if last[each] <= value]
+            if alike:
+                labels = set(series.labels)
+                first = max(alike, key=lambda each: len(labels.intersection(each.labels)))
+                candidates.remove(first)
+                relabelled[series] = first
+
     def _has_room(self, series: Series) -> bool:
         """Give a series its number if it can be kept."""
         if series in self._left_out:
@@ -82,3 +134,12 @@ class ChangeFinder:
         self._numbers[series] = len(self._numbers)
         self._others += is_other
         return True
+
+
+def _only_grows(series: Series, types: dict[str, str]) -> bool:
+    """Return whether a series is a counter, or a part of a histogram."""
+    kind = family_type(series, types)[1]
+    if kind != "unknown":
+        return kind in COUNTERS
+    portables = portables_of(series)
+    return bool(portables) and all(each.kind is not Kind.GAUGE for each in portables)

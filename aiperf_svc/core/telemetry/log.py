@@ -225,3 +225,13 @@ def restarts(curves: Iterable[Curve]) -> int:
         values = curve.values[~np.isnan(curve.values)]
         most = max(most, int((np.diff(values) < 0).sum()))
     return most
+
+
+def returns(curves: Iterable[Curve]) -> int:
+    """Return how often a counter was gone from the pages and came back."""
+    most = 0
+    for curve in curves:
+        is_there = ~np.isnan(curve.values)
+        begins = np.flatnonzero(np.diff(is_there.astype(np.int8)) > 0)
+        most = max(most, len(begins) - (not is_there[:1].all()))
+    return most

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.core.telemetry.copies import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
-from aiperf_svc.core.telemetry.log import SourceLog, restarts
+from aiperf_svc.core.telemetry.log import SourceLog, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
 
 CLOCK_OFF_S = 5.0
@@ -22,6 +22,9 @@ SLOW_FACTOR = 3.0
 the report names."""
 MIN_CHANGES = 4
 """Fewest pages under load with a new value from which on an interval is stated."""
+SEVERAL_RETURNS = 2
+"""Returns of a counter that was gone from which on a page is taken for those of several servers, in
+turn. Once it may have been left out."""
 FAILED_SHARE = 0.5
 """Share of failed reads from which on a source is not used."""
 
@@ -97,6 +100,8 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
     fell = restarts(counters)
     if fell:
         return f"its counters restarted {fell} time{'s' if fell > 1 else ''} during the run"
+    if (came_back := returns(counters)) >= SEVERAL_RETURNS:
+        return f"its counters were gone and came back {came_back} times: it is of several servers"
     loaded = times[(times >= begin_ns) & (times <= end_ns)]
     updates = log.updates[1:]
     if len(loaded) > 1 and (loaded[-1] - loaded[0]) / 1e9 > STALE_S:

@@ -5,8 +5,10 @@ import contextlib
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -109,6 +111,65 @@ def _with_unasked(_index: int) -> Reply:
     return replace(whole, parts=(*whole.parts, (0.0, _UNASKED)))
 
 
+@contextlib.contextmanager
+def changing_labels() -> Iterator[str]:
+    """Serve chat and a page of metrics like vLLM's, with another label on each read. The server has
+    served 1,000 requests before."""
+    lock = threading.Lock()
+    served, reads = [1_000], [0]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            with lock:
+                reads[0] += 1
+                label, count = f'{{pod="{reads[0]}"}}', served[0]
+            name = "vllm:time_to_first_token_seconds"
+            page = (
+                f"# TYPE {name} histogram\n"
+                f"{name}_sum{label} {count * 0.1}\n{name}_count{label} {count}\n"
+            )
+            is_page = self.path == "/metrics"
+            self._send(page.encode() if is_page else b"", status=200 if is_page else 404)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(0.3)
+            with lock:
+                served[0] += 1
+            event = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"length"}]}\n\n'
+            self._send(event + b"data: [DONE]\n\n", kind="text/event-stream")
+
+        def _send(self, body: bytes, *, status: int = 200, kind: str = "text/plain") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def served_once(run: ClientRun) -> list[str]:
+    """The server's count of requests is the client's."""
+    texts = [check["text"] for check in run.results["aiperf_svc"]["system"]["checks"]]
+    if any(" 100 ms of 20 requests" in text for text in texts):
+        return []
+    return [f"the server's page counts other requests than 20: {texts}"]
+
+
 SERVERS: tuple[KnownServer, ...] = (
     KnownServer(
         "unasked-response",
@@ -126,4 +187,5 @@ SERVERS: tuple[KnownServer, ...] = (
             *("--goodput", "time_to_first_token:300", "--slo", "time_to_first_token:p50<300ms"),
         ),
     ),
+    KnownServer("changing-labels", served_once, serve=changing_labels),
 )

@@ -288,6 +288,44 @@ def test_a_counter_with_new_labels_counts_from_zero_in_rates() -> None:
     assert found.lines[0][2].tolist() == [10, 10, 40, 20]
 
 
+def labelled(label: str, count: float) -> dict[str, float]:
+    return {f'{TOKENS}{{pod="{label}"}}': count}
+
+
+def test_a_counter_whose_labels_change_goes_on() -> None:
+    log = source(labelled(f"pod-{n}", 1_000.0 + 10 * n) for n in range(6))
+    assert series.counter([log], "generation_tokens", at(1), at(4)) == 30
+    (found,) = series.plotted([log])
+    assert found.lines[0][2].tolist() == [10] * 5
+    again = source(labelled("ab"[n % 2], 1_000.0 + 10 * n) for n in range(6))
+    assert series.counter([again], "generation_tokens", at(1), at(4)) == 30
+
+
+def test_each_part_of_a_counter_goes_on_with_the_most_alike() -> None:
+    pages = [
+        {
+            f'{TOKENS}{{engine="{engine}",version="{n // 3}"}}': 1_000.0 + (1 + engine) * n
+            for engine in range(3)
+        }
+        for n in range(6)
+    ]
+    log = source(pages)
+    assert len(log.series) == 3
+    grown_by = [grown(log.curve(number), at(0), at(5)) for number in range(3)]
+    assert grown_by == [5, 10, 15]
+
+
+def test_a_counter_that_takes_the_place_of_a_larger_one_counts_from_zero() -> None:
+    log = source([labelled("a", 500), labelled("a", 510), labelled("b", 7), labelled("b", 9)])
+    assert series.counter([log], "generation_tokens", at(0), at(3)) == 10 + 9
+
+
+def test_a_new_counter_beside_those_that_stay_counts_from_zero() -> None:
+    pages = [labelled("a", 5), labelled("a", 6), labelled("a", 7) | labelled("b", 9)]
+    log = source(pages)
+    assert series.counter([log], "generation_tokens", at(0), at(2)) == 2 + 9
+
+
 def test_quantiles_of_buckets_are_linear_within_them() -> None:
     buckets = {"0.1": 50.0, "0.2": 100.0, "+Inf": 100.0}
     assert quantile(buckets, 0.5) == pytest.approx(0.1)

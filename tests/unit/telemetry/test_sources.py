@@ -46,6 +46,10 @@ def test_the_interval_of_an_exporter_that_reads_slowly_is_its_own() -> None:
             source(({TOKENS: float(second)} for second in range(21)), off_s=-7.0),
             "its clock or its values are 7 s ahead of ours",
         ),
+        (
+            source({f'{TOKENS}{{pod="{n % 2}"}}': 500.0 - 300 * (n % 2) + n} for n in range(21)),
+            "its counters were gone and came back 10 times: it is of several servers",
+        ),
         (source([]), "no page was read"),
     ],
 )
