@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import NoReturn
 
-from aiperf_svc.cli.foreign_flags import advice_for
+from aiperf_svc.cli.foreign_flags import COUNTERPARTS, advice_for
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -119,6 +119,9 @@ def _unknown(argument: str, names: Sequence[str]) -> str:
     advice = advice_for(name)
     if advice is not None:
         return f"{name} is a flag of AIPerf: {advice.text}"
+    if name in COUNTERPARTS:
+        tool, text = COUNTERPARTS[name]
+        return f"{name} is a flag of {tool}; here {'it is ' if text[0] == '-' else ''}{text}"
     return f"{name} is not a flag{did_you_mean(name, names)}"
 
 

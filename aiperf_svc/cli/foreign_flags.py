@@ -1,5 +1,5 @@
-"""Flags of AIPerf 0.13 that `profile` does not have: what to do instead. `profile` names it when it
-meets one, and `migrate` for a whole command line."""
+"""Flags of other tools that `profile` does not have: what to do instead. `profile` names it when it
+meets one. The flags of AIPerf 0.13 are complete, and `migrate` takes whole command lines of it."""
 
 from typing import Literal, NamedTuple
 
@@ -111,3 +111,95 @@ ADVICE = {name: Advice(kind, text) for kind, text, names in TABLE for name in na
 def advice_for(flag: str) -> Advice | None:
     """Return what to do about a flag; None if AIPerf has none of this name. `--no-X` is `--X`."""
     return ADVICE.get(flag) or ADVICE.get(flag.replace("--no-", "--", 1))
+
+
+class Counterpart(NamedTuple):
+    """What a flag of another tool is here."""
+
+    tool: str
+    text: str
+
+
+VLLM, GUIDELLM, GENAI = "vLLM bench", "GuideLLM", "genai-bench"
+OTHERS: tuple[tuple[str, str, str], ...] = (
+    (VLLM, "--url", "--base-url --host --port"),
+    (VLLM, "--endpoint-type", "--backend"),
+    (VLLM, "--isl", "--random-input-len --input-len --sonnet-input-len"),
+    (VLLM, "--osl",
+     "--random-output-len --output-len --sonnet-output-len --sharegpt-output-len "
+     "--custom-output-len --hf-output-len --prefix-repetition-output-len"),
+    (VLLM, "--num-prefix-prompts 1 --prefix-prompt-length",
+     "--random-prefix-len --sonnet-prefix-len"),
+    (VLLM, "--prefix-prompt-length", "--prefix-repetition-prefix-len"),
+    (VLLM, "--isl", "--prefix-repetition-suffix-len"),
+    (VLLM, "--num-prefix-prompts", "--prefix-repetition-num-prefixes"),
+    (VLLM, "--batch-size", "--random-batch-size"),
+    (VLLM, "--concurrency", "--max-concurrency"),
+    (VLLM, "--random-seed", "--seed"),
+    (VLLM, "--input-file or --public-dataset", "--dataset-name"),
+    (VLLM, "--input-file with --custom-dataset-type", "--dataset-path"),
+    (VLLM, "--warmup-request-count", "--num-warmups"),
+    (VLLM, "--wait-for-server", "--ready-check-timeout-sec"),
+    (VLLM, "--artifact-dir and --name; every run writes its files",
+     "--result-dir --result-filename --save-result --save-detailed --append-result --metadata"),
+    (VLLM, "every metric has its percentiles",
+     "--percentile-metrics --metric-percentiles"),
+    (VLLM, "with --osl, `ignore_eos` is sent", "--ignore-eos"),
+    (VLLM, "--extra-inputs NAME:VALUE",
+     "--extra-body --temperature --top-p --top-k --min-p --frequency-penalty --presence-penalty "
+     "--repetition-penalty --logprobs --use-beam-search"),
+    (VLLM, "--model NAME, as the server calls it", "--served-model-name --lora-modules"),
+    (VLLM, "--ramp-duration", "--ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps"),
+    (VLLM, "--ui none", "--disable-tqdm"),
+    (VLLM, "tokenizers are read as data", "--trust-remote-code --tokenizer-mode"),
+    (VLLM, "--no-tls-verify", "--insecure"),
+    (VLLM, "--dataset-order", "--disable-shuffle"),
+    (GUIDELLM, "--url", "--target"),
+    (GUIDELLM, "--osl", "--max-tokens"),
+    (GUIDELLM, "--concurrency or --request-rate; docs/from-guidellm.md has each",
+     "--profile --rate-type"),
+    (GUIDELLM, "--request-rate or --concurrency", "--rate"),
+    (GUIDELLM, "--benchmark-duration", "--max-seconds"),
+    (GUIDELLM, "--request-count", "--max-requests"),
+    (GUIDELLM, "--tokenizer", "--processor"),
+    (GUIDELLM, "--isl and --osl, or --input-file", "--data"),
+    (GUIDELLM, "--num-prompts", "--data-samples"),
+    (GUIDELLM, "--dataset-order", "--data-sampler"),
+    (GUIDELLM, "--endpoint-type", "--request-type --request-format --backend-type"),
+    (GUIDELLM, "--header, --extra-inputs and --api-key",
+     "--backend-args --backend-kwargs"),
+    (GUIDELLM, "--artifact-dir", "--output --output-path --outputs"),
+    (GUIDELLM, "--warmup-duration or --warmup-request-count", "--warmup --warmup-percent"),
+    (GUIDELLM, "--ramp-duration", "--rampup"),
+    (GUIDELLM, "--error-budget", "--max-errors --max-error-rate"),
+    (GUIDELLM, "--search with --slo", "--detect-saturation"),
+    (GUIDELLM, "--name", "--label"),
+    (GUIDELLM, "--ui none or --ui plain",
+     "--disable-console --disable-console-interactive --disable-progress"),
+    (GENAI, "--url", "--api-base"),
+    (GENAI, "--model", "--api-model-name"),
+    (GENAI, "--endpoint-type", "--task --api-backend"),
+    (GENAI, "--tokenizer", "--model-tokenizer"),
+    (GENAI, "--api-key", "--model-api-key"),
+    (GENAI, "--isl and --osl, or --seq-dist", "--traffic-scenario"),
+    (GENAI, "--concurrency", "--num-concurrency"),
+    (GENAI, "--benchmark-duration, which takes 2m", "--max-time-per-run"),
+    (GENAI, "--request-count", "--max-requests-per-run"),
+    (GENAI, "--extra-inputs", "--additional-request-params"),
+    (GENAI, "--name", "--experiment-folder-name"),
+    (GENAI, "--artifact-dir", "--experiment-base-dir"),
+    (GENAI, "--workers-max", "--num-workers"),
+    (GENAI, "--ramp-duration", "--spawn-rate"),
+    (GENAI, "--warmup-duration", "--warmup-ratio"),
+    (GENAI, "a request counts if it was sent within the duration", "--cooldown-ratio"),
+    (GENAI, "--num-prefix-prompts 1 --prefix-prompt-length", "--prefix-len"),
+    (GENAI, "--input-file with --custom-dataset-type", "--dataset-config"),
+    (GENAI, "--s3-url", "--upload-results --storage-bucket --storage-prefix"),
+)  # fmt: skip
+"""Flags that people know from other tools, what they are here, and of which tool they are; one that
+several have is in the row of the first."""
+
+COUNTERPARTS = {
+    name: Counterpart(tool, text) for tool, text, names in OTHERS for name in names.split()
+}
+"""Flag to what it is here."""

@@ -12,7 +12,7 @@ from aiperf_commands import documented, write_inputs
 from aiperf_svc.cli import flag_docs
 from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import migrate, profile
-from aiperf_svc.cli.foreign_flags import ADVICE, TABLE, advice_for
+from aiperf_svc.cli.foreign_flags import ADVICE, COUNTERPARTS, OTHERS, TABLE, advice_for
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.errors import ConfigError
 
@@ -196,6 +196,31 @@ def test_profile_ignores_what_changes_nothing_and_says_so(
 def test_profile_names_what_to_use_in_place_of_a_flag_of_aiperf() -> None:
     with pytest.raises(ConfigError, match="--search-metric is a flag of AIPerf: --search KEY"):
         parser().parse(["--search-metric", "x"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--random-input-len", "--random-input-len is a flag of vLLM bench; here it is --isl"),
+        ("--base-url=x", "--base-url is a flag of vLLM bench; here it is --url"),
+        ("--max-tokens", "--max-tokens is a flag of GuideLLM; here it is --osl"),
+        (
+            "--num-concurrency",
+            "--num-concurrency is a flag of genai-bench; here it is --concurrency",
+        ),
+    ],
+)
+def test_a_flag_of_another_tool_is_named_with_its_counterpart(flag: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{named}\n"):
+        parser().parse([flag, "1"])
+
+
+def test_counterparts_exist_and_take_no_name_of_another_flag() -> None:
+    own = own_flags()
+    named = {name for _, text, _ in OTHERS for name in re.findall(r"--[a-z][\w-]*", text)}
+    assert named - own == set()
+    assert COUNTERPARTS.keys() & (own | ADVICE.keys()) == set()
+    assert len(COUNTERPARTS) == len([name for _, _, row in OTHERS for name in row.split()])
 
 
 def test_the_negative_form_of_a_switch_is_known() -> None:
