@@ -20,6 +20,11 @@ MOST_TRIALS = 10_000
 """Most trials of an experiment, repetitions included."""
 
 
+REPLACEMENTS = 2
+"""Most trials of one combination that are run again because their verdict is invalid. A machine
+that was busy for a moment spoils one; a combination that is always invalid costs no more time."""
+
+
 def _axes(value: Any) -> Any:
     """Make one map for each key, so that the order of the keys survives a config whose maps are
     sorted: it is the order of the trials."""
@@ -193,6 +198,12 @@ class Experiment(Model):
         listed = [key for axis in (*self.product, *self.zip) for key in axis]
         # The order of the keys in a map is not kept on the way to a cluster.
         return tuple(dict.fromkeys([*listed, *sorted({k for row in self.explicit for k in row})]))
+
+    @property
+    def replacements(self) -> int:
+        """Most trials of one combination that may be run again because their verdict is invalid: a
+        mean over repetitions needs all of them. A search decides itself what follows."""
+        return REPLACEMENTS if self.repetitions > 1 and self.search is None else 0
 
     def list_of(self, key: str) -> str:
         """Return which part of the experiment first sets a key."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.topology import Group, Topology
@@ -37,13 +38,29 @@ def largest_load(config: Config, trials: Sequence[Config]) -> Config:
     return config.model_copy(update={"load": load})
 
 
-def all_times(trials: Sequence[LongestTimes], cooldown_ns: int) -> LongestTimes:
-    """Return the longest times of a stack that starts once and runs all these trials."""
+def with_replacements(load_ns: int, experiment: Experiment | None) -> int:
+    """Return the time of all trials with that of those that may be run again, a number for each
+    combination."""
+    if experiment is None:
+        return load_ns
+    return load_ns + load_ns * experiment.replacements // experiment.repetitions
+
+
+def all_times(trials: Sequence[LongestTimes], experiment: Experiment | None) -> LongestTimes:
+    """Return the longest times of a stack that starts once and runs all these trials, those that
+    may be run again included."""
     times = trials[0]
+    cooldown_ns = experiment.cooldown if experiment is not None else 0
+    load = sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1)
     return LongestTimes(
         start=times.start,
-        load=sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1),
+        load=with_replacements(load, experiment),
         is_bounded=all(each.is_bounded for each in trials),
         start_keys=times.start_keys,
-        what=f"{len(trials):,} trials take" if len(trials) > 1 else times.what,
+        what=_what(len(trials), experiment) if len(trials) > 1 else times.what,
     )
+
+
+def _what(trials: int, experiment: Experiment | None) -> str:
+    again = experiment is not None and experiment.replacements
+    return f"{trials:,} trials{', and those that may be run again,' if again else ''} take"

@@ -13,6 +13,7 @@ import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
@@ -101,7 +102,7 @@ def plan_fan_out(
         check_index(trials[0])
     limit = experiment.experiment.parallel
     at_once = None if limit == "auto" else limit
-    times = [_times(trials, experiment.experiment.cooldown) for trials in every]
+    times = [_times(trials, experiment.experiment) for trials in every]
     whole = _whole(times, at_once)
     # An index whose start takes long makes it longer, so this is the least time.
     collected = f"{len(times):,} indexes, with {COLLECTION_S} s to collect their trials, take"
@@ -167,8 +168,8 @@ def _resolve(config: BenchmarkConfig) -> BenchmarkConfig:
     return config.model_copy(update={"endpoint": endpoint, "telemetry": telemetry})
 
 
-def _times(trials: Sequence[BenchmarkConfig], cooldown_ns: int) -> LongestTimes:
-    return all_times([load_times(each) for each in trials], cooldown_ns)
+def _times(trials: Sequence[BenchmarkConfig], experiment: Experiment | None) -> LongestTimes:
+    return all_times([load_times(each) for each in trials], experiment)
 
 
 def _whole(times: Sequence[LongestTimes], at_once: int | None) -> LongestTimes:

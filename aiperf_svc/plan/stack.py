@@ -21,7 +21,12 @@ from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.experiments import all_times, largest_load, largest_topology
+from aiperf_svc.plan.experiments import (
+    all_times,
+    largest_load,
+    largest_topology,
+    with_replacements,
+)
 from aiperf_svc.plan.identity import Identity, check_stack_name
 from aiperf_svc.plan.lifetime import (
     DisruptionBudget,
@@ -269,9 +274,9 @@ def longest_times(config: Config, trials: Sequence[Config], *, steps_ns: int) ->
     """Return the longest times of these trials in the same pods; `steps_ns` are those of all steps
     of a workload."""
     if not isinstance(config, BenchmarkConfig):
-        return step_times(config.deployment, steps_ns)
-    cooldown = config.experiment.cooldown if config.experiment else 0
-    return all_times([load_times(t) for t in trials if isinstance(t, BenchmarkConfig)], cooldown)
+        return step_times(config.deployment, with_replacements(steps_ns, config.experiment))
+    times = [load_times(t) for t in trials if isinstance(t, BenchmarkConfig)]
+    return all_times(times, config.experiment)
 
 
 def _topology(trials: Sequence[Config], needs: RankNeeds | None) -> Topology:

@@ -11,13 +11,15 @@ def position(experiment: ExperimentStatus) -> str:
     if not experiment.number and experiment.total:
         return f"{experiment.ended:,} of {experiment.total:,} trials"
     of = f" of {experiment.total:,}" if experiment.total else ""
-    return f"trial {experiment.number:,}{of}"
+    again = f", attempt {experiment.attempt}" if experiment.attempt > 1 else ""
+    return f"trial {experiment.number:,}{of}{again}"
 
 
 def trial_line(row: TrialRow) -> str:
     """Return a trial that has ended, in one line."""
     named = parameters_text(row.parameters)
-    parts = [f"trial {row.number:,}" + (f" ({named})" if named else ""), row.state]
+    number = f"trial {row.number:,}" + (f", attempt {row.attempt}" if row.attempt > 1 else "")
+    parts = [number + (f" ({named})" if named else ""), row.state]
     parts += [row.text] if row.text else []
     parts += [f"verdict {row.verdict}"] if row.verdict else []
     parts += [row.reason] if row.reason else []

@@ -56,6 +56,7 @@ def print_experiment(
         for outcome in (MISSED, NOT_JUDGED):
             lines = words.not_held(summary.rows_with_slo(outcome))
             _print_lines(f"SLO {outcome}", lines, console)
+    _print_lines("run again", words.replaced(summary.rows), console)
     _print_lines("left out", words.left_out(summary.left_out), console)
 
 

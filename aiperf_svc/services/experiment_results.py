@@ -125,21 +125,15 @@ class ExperimentResults:
         self, state: RunState, reason: str, summary: dict[str, Any] | None
     ) -> dict[str, Any] | None:
         """Take the end of the trial that is on, and write what is known of the experiment. Returns
-        what a search needs to know of the trial."""
+        what decides which trial follows."""
         published = self._published
         assert published is not None
         self._ended_mono_s = monotonic()
         trial = trial_of(published)
-        own = folder_of(trial, published.attempt)
+        own = folder_of(trial, published.attempt) if published.attempt > 1 else ""
         result = self._searched(summary)
-        self._keep(
-            row_of(
-                TrialOutcome(
-                    trial, state.value, reason, summary, own if published.attempt > 1 else ""
-                )
-            ),
-            result or failed_trial(reason),
-        )
+        row = row_of(TrialOutcome(trial, state.value, reason, summary, own, self._replaced(trial)))
+        self._keep(row, result or failed_trial(reason))
         self._shown.append(
             TrialRow(
                 number=trial.number,
@@ -153,11 +147,21 @@ class ExperimentResults:
             )
         )
         await self._write(self._write_progress)
-        return None if result is None else msgspec.to_builtins(result)
+        if row.measured is None:
+            return None
+        found = {"verdict": row.measured.verdict, "cause": row.measured.cause}
+        return found if result is None else dict(msgspec.to_builtins(result))
+
+    def _replaced(self, trial: Trial) -> tuple[str, ...]:
+        """Return why earlier attempts of the trial that has ended do not count."""
+        if not self._ended or self._ended[-1].number != trial.number:
+            return ()
+        before = self._ended[-1]
+        return (*before.outcome.replaced, before.left_out)
 
     def _keep(self, row: EndedTrial, result: TrialResult) -> None:
         if self._ended and self._ended[-1].number == row.number:
-            self._ended.pop()  # an attempt that failed
+            self._ended.pop()  # an earlier attempt
             self._results_of_search.pop()
         self._ended.append(row)
         self._results_of_search.append(result)

@@ -19,6 +19,7 @@ from aiperf_svc.adapters.host.memory import use_one_heap
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.any_kind.trial_configs import trial_config, with_own_prompts
+from aiperf_svc.config.experiment import MOST_TRIALS
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
@@ -124,7 +125,13 @@ def _machine(context: RunContext) -> ExperimentMachine:
             assert each.summary is not None
             result = trial_result(each.summary, experiment.search)
             strategy.add(each.trial, msgspec.to_builtins(result))
-    return ExperimentMachine(strategy, retries=experiment.retries, on_failure=experiment.on_failure)
+    return ExperimentMachine(
+        strategy,
+        retries=experiment.retries,
+        # Several runs that start together go through the same trials.
+        replacements=0 if context.is_held else experiment.replacements,
+        on_failure=experiment.on_failure,
+    )
 
 
 def context_of(context: RunContext, lasting: Lasting, published: TrialPublished) -> RunContext:
@@ -133,7 +140,11 @@ def context_of(context: RunContext, lasting: Lasting, published: TrialPublished)
     return replace(
         context,
         run_id=f"{context.run_id[:RUN_ID_LENGTH]}{published.serial:04x}",
-        config=with_own_prompts(trial_config(context.config, trial.parameters), trial.number),
+        config=with_own_prompts(
+            trial_config(context.config, trial.parameters),
+            # The server may still have the prompts of an earlier attempt in a cache.
+            trial.number + MOST_TRIALS * (published.attempt - 1),
+        ),
         artifacts=context.artifacts / TRIALS / folder_of(trial, published.attempt),
         lasting=lasting,
         epoch=time_ns(),

@@ -18,6 +18,7 @@ from running_command import (
     wait_until,
 )
 
+from aiperf_svc.config.experiment import REPLACEMENTS
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
@@ -196,6 +197,25 @@ def test_a_trial_that_fails_does_not_end_the_others(
 
 TWO_SLOTS = MockServerConfig(truth=True, slots=2, ttft="80ms", itl="40ms", tokens=3)
 """A response takes 160 ms, so each of three users on two slots waits 80 ms longer."""
+
+
+def test_an_invalid_trial_is_run_again_and_every_file_says_so(tmp_path: Path) -> None:
+    """A server without latency spoils every trial, however often it is run."""
+    with running(MockServerConfig(truth=True, ttft="0ms", itl="0ms", tokens=1)) as null:
+        content = config(null.url, {"repetitions": 2}, concurrency=1, requests=300)
+        command = started(tmp_path, content)
+        command.finish()
+        served = null.truth()["requests"]
+    found = trials(tmp_path)
+    assert command.code is ExitCode.VERDICT_INVALID, command.errors
+    assert served == 300 * (2 + REPLACEMENTS)
+    assert [trial["replaced"] for trial in found] == [["invalid: client-bound"] * 2, []]
+    assert [trial["left_out"] for trial in found] == ["invalid: client-bound"] * 2
+    assert found[0]["folder"].endswith("-r1-attempt3")
+    assert "run again: trial 1 (no parameters): invalid: client-bound; invalid" in command.errors
+    inputs = {path.read_bytes() for path in (artifacts(tmp_path) / "trials").glob("*/inputs.json")}
+    assert len(inputs) == 2 + REPLACEMENTS, "the server may have the prompts in a cache"
+    command.assert_nothing_is_left()
 
 
 def search_for_users(url: str) -> dict[str, Any]:

@@ -182,6 +182,7 @@ def _trial(row: TrialRow) -> dict[str, Any]:
         "parameters": trial.parameters,
         **{name: read(row) for name, read in FACTS},
         "left_out": row.left_out,
+        "replaced": row.outcome.replaced,
         "values": {
             column_name(key): value
             for key, value in (row.measured.values if row.measured else {}).items()

@@ -25,6 +25,8 @@ class TrialEntry(msgspec.Struct, frozen=True):
     reason: str
     folder: str
     """Name of its folder, below `trials`."""
+    replaced: tuple[str, ...] = ()
+    """Why earlier attempts do not count."""
 
 
 class ExperimentFile(msgspec.Struct, frozen=True):

@@ -49,6 +49,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
     return [
         _answer(search) if search is not None else "",
         _left_out(summary),
+        _replaced(summary),
         _slo(summary) if search is None else "",
         _best(summary, search),
         layout.plots([plot for plot in plots if plot]),
@@ -78,6 +79,14 @@ def _slo(summary: ExperimentSummary) -> str:
             title = f"The SLO is {outcome} in {len(lines)} of {len(summary.rows)} trials."
             blocks.append(f'<div class="verdict degraded"><h2>{title}</h2><ul>{items}</ul></div>')
     return "".join(blocks)
+
+
+def _replaced(summary: ExperimentSummary) -> str:
+    lines = words.replaced(summary.rows)
+    if not lines:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<h2>Trials that were run again</h2><ul>{items}</ul>"
 
 
 def _left_out(summary: ExperimentSummary) -> str:

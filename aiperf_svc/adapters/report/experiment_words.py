@@ -92,6 +92,16 @@ def not_held(rows: Sequence[TrialRow]) -> list[str]:
     ]
 
 
+def replaced(rows: Sequence[TrialRow]) -> list[str]:
+    """Say which trials were run again, and why, a line each."""
+    return [
+        f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
+        f"{one_line('; '.join(row.outcome.replaced))}"
+        for row in rows
+        if row.outcome.replaced
+    ]
+
+
 def left_out(rows: Sequence[TrialRow]) -> list[str]:
     """Say which trials were left out, a line each."""
     return [

@@ -71,7 +71,7 @@ def _read_outcome(folder: Path, entry: TrialEntry) -> TrialOutcome:
     except msgspec.DecodeError as error:
         summary, state, reason = None, RunState.FAILED, f"its results cannot be read: {error}"
     trial = Trial(entry.number, entry.parameters, entry.repetition)
-    return TrialOutcome(trial, state, reason, summary, entry.folder)
+    return TrialOutcome(trial, state, reason, summary, entry.folder, entry.replaced)
 
 
 def _summary_of(folder: Path) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from aiperf_svc.core.experiments.evidence import Evidence
 from aiperf_svc.core.experiments.search import TrialResult
 from aiperf_svc.core.results.objective_batches import GOODPUT, allowed_share
 from aiperf_svc.core.results.slo import check_slo, unknown_metric
-from aiperf_svc.core.verdict.check_result import ENDED_EARLY
+from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 CURVE = (
@@ -68,7 +68,7 @@ def trial_result(summary: Mapping[str, Any], search: Search) -> TrialResult:
     share = search.condition()
     early = str(ours.get("early_end", ""))
     problem = ""
-    if verdict == "invalid" and cause not in ("target-failing", ENDED_EARLY):
+    if verdict == "invalid" and cause not in (TARGET_FAILING, ENDED_EARLY):
         texts = [str(reason["text"]) for reason in ours["reasons"]]
         problem = texts[0] if texts else cause
     problem = problem or _without_data(summary)

@@ -2,14 +2,19 @@
 begin.
 
 A trial that is stopped ends the experiment. One that fails is tried again as often as the config
-allows, and then the next one comes, or none. The trials themselves come from a `Strategy`: a list
-that is known from the start, or a search that looks at what was measured.
+allows, and then the next one comes, or none. One whose verdict is invalid because of the client is
+run again too, a limited number of times for each combination of parameters. The trials themselves
+come from a `Strategy`: a list that is known from the start, or a search that looks at what was
+measured.
 """
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
+from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
 from aiperf_svc.protocol.run_states import RunState
 
 
@@ -20,7 +25,7 @@ class TrialEnded(NamedTuple):
     state: RunState
     reason: str
     finding: dict[str, Any] | None = None
-    """What a search needs to know of the results; None without results."""
+    """What the strategy and this machine need to know of the results; None without results."""
 
 
 class BeginTrial(NamedTuple):
@@ -41,6 +46,16 @@ class EndExperiment(NamedTuple):
 
 
 Instruction = BeginTrial | EndExperiment
+
+
+def is_spoiled(finding: Mapping[str, Any]) -> bool:
+    """Return whether the verdict of a trial is invalid and the client may be the reason. What a
+    server does is measured and not run again."""
+    is_invalid: bool = finding["verdict"] == Severity.INVALID
+    return is_invalid and finding["cause"] not in _OF_THE_SERVER
+
+
+_OF_THE_SERVER = (TARGET_FAILING, ENDED_EARLY)
 
 
 class Strategy(Protocol):
@@ -84,11 +99,22 @@ class ExperimentMachine:
     """Runs the trials of a strategy one after the other."""
 
     def __init__(
-        self, strategy: Strategy, *, retries: int = 0, on_failure: Literal["continue", "stop"]
+        self,
+        strategy: Strategy,
+        *,
+        retries: int = 0,
+        replacements: int = 0,
+        on_failure: Literal["continue", "stop"],
     ) -> None:
-        """`retries` is the number of further attempts of a trial that fails."""
+        """`retries` is the number of further attempts of a trial that fails, `replacements` that
+        of all invalid trials of the same parameters."""
         self._strategy = strategy
         self._retries = retries
+        self._replacements = replacements
+        self._replaced: Counter[bytes] = Counter()
+        """Number of invalid trials that were run again, by their parameters."""
+        self._failures = 0
+        """Number of attempts of the current trial that failed."""
         self._on_failure = on_failure
         self._current: BeginTrial | None = None
         self._cancelled = ""
@@ -115,17 +141,31 @@ class ExperimentMachine:
         if event.state is RunState.CANCELLED:
             return EndExperiment(RunState.CANCELLED, event.reason)
         if event.state is RunState.FAILED:
-            if current.attempt <= self._retries and not self._cancelled:
+            self._failures += 1
+            if self._failures <= self._retries and not self._cancelled:
                 return self._begin(current.trial, current.attempt + 1)
             if self._on_failure == "stop":
                 reason = f"trial {current.trial.number} failed: {event.reason}"
                 return EndExperiment(RunState.FAILED, reason)
+        if self._is_replaced(current.trial, event.finding):
+            return self._begin(current.trial, current.attempt + 1)
         self._strategy.add(current.trial, event.finding)
         return self._next()
+
+    def _is_replaced(self, trial: Trial, finding: dict[str, Any] | None) -> bool:
+        """Decide whether an invalid trial is run again, and count it."""
+        same = identity(trial.parameters)
+        if self._cancelled or self._replaced[same] >= self._replacements:
+            return False
+        if finding is None or not is_spoiled(finding):
+            return False
+        self._replaced[same] += 1
+        return True
 
     def _next(self) -> Instruction:
         if self._cancelled:
             return EndExperiment(RunState.CANCELLED, self._cancelled)
+        self._failures = 0
         trial = self._strategy.next()
         if trial is None:
             return EndExperiment(RunState.DONE, "")

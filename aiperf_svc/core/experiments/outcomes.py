@@ -54,6 +54,8 @@ class TrialOutcome(NamedTuple):
     """Content of profile_export_aiperf.json or results.json; None when nothing was measured."""
     attempt_folder: str = ""
     """Name of its folder if that is not the trial's own."""
+    replaced: tuple[str, ...] = ()
+    """Why earlier attempts were invalid or failed, in order."""
 
     @property
     def folder(self) -> str:

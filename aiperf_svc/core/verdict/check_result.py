@@ -37,6 +37,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
         return self.severity in (Severity.INFO, Severity.VALID)
 
 
+TARGET_FAILING = "target-failing"
+"""Cause of a run in which too many requests failed, and not because of the client."""
 ENDED_EARLY = "ended-early"
 """Cause of a run that was cut short because a search knew enough: it is no measurement."""
 

@@ -17,6 +17,7 @@ from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS, lacks_cpu
 from aiperf_svc.core.verdict.check_result import (
     ENDED_EARLY,
     MORE_WORKERS,
+    TARGET_FAILING,
     Reason,
     Severity,
     Verdict,
@@ -67,7 +68,7 @@ def _other_cause(e: Evidence) -> _Cause | None:
     # Requests that failed for lack of local descriptors or ports are the client's own fault.
     # Errors within their budget are what the config expects: they explain nothing.
     if e.share(e.errored - e.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
-        return _Cause("target-failing", "look at the errors: the target failed, not the client")
+        return _Cause(TARGET_FAILING, "look at the errors: the target failed, not the client")
     is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
     if not is_limited_on_purpose and e.share(e.capped) > LOAD_SHORTFALL[1]:
         return _Cause("", "raise load.concurrency, the cap that held requests back")

@@ -51,6 +51,49 @@ def test_a_trial_that_fails_is_tried_again_as_often_as_the_config_says() -> None
     assert m.handle(TrialEnded(3, FAILED, "")) == BeginTrial(4, TRIALS[1], 1)
 
 
+SPOILED = {"verdict": "invalid", "cause": "client-bound"}
+
+
+def test_an_invalid_trial_is_run_again_a_limited_number_of_times_for_its_parameters() -> None:
+    one, other = {"load.concurrency": 1}, {"load.concurrency": 2}
+    trials = (Trial(1, one, 1), Trial(2, other, 1), Trial(3, one, 2), Trial(4, one, 3))
+    m = ExperimentMachine(PlannedTrials(trials), replacements=2, on_failure="continue")
+    m.begin()
+    assert m.handle(TrialEnded(1, DONE, "", SPOILED)) == BeginTrial(2, trials[0], 2)
+    assert m.handle(TrialEnded(2, DONE, "", {"verdict": "valid", "cause": ""})) == BeginTrial(
+        3, trials[1], 1
+    )
+    assert m.handle(TrialEnded(3, DONE, "", SPOILED)) == BeginTrial(4, trials[1], 2)
+    assert m.handle(TrialEnded(4, DONE, "", None)) == BeginTrial(5, trials[2], 1)
+    assert m.handle(TrialEnded(5, DONE, "", SPOILED)) == BeginTrial(6, trials[2], 2)
+    assert m.handle(TrialEnded(6, DONE, "", SPOILED)) == BeginTrial(7, trials[3], 1)
+    assert m.handle(TrialEnded(7, DONE, "", SPOILED)) == EndExperiment(DONE, "")
+
+
+def test_attempts_that_fail_and_invalid_ones_are_counted_apart() -> None:
+    m = machine(retries=1, replacements=1)
+    m.begin()
+    assert m.handle(TrialEnded(1, DONE, "", SPOILED)) == BeginTrial(2, TRIALS[0], 2)
+    assert m.handle(TrialEnded(2, FAILED, "")) == BeginTrial(3, TRIALS[0], 3)
+    assert m.handle(TrialEnded(3, FAILED, "")) == BeginTrial(4, TRIALS[1], 1)
+    assert m.handle(TrialEnded(4, FAILED, "")) == BeginTrial(5, TRIALS[1], 2)
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        {"verdict": "invalid", "cause": "target-failing"},
+        {"verdict": "invalid", "cause": "ended-early"},
+        {"verdict": "degraded", "cause": ""},
+        None,
+    ],
+)
+def test_what_the_server_does_is_not_run_again(finding: dict[str, Any] | None) -> None:
+    m = machine(replacements=2)
+    m.begin()
+    assert m.handle(TrialEnded(1, DONE, "", finding)) == BeginTrial(2, TRIALS[1], 1)
+
+
 def test_a_trial_that_is_stopped_ends_the_experiment() -> None:
     m = machine()
     m.begin()
