@@ -55,12 +55,13 @@ class LoadGenerator:
         entries: EntryCache,
         is_streaming: bool,
         connection_limit: int,
-        extend_history: Callable[[bytes, bytes, Request], bytes],
+        extend_history: Callable[[bytes, bytes, Request], tuple[bytes, bool]],
         on_starved: Callable[[], None],
         abandonment: Abandonment | None = None,
         turn_gap_ns: int = 0,
     ) -> None:
-        """`extend_history(history, turn_messages, request)` adds a response to a history;
+        """`extend_history(history, turn_messages, request)` adds a response to a history, and says
+        whether all of it is in there;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
         which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
         conversation are that far apart."""
@@ -117,10 +118,10 @@ class LoadGenerator:
         self._is_paused = self._is_held_back
         """True while nothing is sent: after the stop, or while the load is held back."""
         self.granted = self.completed = self.errored = self.cancelled = self.abandoned = 0
-        self.turns_completed = 0
+        self.turns_completed = self.incomplete_histories = 0
         self._longest_pause_ns = 0
         self.unsent = self.revoked = self.capped = self.connecting = 0
-        self._sent_before = self._retries_before = 0
+        self._sent_before = self._retries_before = self._unasked_before = 0
         self._steps_before_ns = self._ended_near_steps_before = self._held_back_before_ns = 0
 
     # --- from the timing manager -----------------------------------------------------------------
@@ -133,6 +134,7 @@ class LoadGenerator:
         self._whole = self._entries.whole(self.phase)
         self._sent_before = self.client.requests_sent
         self._retries_before = self.client.retries
+        self._unasked_before = self.client.unasked
         self._steps_before_ns = self.client.clock_steps_ns
         self._held_back_before_ns = self.client.held_back_ns
         self._ended_near_steps_before = self.client.ended_near_steps
@@ -236,6 +238,8 @@ class LoadGenerator:
             held_back_ns=client.held_back_ns - self._held_back_before_ns,
             longest_pause_ns=self._longest_pause_ns,
             connecting=self.connecting,
+            incomplete_histories=self.incomplete_histories,
+            unasked=client.unasked - self._unasked_before,
         )
 
     # --- from the client -------------------------------------------------------------------------
@@ -396,8 +400,8 @@ class LoadGenerator:
         entry, end = session.entry, request.end_wall_ns
         messages = entry.turn(session.turn).messages
         try:
-            session.history = self._extend_history(session.history, messages, request)
-        except ValueError:
+            session.history, is_complete = self._extend_history(session.history, messages, request)
+        except Exception:
             # All bytes came, but they are no response; its record says so. The credit ends here.
             self._active -= 1
             self.errored += 1
@@ -410,6 +414,7 @@ class LoadGenerator:
             self.cancelled += 1
             return
         self.turns_completed += 1
+        self.incomplete_histories += not is_complete
         session.turn += 1
         session.flags &= ~_CAPPED  # it was the turn before that waited
         turn = entry.turn(session.turn)

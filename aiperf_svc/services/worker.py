@@ -35,7 +35,7 @@ from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_choice import shift_of
-from aiperf_svc.core.responses.text import response_text
+from aiperf_svc.core.responses.text import what_was_said
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.credits import (
@@ -218,16 +218,18 @@ class Worker(BaseService):
             else:
                 return decision
 
-    def _extend_history(self, history: bytes, messages: bytes, request: Request) -> bytes:
+    def _extend_history(
+        self, history: bytes, messages: bytes, request: Request
+    ) -> tuple[bytes, bool]:
         endpoint = self.context.inference.endpoint
-        text = response_text(
+        said = what_was_said(
             bytes(request.kept or b""),
             body_offset=request.body_offset,
             framing=request.framing,
             is_streaming=endpoint.streaming,
             endpoint=endpoint_of(endpoint),
         )
-        return append_history(history, messages, text)
+        return append_history(history, messages, said.text), not said.calls_tools
 
     async def _fetch_blocks(self) -> None:
         while True:

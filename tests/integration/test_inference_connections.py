@@ -20,6 +20,7 @@ from client_bench import (
     responses,
 )
 
+from aiperf_svc.adapters.inference import request_writer
 from aiperf_svc.adapters.inference.client import CUT_AT_ONCE
 from aiperf_svc.adapters.inference.connection import IDLE
 from aiperf_svc.adapters.inference.pool import ROOM_FOR
@@ -134,6 +135,7 @@ async def test_a_connection_on_which_something_came_while_idle_is_not_used_again
         loop.add_reader(b.client.fd, b.client.run_ready)
         due = time_ns()
         b.send(index=2, due=due)
+        assert b.client.unasked == (unasked != b"" and not is_tls)
         await b.sent.wait_for(2)
         b.client.flush()
         row = b.sent.rows[-1]
@@ -211,7 +213,9 @@ async def test_a_reset_of_a_reused_connection_after_a_while_is_an_error() -> Non
         assert b.client.retries == 0
 
 
-async def test_a_request_that_closes_two_connections_is_retried_once() -> None:
+async def test_a_request_that_closes_two_connections_is_retried_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The server closes as soon as a request has come: on the reused connection that may be the
     race, on the new one it cannot."""
 
@@ -222,6 +226,7 @@ async def test_a_request_that_closes_two_connections_is_retried_once() -> None:
             await read_request(reader)
 
     served: list[bool] = []
+    monkeypatch.setattr(request_writer, "race_window_ns", lambda _sock: 10**12)
     async with bench(script) as b:
         b.client.poll_often(True)
         await b.one(index=1)

@@ -26,7 +26,7 @@ class NotingClient:
     """Takes requests and never responds to them."""
 
     def __init__(self) -> None:
-        self.requests_sent = self.retries = self.in_flight = self.held_back_ns = 0
+        self.requests_sent = self.retries = self.unasked = self.in_flight = self.held_back_ns = 0
         self.clock_steps_ns = self.ended_near_steps = 0
         self.preconnected: list[int] = []
         self.lets_connect = True
@@ -85,7 +85,7 @@ def generator(*turns: Turn) -> LoadGenerator:
         entries=entries,
         is_streaming=False,
         connection_limit=100,
-        extend_history=lambda history, messages, request: b"",
+        extend_history=lambda history, messages, request: (b"", True),
         on_starved=lambda: None,
     )
     made.attach(NotingClient())  # type: ignore[arg-type]
@@ -108,6 +108,33 @@ def test_users_send_as_many_requests_as_there_are_users() -> None:
     made.grant(granted(0, 10), 0)
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.granted, counts.requests_sent) == (10, 2)
+
+
+@pytest.mark.parametrize(
+    ("extended", "counts"),
+    [
+        ((b"", True), {"turns_completed": 1, "incomplete_histories": 0, "errored": 0}),
+        ((b"", False), {"turns_completed": 1, "incomplete_histories": 1, "errored": 0}),
+        (RecursionError(), {"turns_completed": 0, "incomplete_histories": 0, "errored": 1}),
+    ],
+)
+def test_a_history_without_all_of_a_response_is_counted(
+    extended: tuple[bytes, bool] | RecursionError, counts: dict[str, int]
+) -> None:
+    def extend(*_arguments: object) -> tuple[bytes, bool]:
+        if isinstance(extended, RecursionError):
+            raise extended
+        return extended
+
+    made = generator(Turn(b"{}"), Turn(b"{}"))
+    made._extend_history = extend
+    made.attach(client := KeepingClient())  # type: ignore[arg-type]
+    made.grant(granted(0, 1), 0)
+    (request,) = client.sent
+    request.write_wall_ns = request.end_wall_ns = PAST
+    made.on_end(request, Outcome.COMPLETED)
+    found = made.counts(last_seq=0, records_dropped=0)
+    assert {name: getattr(found, name) for name in counts} == counts
 
 
 def test_credits_that_a_stop_makes_unnecessary_are_revoked() -> None:

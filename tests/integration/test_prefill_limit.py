@@ -113,7 +113,9 @@ PAST = 1_000
 class NotingClient:
     """Keeps the requests that it is to send."""
 
-    requests_sent = retries = in_flight = held_back_ns = clock_steps_ns = ended_near_steps = 0
+    requests_sent = retries = unasked = in_flight = held_back_ns = clock_steps_ns = (
+        ended_near_steps
+    ) = 0
 
     def __init__(self) -> None:
         self.sent: list[Request] = []
@@ -161,7 +163,7 @@ def generator(*, turns: int = 1, **opened: Any) -> tuple[PrefillGenerator, Notin
         entries=entries,
         is_streaming=True,
         connection_limit=100,
-        extend_history=lambda history, messages, request: b"",
+        extend_history=lambda history, messages, request: (b"", True),
         on_starved=lambda: None,
     )
     client = NotingClient()

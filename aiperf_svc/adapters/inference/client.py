@@ -151,6 +151,11 @@ class InferenceClient:
         return self._writer.retries
 
     @property
+    def unasked(self) -> int:
+        """Return the number of connections on which bytes came that no request had asked for."""
+        return self._in_flight.unasked
+
+    @property
     def held_back_ns(self) -> int:
         """Return the total time in which responses were held back."""
         return self._reader.held_back_ns

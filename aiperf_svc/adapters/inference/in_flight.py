@@ -36,6 +36,8 @@ class RequestsInFlight:
         self._on_end = on_end
         self.keeps_connections = keeps_connections
         self.count = 0
+        self.unasked = 0
+        """Connections on which bytes came that no request had asked for."""
         self.previous_poll_wall_ns = time_ns()
         """Time of the previous poll of the set whose events are being handled. What has come since
         then was not there yet at that time."""

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.stamped_reads import (
     begin,
     has_unread,
+    is_readable,
     stamp_start,
     write_request,
 )
@@ -70,6 +71,7 @@ class RequestWriter:
             # Over HTTP/2, what comes between two responses is none.
             if self._is_http2 or not has_unread(conn):
                 break
+            self._in_flight.unasked += is_readable(conn)
             self._pool.drop(conn)
         else:
             made = self._pool.spare_or_new()

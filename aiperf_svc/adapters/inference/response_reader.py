@@ -303,6 +303,7 @@ class ResponseReader:
             # Idle and closed by the server, or closed while TLS was being set up.
             kind = ErrorKind.DISCONNECTED if conn.tls is None else conn.tls.handshake_kind
             text = "" if conn.tls is None else conn.tls.closed_text
+            self._in_flight.unasked += request is None and bool(data)
             self._in_flight.fail(conn, kind, text)
             return
         if not data:
@@ -339,6 +340,7 @@ class ResponseReader:
         # With bytes after the response, nothing that comes on this connection can be trusted.
         may_reuse = conn.keep_alive and conn.may_reuse and end == len(data)
         may_reuse = may_reuse and self._in_flight.keeps_connections
+        self._in_flight.unasked += end < len(data)
         data = data[:end]
         self._records.add_read(request, data, stamp, previous_poll, now)
         if request.status >= 400:

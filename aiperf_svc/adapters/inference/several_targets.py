@@ -92,6 +92,11 @@ class SeveralTargets:
         return sum(part.retries for part in self.parts)
 
     @property
+    def unasked(self) -> int:
+        """Return the number of connections on which bytes came that no request had asked for."""
+        return sum(part.unasked for part in self.parts)
+
+    @property
     def held_back_ns(self) -> int:
         """Return the total time in which responses were held back."""
         return self._first.held_back_ns

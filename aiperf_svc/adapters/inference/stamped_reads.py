@@ -142,6 +142,14 @@ def interpreted_has_unread(conn: Connection) -> bool:
     return True
 
 
+def is_readable(conn: Connection) -> bool:
+    """Return whether there are bytes to read, and not only the end, on a connection without TLS."""
+    try:
+        return conn.tls is None and bool(conn.sock.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
 def interpreted_receive(conn: Connection) -> Read | None:
     """Read what has come for a connection; None when that is nothing. Raises OSError."""
     try:

@@ -3,6 +3,7 @@ whether the events of a stream repeat it."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from aiperf_svc.core.endpoints.base import (
     DONE,
@@ -16,10 +17,19 @@ from aiperf_svc.core.responses.sse import EventStream
 from aiperf_svc.protocol.records import Framing
 
 
-def response_text(
+class Said(NamedTuple):
+    """What goes into the history of the next turn."""
+
+    text: str
+    """The content, without reasoning and tool calls."""
+    calls_tools: bool
+    """Whether there were tool calls, of which a history has none."""
+
+
+def what_was_said(
     raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, endpoint: Endpoint
-) -> str:
-    """Return the content of a response from its raw bytes, without reasoning and tool calls.
+) -> Said:
+    """Return what an assistant said from the raw bytes of its response.
 
     Raises ValueError (ProtocolViolation, MalformedResponse) if the bytes are not a valid response.
     """
@@ -27,9 +37,12 @@ def response_text(
     pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole
     if not is_streaming:
         body = b"".join(raw[at:stop] for at, stop in pieces)
-        return _parsed(endpoint.parse_body, body).content
-    events = EventStream().feed(raw, pieces)
-    return "".join(_parsed(endpoint.parse_event, data).content for data, _, _ in events)
+        deltas = [_parsed(endpoint.parse_body, body)]
+    else:
+        events = EventStream().feed(raw, pieces)
+        deltas = [_parsed(endpoint.parse_event, data) for data, _, _ in events]
+    text = "".join(delta.content for delta in deltas)
+    return Said(text, any(delta.tool_calls for delta in deltas))
 
 
 def _parsed(parse: Callable[[bytes], Delta], data: bytes) -> Delta:

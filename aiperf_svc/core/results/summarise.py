@@ -204,6 +204,8 @@ def _evidence(
         no_resources=totals.no_resources,
         capped=totals.capped,
         retries=accounts.retries,
+        unasked=sum(c.unasked for c in counts),
+        incomplete_histories=sum(c.incomplete_histories for c in counts),
         unstamped=totals.unstamped,
         clock_jumps=totals.clock_jumps + sum(c.ended_near_steps for c in counts),
         clock_step_share=max(clocks.steps_ns, *(c.clock_steps_ns for c in counts), 0)

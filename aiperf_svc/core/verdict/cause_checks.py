@@ -18,6 +18,8 @@ BUSY_SAMPLES_SHARE = 0.10
 preparation; one in ten is load."""
 MIN_HEALTH_SAMPLES = 3
 RETRIED_SHARE = 0.001
+UNASKED_SHARE = 0.001
+HISTORIES_SHARE = 0.01
 """Limit of retried requests. Servers close idle connections all the time; one request in a thousand
 moves p99.9 at most."""
 THROTTLED_SHARE = 0.01
@@ -98,6 +100,30 @@ def _retries(e: Evidence) -> Reason:
         text=f"{e.retries:,} requests were sent again on a new connection: the server had closed "
         "the reused one before they arrived",
         remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
+    )
+
+
+def _unasked(e: Evidence) -> Reason:
+    return graded(
+        "unasked_bytes",
+        e.share(e.unasked),
+        UNASKED_SHARE,
+        text=f"{e.unasked:,} connections carried bytes that no request had asked for; what "
+        "comes after the next request was sent is taken for its response",
+        remedy="find out why the server sends more than one response to a request; "
+        "endpoint.connections: per-request keeps responses and requests together",
+    )
+
+
+def _histories(e: Evidence) -> Reason:
+    return graded(
+        "histories",
+        e.share(e.incomplete_histories),
+        HISTORIES_SHARE,
+        text=f"{e.incomplete_histories:,} requests of conversations were sent without the tool "
+        "calls of the response before: a history has the texts of responses only",
+        remedy="use conversations without tools, or files whose messages contain the calls and "
+        "their results",
     )
 
 
@@ -242,6 +268,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _fds,
     _capped,
     _retries,
+    _unasked,
     _cpu,
     _throttling,
     _stolen,
@@ -250,4 +277,5 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _clock_jumps,
     _finish_reasons,
     _output_length,
+    _histories,
 )

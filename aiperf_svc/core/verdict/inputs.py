@@ -101,6 +101,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     capped: int = 0
     retries: int = 0
     """Requests sent again because the server had closed the connection."""
+    unasked: int = 0
+    """Connections on which bytes came that no request had asked for."""
+    incomplete_histories: int = 0
+    """Requests whose history lacks tool calls."""
     unstamped: int = 0
     clock_jumps: int = 0
     """Requests whose times may include a step of the clock."""

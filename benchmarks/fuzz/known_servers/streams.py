@@ -78,11 +78,33 @@ def _good_and_ended_at_once(run: ClientRun) -> list[str]:
     return good(run) + late
 
 
+CALL = (
+    b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function",'
+    b'"function":{"name":"look","arguments":"{}"}}]}}]}\n\n'
+)
+
+
+def _says_histories_are_incomplete(run: ClientRun) -> list[str]:
+    """The next turns are sent without the tool calls, and the verdict counts them."""
+    reasons = {each["check"]: each["text"] for each in run.verdict["reasons"]}
+    named = "without the tool calls" in reasons.get("histories", "")
+    return [] if named else [f"no check of histories in {sorted(reasons)}"]
+
+
 SERVERS: tuple[KnownServer, ...] = (
     KnownServer("pings-with-data", good, _between(b"event: ping\ndata: 2026-01-01T00:00:00\n\n")),
     KnownServer("empty-data", good, _between(b"data: \n\n")),
     KnownServer("numbers-not-json", good, _events(*(_LOGPROB % n for n in _NO_NUMBERS), *ENDING)),
     KnownServer("usage-as-text", good, _events(*[TOKEN] * TOKENS, FINISH, _USAGE_AS_TEXT, DONE)),
     KnownServer("deep-json", _one_malformed, _deep),
+    KnownServer(
+        "tool-calls-in-conversations",
+        _says_histories_are_incomplete,
+        _events(CALL, FINISH, USAGE, DONE),
+        flags=(
+            *("--streaming", "--concurrency", "2", "--request-count", "6"),
+            *("--conversation-turn-mean", "3"),
+        ),
+    ),
     KnownServer("done-without-last-chunk", _good_and_ended_at_once, _without_end),
 )
