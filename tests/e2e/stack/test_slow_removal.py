@@ -39,6 +39,7 @@ def test_pods_of_a_silent_node_are_told_with_the_node(
             cluster.kubectl("wait", f"node/{second}", *is_silent, timeout_s=NOTICED_S + 10)
             # The second one leaves out the results.
             command.send(signal.SIGINT)
+            command.wait_for("stopping: ")
             command.send(signal.SIGINT)
             ended = command.end()
     why = f"1 pod on node {second}, which is not ready since "
