@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pulumi
 
 from aiperf_svc.adapters.cluster.api.connection import connect
-from aiperf_svc.adapters.cluster.ownership import HOLDER, IN_USE, holder_of
+from aiperf_svc.adapters.cluster.ownership import HOLDER, holder_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan
 from components.settings import Cluster
@@ -17,9 +17,9 @@ from components.settings import Cluster
 def refuse_if_held(
     plan: StackPlan, cluster: Cluster, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise RunError if another process works on a stack of this name. A cluster that does not
-    respond is left to the provider, which reports it."""
-    if cluster.render_to or pulumi.runtime.is_dry_run():
+    """Raise RunError if a process works on a stack of this name. A cluster that does not respond is
+    left to the provider, which reports it. `aiperf-svc run` has looked before it called Pulumi."""
+    if HOLDER in environ or cluster.render_to or pulumi.runtime.is_dry_run():
         return
     wanted = plan.config.deployment.namespace
 
@@ -29,7 +29,6 @@ def refuse_if_held(
                 api,
                 plan.identity.stack,
                 namespace=wanted.name if wanted.mode == "existing" else None,
-                me=environ.get(HOLDER, ""),
             )
 
     try:
@@ -39,4 +38,4 @@ def refuse_if_held(
     except EnvironmentProblem:
         return
     if held:
-        raise pulumi.RunError(f"{held}; {IN_USE}")
+        raise pulumi.RunError(f"{held}; wait for it. Nothing was changed")

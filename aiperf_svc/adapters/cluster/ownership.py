@@ -28,8 +28,8 @@ from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.plan.identity import LEASE, STACK_LABEL
 
 OWNER, HOLDER = "AIPERF_OWNER", "AIPERF_HOLDER"
-"""Variables: the owner to name in place of `user@host`; and the process that calls `pulumi`, by
-which the program knows that its stack is held by that process."""
+"""Variables: the owner to name in place of `user@host`; and the process that calls `pulumi`,
+which has looked itself whether another one works on the stack."""
 LEASES = "/apis/coordination.k8s.io/v1"
 POLL_S = 1.0
 """Seconds between two reads of the Lease. The loss of a stack is looked for as often, and its
@@ -38,8 +38,6 @@ NOTICE_S = 3.0
 """Seconds between taking a Lease that is held and the first deletion. The other process reads it
 meanwhile, and reports who took the stack."""
 ATTEMPTS = 3
-IN_USE = "nothing was changed: another process works on the stack"
-"""End of the program's message about a stack that is held."""
 
 Say = Callable[[str], None]
 
@@ -89,9 +87,9 @@ async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease
         raise
 
 
-async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None, me: str) -> str:
-    """Return who works on any stack of this name, in words; empty if nobody but the process with
-    the identity `me` does, or it may not be known. Raises Unreachable."""
+async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None) -> str:
+    """Return who works on any stack of this name, in words; empty if nobody does, or it may not be
+    known. Raises Unreachable."""
     place = f"/namespaces/{namespace}" if namespace else ""
     try:
         listed = await cluster.get(
@@ -101,10 +99,9 @@ async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None, me: 
     except Refused:
         return ""
     for each in map(read_lease, listed["items"]):
-        if each.holder != me and each.is_held(now):
-            use = _use(each, now, this_process(), is_own=True)
-            if use is Use.HELD:
-                return in_words(each, use, now)
+        use = _use(each, now, this_process(), is_own=True)
+        if use is Use.HELD:
+            return in_words(each, use, now)
     return ""
 
 
@@ -175,7 +172,8 @@ class LeaseKeeper:
     """Holds the Lease of the stack of a run: renews it, and notices who takes it."""
 
     def __init__(self, cluster: Cluster, stack: str, me: Holder, say: Say) -> None:
-        self._cluster, self._stack, self._me, self._say = cluster, stack, me, say
+        self._cluster, self._stack, self._say = cluster, stack, say
+        self.me = me
         self._namespace = ""
         self._has_held = False
         self._ahead = timedelta()
@@ -208,7 +206,7 @@ class LeaseKeeper:
             return
         with suppress(Refused, Unreachable):
             lease = await find_lease(self._cluster, self._stack, self._namespace)
-            if lease is not None and lease.holder == self._me.identity:
+            if lease is not None and lease.holder == self.me.identity:
                 await self._cluster.patch(self._path, released(lease))
 
     @property
@@ -236,7 +234,7 @@ class LeaseKeeper:
             self._ahead = await self._cluster.now() - here
             self._is_measured = True
         now = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo) + self._ahead
-        step = next_step(lease, now=now, me=self._me, has_held=self._has_held, is_running=is_alive)
+        step = next_step(lease, now=now, me=self.me, has_held=self._has_held, is_running=is_alive)
         if step is Step.LOST:
             since = f" at {lease.acquired:%H:%M:%S} UTC" if lease.acquired else ""
             self.loss = TakenOver(
@@ -244,7 +242,7 @@ class LeaseKeeper:
             )
             self._is_taken.set()
         elif step is not Step.NOTHING:
-            await self._cluster.patch(self._path, claimed(lease, now=now, me=self._me))
+            await self._cluster.patch(self._path, claimed(lease, now=now, me=self.me))
             self._has_held = True
             # The clocks may drift apart in hours.
             self._is_measured = False

@@ -11,7 +11,7 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.ownership import IN_USE, LeaseKeeper, find_lease, refuse_held
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, find_lease, refuse_held
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
@@ -261,6 +261,12 @@ async def up(
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     created; TakenOver when somebody else has taken it.
     """
+    if not is_change:
+        try:
+            # The user may have thought about the preview for a while.
+            await refuse_in_use(request, cluster, keeper.me)
+        except StackInUse as error:
+            raise StateLocked(str(error)) from error
     await cli.add()
     for key, value in request.secrets.items():
         await cli.set_secret(key, value)
@@ -311,8 +317,6 @@ async def up(
             f"stack {request.stack}: somebody else works on its state, and nothing was made: "
             f"{ended.said}"
         )
-    if ended.code and not progress.has_begun and IN_USE in f"{ended.errors}\n{ended.out}":
-        raise StateLocked(f"stack {request.stack} is in use: {ended.said}")
     if ended.code:
         found = causes(progress.errors)
         why = in_few_lines(found) if found else ended.said
