@@ -23,6 +23,7 @@ from aiperf_svc.config.parameters import (
 )
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.scenario_loads import RATED, with_users
+from aiperf_svc.config.several_targets import with_target_keys
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
 
@@ -103,6 +104,7 @@ def parse_as(
     known: Sequence[Problem] = (),
 ) -> Parsed:
     """Make the config of another model that `data` describes; else as `parse_config`."""
+    data = with_target_keys(data)
     experiment = data.get("experiment")
     if isinstance(experiment, Mapping):
         config, problems = _template_checked(model, data, experiment)

@@ -1,5 +1,7 @@
 """Several targets that are measured at the same time, each by a run of its own."""
 
+from typing import Any
+
 from pydantic import Field
 
 from aiperf_svc.config.base import Model, Name
@@ -55,3 +57,23 @@ def problem_of_joint(experiment: Experiment) -> str:
     if experiment.parallel != 1:
         return "{experiment.parallel}: all trials of a run are in one stack; leave it out"
     return ""
+
+
+_EACH = ("url", "model")
+"""Keys of `endpoint` that a config must have, and may leave to its targets."""
+
+
+def with_target_keys(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a config as it is written, with those keys of the first target that a config must have
+    and that each of its targets gives."""
+    targets, endpoint = data.get("targets"), data.get("endpoint", {})
+    if not isinstance(targets, list) or not isinstance(endpoint, dict):
+        return data
+    own = [each.get("endpoint") if isinstance(each, dict) else None for each in targets]
+    parts = [each for each in own if isinstance(each, dict)]
+    added = {
+        key: parts[0][key]
+        for key in _EACH
+        if key not in endpoint and parts and len(parts) == len(own) and all(key in p for p in parts)
+    }
+    return {**data, "endpoint": {**endpoint, **added}} if added else data

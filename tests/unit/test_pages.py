@@ -3,27 +3,15 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.trial_configs import trial_configs
 from benchmarks.performance_page import page as performance_page
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
-
-
-def _whole_configs(page: Path) -> list[dict[str, Any]]:
-    """The configs in a page that are whole, of runs and of stack files."""
-    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
-    read = [yaml.safe_load(block) for block in blocks if "…" not in block]
-    stacks = [data["config"]["aiperf:benchmark"] for data in read if "config" in data]
-    return stacks + [data for data in read if {"endpoint", "load"} <= data.keys()]
 
 
 def _anchors(page: Path) -> set[str]:
@@ -40,14 +28,6 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in _anchors(target), link
-
-
-@pytest.mark.parametrize("name", ["usage", "experiments", "workloads"])
-def test_whole_configs_in_the_pages_are_accepted(name: str) -> None:
-    configs = _whole_configs(ROOT / "docs" / f"{name}.md")
-    assert configs
-    for data in configs:
-        assert trial_configs(parse_any(data, name))
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

@@ -1,0 +1,144 @@
+"""Every config and every command line of the pages for readers is accepted as it stands."""
+
+import textwrap
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documented import PAGES, ROOT, commands, yaml_blocks
+
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.target_configs import target_configs
+from aiperf_svc.any_kind.trial_configs import trial_configs
+from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.commands import profile
+from aiperf_svc.cli.flag_config import read_workload_draft
+from aiperf_svc.cli.main import COMMANDS, main
+
+BASE: dict[str, Any] = {
+    "endpoint": {"url": "http://h:8000", "model": "m", "streaming": True},
+    "load": {"concurrency": 1, "requests": 10},
+}
+"""What is added to a part of a config that a page shows by itself."""
+REFUSED = ["--concurrency", "1,0"]
+"""What a page shows to be refused."""
+
+
+def ids(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def examples() -> list[tuple[str, str]]:
+    """Page and text of each YAML block that is of a config."""
+    found = [(ids(page), text) for page in PAGES for text in yaml_blocks(page)]
+    return [(page, text) for page, text in found if "apiVersion:" not in text]
+
+
+def whole(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a config with what a page leaves out of it."""
+    if "workload" in data:
+        return data
+    base = BASE
+    if any("url" in target.get("endpoint", {}) for target in data.get("targets", ())):
+        base = {**BASE, "endpoint": {"model": "m"}}
+    if any("deployment" in target for target in data.get("targets", ())):
+        base = stack("bench-fleet")
+    if "fan_out: jobs" in yaml.safe_dump(data):
+        base = stack("bench-variants")
+    return {**base, **data, "endpoint": {**base["endpoint"], **data.get("endpoint", {})}}
+
+
+def stack(name: str) -> dict[str, Any]:
+    text = (ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text()
+    found: dict[str, Any] = yaml.safe_load(text)["config"]["aiperf:benchmark"]
+    return found
+
+
+@pytest.mark.parametrize(("page", "text"), examples())
+def test_every_config_of_the_pages_is_accepted(page: str, text: str, tmp_path: Path) -> None:
+    data = yaml.safe_load(textwrap.dedent(text).replace("{…}", "{}"))
+    name = "Pulumi.example.yaml" if "config" in data else "example.yaml"
+    if "config" in data:
+        data["config"]["aiperf:benchmark"] = data["config"]["aiperf:benchmark"] or BASE
+        config = data["config"]["aiperf:benchmark"]
+    else:
+        data = config = whole(data)
+    (tmp_path / name).write_text(yaml.safe_dump(data))
+    assert main(["validate", str(tmp_path / name)]) == 0
+    parsed = parse_any(config, page)
+    assert trial_configs(parsed) or target_configs(parsed)
+
+
+def names_a_place(words: list[str]) -> bool:
+    """Whether a command is a form of words, with a name in capitals or something left out."""
+    return any(word.isupper() or "…" in word or "..." in word for word in words)
+
+
+def shown(*, complete: bool) -> list[list[str]]:
+    found = [words for page in PAGES for words in commands(page)]
+    found = [words for words in found if not set(REFUSED) <= set(words)]
+    distinct = [list(words) for words in dict.fromkeys(map(tuple, found))]
+    return [words for words in distinct if (not names_a_place(words)) == complete]
+
+
+@pytest.mark.parametrize("words", [*shown(complete=True), *shown(complete=False)], ids=" ".join)
+def test_every_command_of_the_pages_is_known(words: list[str]) -> None:
+    name, *rest = words
+    assert name in COMMANDS
+    if not rest:
+        return
+    command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
+    parser = Parser(name, command.DESCRIPTION)
+    command.add_arguments(parser)
+    left_out = ("...", "…") if name == "profile" else ()
+    plain = [word.strip("[]").replace("…", "NAME") for word in rest if word not in left_out]
+    if "--help" not in plain:
+        parser.parse(plain)
+
+
+@pytest.mark.parametrize(
+    "words", [each for each in shown(complete=True) if each[:2] == ["profile", "--workload"]]
+)
+def test_every_benchmark_of_a_tool_is_accepted(words: list[str]) -> None:
+    parser = Parser("profile", profile.DESCRIPTION)
+    profile.add_arguments(parser)
+    assert trial_configs(read_workload_draft(parser.parse(words[1:])).parse())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [each for each in shown(complete=True) if each[0] == "profile" and {"-u", "--url"} & set(each)],
+    ids=" ".join,
+)
+def test_every_load_of_the_pages_is_accepted(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
+    (tmp_path / "trace.jsonl").write_text(row)
+    assert main([*words, "--dry-run"]) == 0
+
+
+def test_a_command_that_a_page_shows_to_be_refused_is() -> None:
+    (words,) = (words for page in PAGES for words in commands(page) if set(REFUSED) <= set(words))
+    assert main([*words, "--dry-run"]) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {
+            words[1]
+            for words in shown(complete=True)
+            if words[0] in ("run", "preview") and len(words) > 1
+        }
+    ),
+)
+def test_every_stack_of_the_pages_is_there_or_on_its_page(name: str) -> None:
+    if (ROOT / "stacks" / f"Pulumi.{name}.yaml").exists():
+        return
+    page = next(p for p in PAGES for words in commands(p) if words[1:2] == [name])
+    is_copy = "A copy of `stacks/Pulumi." in page.read_text()
+    assert is_copy or any(f"name: {name}" in text for text in yaml_blocks(page)), page
