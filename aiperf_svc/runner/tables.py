@@ -308,12 +308,11 @@ def _print_connections(summary: dict[str, Any], console: Console) -> None:
         for kind in ("preconnected", "connected")
     )
     if ahead:
-        print_text(
-            console,
-            f"Connections: {number(ahead)} were made ahead of their first requests, whose "
-            f"latencies are without connecting; {number(waited)} requests waited for a new one, "
-            "and have this time in their latencies",
-        )
+        text = f"Connections: {number(ahead)} were made ahead of their first requests, whose "
+        text += "latencies are without connecting"
+        if waited:
+            text += f"; {number(waited)} requests waited for a new one, which is in their latencies"
+        print_text(console, text)
 
 
 def _print_proxy(endpoint: dict[str, Any], console: Console) -> None:

@@ -122,15 +122,17 @@ def compare(
     records["is_streamed"] = np.ones(len(joined), dtype=bool)
     at, first_ns, last_ns = (np.array(times, dtype=np.int64) for times in (arrival, first, last))
     steps = max(1, tokens - 1)
+    # The server's account of a request begins after that.
+    connecting = f.connecting(records)
     return Comparison(
         requests=len(run.request_ids),
         joined=len(joined),
         unmatched=len(complete) - len(joined),
-        ttft=Pair(f.time_to_first_token(records), (first_ns - at) / NS_PER_MS),
+        ttft=Pair(f.time_to_first_token(records) - connecting, (first_ns - at) / NS_PER_MS),
         inter_token=Pair(
             f.decode_duration(records) / steps, (last_ns - first_ns) / NS_PER_MS / steps
         ),
-        request=Pair(f.request_latency(records), (last_ns - at) / NS_PER_MS),
+        request=Pair(f.request_latency(records) - connecting, (last_ns - at) / NS_PER_MS),
         arrival_error_ms=spread((at - records["due_wall_ns"]) / NS_PER_MS),
         schedule_lag_ms=spread(f.schedule_lag(records)),
         receive_lag_ms=spread(records["receive_lag_ns"] / NS_PER_MS),
