@@ -102,6 +102,67 @@ def handshakes_are_waited_for(run: ClientRun) -> list[str]:
     return problems
 
 
+_elsewhere: list[str] = []
+"""What was asked of the server that nobody has named."""
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        _elsewhere.append(self.path)
+        self.send_error(404)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+class _Redirecting(BaseHTTPRequestHandler):
+    """Streams five tokens for each POST, and has its page of metrics on another server."""
+
+    protocol_version = "HTTP/1.1"
+    other = ""
+
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", f"{self.other}/metrics")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.05)
+        self.wfile.write(stream([*[streams.TOKEN] * streams.TOKENS, *streams.ENDING]).data)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def redirecting_metrics() -> Iterator[str]:
+    """Serve an API whose page of metrics redirects to another port."""
+    _elsewhere.clear()
+    with _serving(_Elsewhere) as other:
+        handler = type("Handler", (_Redirecting,), {"other": other})
+        with _serving(handler) as url:
+            yield url
+
+
+@contextlib.contextmanager
+def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _asks_nobody_else(run: ClientRun) -> list[str]:
+    asked = [f"asked another server for {', '.join(_elsewhere)}"] if _elsewhere else []
+    return asked + streams.good(run)
+
+
 _UNASKED = stream([streams.TOKEN, streams.FINISH, streams.DONE]).data
 
 
@@ -171,6 +232,7 @@ def served_once(run: ClientRun) -> list[str]:
 
 
 SERVERS: tuple[KnownServer, ...] = (
+    KnownServer("redirecting-metrics", _asks_nobody_else, serve=redirecting_metrics),
     KnownServer(
         "unasked-response",
         streams.good,
