@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from real_cluster import Cluster
 from real_runner import RUN, UP, Runner
+from running_command import assert_only_the_user_reads
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -22,6 +23,7 @@ def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
     runner = make_runner()
     runner.environ["TMPDIR"] = str(temporary)
     runner.use("bench-smoke")
+    (runner.folder / "queue.py").write_text("raise SystemExit('a file beside the user')\n")
     committed = runner.file.read_bytes()
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(UP)
@@ -36,6 +38,7 @@ def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
     assert runner.summary()["request_count"]["avg"] > 0
     (results,) = runner.artifacts.iterdir()
     assert json.loads((results / "inputs.json").read_bytes())["data"]
+    assert_only_the_user_reads(results)
     logs = {path.name.partition("-bench-")[0] for path in (results / "logs").iterdir()}
     assert {"system-controller", "records-manager", "worker"} <= logs
     assert cluster.left_of(runner.name) == []
