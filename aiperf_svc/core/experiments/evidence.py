@@ -47,10 +47,17 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         if self.measured is None:
             return f"{self.name} has no value"
         sign = {True: "≤", False: ">"} if self.bound == "max" else {True: "≥", False: "<"}
-        is_within = (self.measured <= self.limit) is (self.bound == "max")
-        is_within |= self.measured == self.limit
         unit = f" {self.unit}" if self.unit else ""
-        return f"{self.name} {self.measured:.4g}{unit} {sign[is_within]} {self.limit:.4g}{unit}"
+        mark = sign[self.is_within]
+        return f"{self.name} {self.measured:.4g}{unit} {mark} {self.limit:.4g}{unit}"
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the run's value is within the limit, certain or not."""
+        if self.measured is None:
+            return False
+        is_below = self.measured <= self.limit
+        return self.measured == self.limit or is_below is (self.bound == "max")
 
 
 def is_held(runs: Sequence[Evidence]) -> bool | None:

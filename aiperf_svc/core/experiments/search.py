@@ -4,7 +4,9 @@ A pure machine: `next()` gives the parameters of the next trial, `add()` takes i
 doubles from the lowest one until a point breaks or the client is the limit, then the bracket is
 bisected on the logarithm, then longer runs confirm both of its sides. A side that they do not
 confirm moves, and the search goes on. A point that cannot be decided gets longer runs too; if these
-do not help either, it stays undecided within a bracket that is wider than asked for.
+do not help either, it stays undecided within a bracket that is wider than asked for. As long as
+nothing breaks, a point whose values are within their limits gets none, however few its requests
+are: the search goes on above it. Later the highest undecided point is the first to get one.
 """
 
 from collections.abc import Mapping
@@ -37,6 +39,8 @@ class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     holds: bool | None
     """None: undecided, or unusable."""
+    is_within: bool = False
+    """Whether the values of all its usable trials are within their limits, certain or not."""
     share_beyond: float | None
     """Share of requests beyond a limit, as a multiple of the allowed share: the greatest of all
     limits; None: no limit is on a percentile."""
@@ -133,10 +137,10 @@ class Search:
         if not points:
             return _Step(self.space.rounded(self.space.low), is_longer=False)
         may_be_longer = sum(map(self._longer_runs, points)) < self.space.most_longer
-        for point in points:
-            if may_be_longer and _is_open(point) and self._longer_runs(point) == 0:
-                return _Step(point.value, is_longer=True)
         lower, upper = self.bracket
+        undecided = self._undecided(points, lower, upper)
+        if may_be_longer and undecided is not None:
+            return _Step(undecided, is_longer=True)
         if len(points) < MOST_POINTS:
             value = self._next_value(points, lower, upper)
             if value is not None:
@@ -144,6 +148,26 @@ class Search:
         if not may_be_longer:
             return None
         return self._inner_run(lower, upper) or self._confirmation(lower, upper)
+
+    def _undecided(
+        self,
+        points: tuple[SearchPoint, ...],
+        lower: SearchPoint | None,
+        upper: SearchPoint | None,
+    ) -> float | None:
+        """Return the highest undecided value that has had no longer run and that matters: it is
+        above what holds, and while the search still climbs its values are not within limits."""
+        is_climbing = upper is None and points[-1].value < self.space.high
+        found = [
+            point.value
+            for point in points
+            if _is_open(point)
+            and self._longer_runs(point) == 0
+            and (lower is None or point.value > lower.value)
+            and (upper is None or point.value < upper.value)
+            and not (is_climbing and point.is_within)
+        ]
+        return max(found, default=None)
 
     def _next_value(
         self,
@@ -232,6 +256,7 @@ def _point(value: float, runs: list[tuple[bool, TrialResult]]) -> SearchPoint:
     return SearchPoint(
         value=value,
         holds=holds,
+        is_within=all(each.is_within for result in results for each in result.evidence),
         share_beyond=max(shares, default=None),
         statistics=longest.statistics,
         verdict=longest.verdict,

@@ -1,6 +1,7 @@
 """The result of a search: one sentence, the curve of all points, and where it bends."""
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Self
 
 import msgspec
@@ -96,7 +97,24 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
                 known = f"holds {holds}; " if self.holds is not None else ""
                 return f"{known}the trial at {breaks} tells nothing of the server: {self.reason}"
             case _:
-                return f"undecided ({self.reason}): the trials are too short to tell"
+                return self._undecided()
+
+    def _undecided(self) -> str:
+        """Return what is known where there is no bracket."""
+        if self.holds is not None:
+            first = next(point for point in self.points if point.value > self.holds)
+            found = f"holds {self._value(self.holds)}, undecided above ({first.reason})"
+        else:
+            found = f"undecided ({self.reason})"
+            below = list(takewhile(lambda point: point.is_within, self.points))
+            if below:
+                found = (
+                    f"undecided: no load holds for certain, and all values up to "
+                    f"{self._value(below[-1].value)} are within the limit"
+                )
+            if self.breaks is not None:
+                found += f", breaks at {_short(self.breaks)} ({self.reason})"
+        return f"{found}: the trials are too short to tell"
 
     @property
     def advice(self) -> str:

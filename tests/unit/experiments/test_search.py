@@ -109,6 +109,47 @@ def test_a_bracket_around_what_cannot_be_decided_would_be_narrowed_by_longer_tri
     )
 
 
+THIN = TrialResult(
+    evidence=(
+        msgspec.structs.replace(
+            evidence(0, measured=120.0), is_met=None, counts=(5,) * 10, totals=(0.0,) * 10
+        ),
+    )
+)
+"""A trial within its limit with too few requests for a p99."""
+
+
+def test_no_longer_run_is_spent_far_below_the_answer() -> None:
+    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
+    asked = []
+    while (parameters := search.next()) is not None:
+        value, is_longer = parameters["load.concurrency"], "load.duration" in parameters
+        asked.append((value, is_longer))
+        search.add(parameters, BROKEN if value > 11 else HELD if is_longer else THIN)
+    assert asked[:6] == [(1, False), (2, False), (4, False), (8, False), (16, False), (8, True)]
+    assert min(value for value, is_longer in asked if is_longer) == 8
+    report = SearchReport.of(search)
+    assert (report.holds, report.breaks, report.ending) == (11, 12, Ending.BRACKETED)
+
+
+def test_what_an_undecided_search_knows_is_said() -> None:
+    search = searched(parameter="load.concurrency", high=16, is_whole=True, confirm=1, unit="users")
+    while (parameters := search.next()) is not None:
+        value = parameters["load.concurrency"]
+        search.add(parameters, HELD if value <= 4 else THIN)
+    assert SearchReport.of(search).result == (
+        "holds 4 users, undecided above (p99 TTFT 120 ms ≤ 500 ms): the trials are too short to "
+        "tell"
+    )
+    search = searched(parameter="load.concurrency", high=16, is_whole=True, confirm=1, unit="users")
+    while (parameters := search.next()) is not None:
+        search.add(parameters, THIN if parameters["load.concurrency"] <= 8 else BROKEN)
+    assert SearchReport.of(search).result == (
+        "undecided: no load holds for certain, and all values up to 8 users are within the limit, "
+        "breaks at 16 (p99 TTFT 512 ms > 500 ms): the trials are too short to tell"
+    )
+
+
 def test_a_search_that_never_breaks_says_so_after_longer_runs() -> None:
     search = searched(high=100)
     asked = carry_out(search, math.inf)
