@@ -11,7 +11,9 @@ most one of 50 honest runs that were not spoiled is called anything else. An hon
 the cores themselves stood still is starved by the virtual machine's host: it counts as disturbed,
 and neither for the rule nor against it, unless it is spoiled and called `valid`. With `--results`
 finished runs are kept in a file, and the same command goes on where the last one stopped.
-Witnesses of stalls need the right to real-time priorities, as root has it.
+Without `--kinds` the servers of `benchmarks.fuzz.known_servers` are measured too, and each of their
+results must be what is known of them. Witnesses of stalls need the right to real-time priorities,
+as root has it.
 """
 
 import argparse
@@ -30,6 +32,7 @@ from typing import Any
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from benchmarks.fuzz.known_servers.registry import SERVERS, measure_all
 from benchmarks.truth import fault_injection
 from benchmarks.truth.client_runs import ClientRun, RunFailedError, run_client
 from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
@@ -283,6 +286,9 @@ def main() -> int:
             file.write(json.dumps(vars(findings[-1])) + "\n")
         print(_line(findings[-1]), file=sys.stderr)
     found = judge(findings)
+    if not options.kinds:
+        found["known_servers_wrong"] = wrong = _measure_known_servers()
+        found["passed"] = found["passed"] and not wrong
     if options.json:
         table = {"kinds": by_kind(findings)}
         print(
@@ -293,6 +299,16 @@ def main() -> int:
     else:
         _show(findings, found)
     return 0 if found["passed"] else 1
+
+
+def _measure_known_servers() -> dict[str, list[str]]:
+    """Return what is wrong with the results against each server with known behaviour."""
+    wrong = {}
+    for name, problems in measure_all():
+        print(f"known server {name}: {'; '.join(problems) or 'ok'}", file=sys.stderr)
+        if problems:
+            wrong[name] = problems
+    return wrong
 
 
 def _kept(path: Path) -> list[Finding]:
@@ -329,11 +345,16 @@ def by_kind(findings: list[Finding]) -> list[dict[str, Any]]:
     return rows
 
 
+def _known(found: dict[str, Any]) -> str:
+    wrong = found.get("known_servers_wrong")
+    return "" if wrong is None else f"{len(wrong)} of {len(SERVERS)} known servers wrong: "
+
+
 def _show(findings: list[Finding], found: dict[str, Any]) -> None:
     rows = by_kind(findings)
     columns = [name for name in rows[0] if name not in ("kind", "checks")]
     print(f"{'kind':14}" + "".join(f"{name:>11}" for name in columns) + "  checks that fired")
-    for row in rows:
+    for row in filter(lambda row: row["runs"], rows):
         counts = "".join(f"{row[name]:>11}" for name in columns)
         print(f"{row['kind']:14}{counts}  {row['checks']}")
     print(
@@ -341,7 +362,8 @@ def _show(findings: list[Finding], found: dict[str, Any]) -> None:
         f"{len(found['spoiled_called_valid'])} of them called valid; {found['honest']} honest and "
         f"unspoiled, {found['honest_not_called_valid']} of them not called valid; "
         f"{found['disturbed']} more disturbed by the host, "
-        f"{found['disturbed_not_called_valid']} of those not called valid: "
+        f"{found['disturbed_not_called_valid']} of those not called valid; "
+        f"{_known(found)}"
         f"{'passed' if found['passed'] else 'FAILED'}"
         f"{'' if found['is_proof'] else f', with fewer than {ENOUGH} honest runs'}"
     )

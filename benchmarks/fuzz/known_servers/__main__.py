@@ -7,9 +7,7 @@ python -m benchmarks.fuzz.known_servers --only hidden-reasoning
 import argparse
 import sys
 
-from benchmarks.fuzz.known_servers.known_server import measure
-from benchmarks.fuzz.known_servers.registry import SERVERS
-from benchmarks.truth.client_runs import RunFailedError
+from benchmarks.fuzz.known_servers.registry import SERVERS, measure_all
 
 
 def main() -> int:
@@ -20,15 +18,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[server.name for server in SERVERS])
     options = parser.parse_args()
     failed = 0
-    for server in SERVERS:
-        if options.only and server.name not in options.only:
-            continue
-        try:
-            problems = measure(server)
-        except RunFailedError as error:
-            problems = [f"the run failed: {error}"]
+    for name, problems in measure_all(options.only or ()):
         failed += bool(problems)
-        print(f"{server.name:40} {'; '.join(problems) or 'ok'}", flush=True)
+        print(f"{name:40} {'; '.join(problems) or 'ok'}", flush=True)
     return 1 if failed else 0
 
 
