@@ -67,7 +67,7 @@ def _one_malformed(run: ClientRun) -> list[str]:
 
 def _without_end(index: int) -> Reply:
     """After `[DONE]` neither the last chunk comes nor a close."""
-    whole = stream([*[TOKEN] * TOKENS, *ENDING], first_s=GAP_S, gap_s=GAP_S)
+    whole = stream([*[TOKEN] * TOKENS, *ENDING], first_s=10 * GAP_S, gap_s=GAP_S)
     return replace(whole, parts=whole.parts[:-1], ending=Ending.HANG)
 
 
