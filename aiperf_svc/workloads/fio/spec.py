@@ -100,7 +100,19 @@ class FioSpec(WorkloadSpec):
                 f"{self.iodepth} would have no effect; use libaio, or {{num_jobs}}"
             )
         if self.direct and self.bs % _SECTOR:
-            problems.append(f"{{bs}} {self.bs} is not a multiple of {_SECTOR}: {{direct}} needs it")
+            problems.append(
+                f"{{bs}} {self.bs} is not a multiple of {_SECTOR}, which {{direct}} needs"
+                + _binary_size(self.bs)
+            )
         if self.size < self.bs * self.nrfiles:
             problems.append("{size} is smaller than one {bs} for each of {nrfiles}")
         return problems
+
+
+def _binary_size(size: int) -> str:
+    """Return which size to write if this one was probably meant as fio reads it: its k is 1,024
+    bytes, and that of a config 1,000."""
+    for decimal, unit in ((10**9, "Gi"), (10**6, "Mi"), (10**3, "Ki")):
+        if size % decimal == 0:
+            return f"; fio's {size // decimal}{unit[0].lower()} is written {size // decimal}{unit}"
+    return ""

@@ -300,7 +300,12 @@ def test_garbage_is_unreadable(
         ({"suite": "volume", "ioengine": "psync"}, "suite needs an asynchronous ioengine"),
         ({"suite": "volume", "size": "1Mi"}, "size of at least 64Mi"),
         ({"ioengine": "psync", "iodepth": 4}, "iodepth 4 would have no effect"),
-        ({"bs": 1000}, "not a multiple of 512"),
+        ({"bs": 1001}, "not a multiple of 512, which direct needs"),
+        (
+            {"bs": "4k"},
+            "bs 4000 is not a multiple of 512, which direct needs; fio's 4k is written 4Ki",
+        ),
+        ({"bs": "1M"}, "fio's 1m is written 1Mi"),
         ({"size": "1Mi"}, "size is smaller than one bs"),
         ({"runtime": "500ms"}, "runtime"),
         ({"rw": "randrw", "rwmixread": 100}, "rwmixread"),
