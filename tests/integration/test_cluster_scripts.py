@@ -35,6 +35,35 @@ def test_a_script_with_half_its_arguments_only_speaks(
     assert said in ended.stderr
 
 
+def test_build_lists_its_parts_and_their_times_and_builds_nothing(tmp_path: Path) -> None:
+    ended = call(tmp_path, "build", "--list")
+    assert (ended.returncode, list(tmp_path.iterdir())) == (0, [])
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 8
+    assert lines[0].split(maxsplit=1) == ["hyperkube", "to build, about 11 min with empty caches"]
+
+
+def test_env_needs_only_the_parts_that_it_puts_on_the_path(tmp_path: Path) -> None:
+    for name in ("hyperkube", "pulumi-cli", "pulumi-language-python"):
+        part(tmp_path, name).mkdir(parents=True)
+    ended = call(tmp_path, "env")
+    assert ended.returncode == 1
+    assert "pulumi-resource-kubernetes is not built: run tests/cluster/build" in ended.stderr
+    part(tmp_path, "pulumi-resource-kubernetes").mkdir()
+    assert "export PATH=" in call(tmp_path, "env").stdout
+
+
+def part(home: Path, name: str) -> Path:
+    """The folder of a part in the cache."""
+    script = f'. "{SCRIPTS}/lib/common.sh"; part {name}'
+    environ = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(home), "HOME": str(home)}
+    said = subprocess.run(
+        ("bash", "-c", script, str(SCRIPTS / "env")),
+        env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return Path(said.stdout.strip())
+
+
 def call(home: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """How a script ends that finds nothing in its user's folders."""
     environ = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(home), "HOME": str(home)}

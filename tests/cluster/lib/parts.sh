@@ -19,6 +19,18 @@ declare -A PART_SOURCES=(
 # in the order of building: what the cluster itself needs comes first
 PARTS=(hyperkube node-packages pause-image base-image pulumi-cli pulumi-language-python pulumi-resource-kubernetes kwok)
 
+# part -> the time to build it on two cores with empty caches of Go
+declare -A PART_COLD=(
+  [hyperkube]="11 min"
+  [node-packages]="6 s"
+  [pause-image]="5 s"
+  [base-image]="1 min"
+  [pulumi-cli]="7 min"
+  [pulumi-language-python]="1 min"
+  [pulumi-resource-kubernetes]="11 min"
+  [kwok]="3 min"
+)
+
 BASE_IMAGE=localhost/aiperf-base:bookworm
 PAUSE_IMAGE=localhost/pause:1
 
@@ -147,6 +159,7 @@ tools_bin() {
 require_parts() { # PART...
   local name
   for name in "$@"; do
-    [ -d "$(part "$name")" ] || fail "$name is not built: run tests/cluster/build"
+    [ -d "$(part "$name")" ] ||
+      fail "$name is not built: run tests/cluster/build $name (about ${PART_COLD[$name]} with empty caches)"
   done
 }
