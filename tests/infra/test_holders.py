@@ -1,0 +1,73 @@
+"""Plain `pulumi up` leaves a stack alone that somebody works on."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+import pulumi
+import pytest
+from recording import INFRA, stack_config
+
+from aiperf_svc.adapters.cluster.ownership import HOLDER
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+HELD = "alice@build (process 42) works on stack s in namespace n"
+
+
+@pytest.fixture
+def holders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of the program, in front of a cluster in which somebody works on the stack."""
+    monkeypatch.syspath_prepend(str(INFRA))
+    before = set(sys.modules)
+    from components import holders
+
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] == "components":
+            monkeypatch.delitem(sys.modules, name)
+
+    @asynccontextmanager
+    async def connect(**_: Any) -> AsyncIterator[None]:
+        yield None
+
+    async def holder_of(_: None, stack: str, *, namespace: str | None) -> str:
+        assert (stack, namespace) == ("s", None)
+        return HELD
+
+    monkeypatch.setattr(holders, "connect", connect)
+    monkeypatch.setattr(holders, "holder_of", holder_of)
+    found: ModuleType = holders
+    return found
+
+
+def _refuse(holders: ModuleType, *, environ: dict[str, str], render_to: str | None = None) -> None:
+    config = parse_any(stack_config("bench-smoke")["aiperf:benchmark"], "")
+    cluster = holders.Cluster(
+        kubeconfig=None, context=None, identifier=None, provider_version="1", render_to=render_to
+    )
+    holders.refuse_if_held(plan_any_stack(config, stack="s", version="1"), cluster, environ)
+
+
+def test_plain_up_of_a_stack_that_somebody_works_on_is_refused(holders: ModuleType) -> None:
+    with pytest.raises(pulumi.RunError, match=r"alice@build .* Nothing was changed"):
+        _refuse(holders, environ={})
+
+
+def test_the_runner_has_looked_itself_and_manifests_need_no_cluster(holders: ModuleType) -> None:
+    _refuse(holders, environ={HOLDER: "alice@build process 42 a1"})
+    _refuse(holders, environ={}, render_to="/manifests")
+
+
+def test_a_cluster_that_does_not_respond_is_left_to_the_provider(
+    holders: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def connect(**_: Any) -> AsyncIterator[None]:
+        raise EnvironmentProblem("no response")
+        yield
+
+    monkeypatch.setattr(holders, "connect", connect)
+    _refuse(holders, environ={})
