@@ -25,7 +25,7 @@ def _delta(**members: Any) -> bytes:
 def _tail(**usage: Any) -> bytes:
     """Return the end of a stream, which goes with its last token."""
     end = _event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    return end + _event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+    return end + (_event({"choices": [], "usage": usage}) if usage else b"") + b"data: [DONE]\n\n"
 
 
 def _chat(tokens: list[bytes], **usage: Any) -> Callable[[int], Reply]:
@@ -102,6 +102,13 @@ def _thought(run: ClientRun) -> list[str]:
     if "output_token_count" in run.results:
         problems.append("an output without reasoning is counted, and nobody can know it")
     return problems
+
+
+def _without_counts(run: ClientRun) -> list[str]:
+    """Return whether the missing metrics are not named."""
+    notes = run.results["aiperf_svc"]["notes"]
+    is_named = any("Inter Token Latency" in note and "--tokenizer" in note for note in notes)
+    return [] if is_named else [f"no note names the missing metrics: {notes}"]
 
 
 SERVERS: tuple[KnownServer, ...] = (
@@ -184,5 +191,10 @@ SERVERS: tuple[KnownServer, ...] = (
             prompt_tokens=550,
             completion_tokens=10,
         ),
+    ),
+    KnownServer(
+        "no-token-counts",
+        _without_counts,
+        _chat(_words(10)),
     ),
 )
