@@ -292,6 +292,10 @@ def check_load(summary: Mapping[str, Any], rows: list[Row], seconds: float) -> N
     assert summary["effective_concurrency"]["avg"] == pytest.approx(held["avg"], rel=1e-6)
     assert summary["max_concurrency"]["avg"] == held["max"]
     until = stop if duration_ns else max(row["start_wall_ns"] for row in tried)
+    cut = [r["start_wall_ns"] for r in tried if r["outcome"] == recomputed.CANCELLED]
+    first_cut = min(filter(None, cut), default=until)
+    if 2 * (first_cut - begin) >= until - begin:
+        until = min(until, first_cut)
     inside = sum(
         max(0, min(row["end_wall_ns"], until) - row["start_wall_ns"])
         / (row["end_wall_ns"] - row["start_wall_ns"])
