@@ -159,7 +159,7 @@ SERVERS: tuple[KnownServer, ...] = (
         _ten,
         _chat(
             [_delta(role="assistant", content=text) for text in [""] * 5 + [" word"] * 5],
-            prompt_tokens=50,
+            prompt_tokens=550,
             completion_tokens=10,
         ),
     ),
