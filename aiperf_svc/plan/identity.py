@@ -42,6 +42,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Id that the objects carry if it is not that of the run: that of an experiment whose shapes
     are runs of their own, so that an object that two shapes share does not change."""
 
+    more_labels: dict[str, str] = {}
+    """Labels of the user for all objects and pods (`deployment.labels`)."""
+    annotations: dict[str, str] = {}
+    """Annotations of the user for all objects and pods (`deployment.annotations`)."""
+
     def name(self, what: str) -> str:
         """Return the name of one of the stack's objects."""
         return f"{what}-{self.stack}"
@@ -49,6 +54,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def labels(self, component: str = "") -> dict[str, str]:
         """Return the labels of an object, or of the pods of `component`."""
         labels = {
+            **self.more_labels,
             "app.kubernetes.io/name": "aiperf-svc",
             "app.kubernetes.io/instance": self.stack,
             "app.kubernetes.io/version": self.version,

@@ -12,7 +12,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, find_lease, refuse_held
-from aiperf_svc.adapters.cluster.preflight.checklist import preflight
+from aiperf_svc.adapters.cluster.preflight.checklist import ReadObjects, preflight
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
@@ -48,13 +48,26 @@ class StateLocked(EnvironmentProblem):
 # --- before --------------------------------------------------------------------------------------
 
 
-async def check(cluster: Cluster, plan: StackPlan, *, say: Say) -> tuple[Check, ...]:
-    """Run and print every preflight check. Raises EnvironmentProblem when one failed, ConfigError
-    when that one asks for another config."""
-    checks = await preflight(cluster, plan, on_check=lambda each: say(check_line(each)))
+async def check(
+    cluster: Cluster,
+    plan: StackPlan,
+    *,
+    say: Say,
+    objects: ReadObjects | None = None,
+) -> tuple[Check, ...]:
+    """Run every preflight check, and print those that passed. Raises EnvironmentProblem with those
+    that failed, ConfigError when one of them asks for another config. `objects` as in
+    `preflight`."""
+
+    def tell(check: Check) -> None:
+        # The error of this command, or of the shape, names those that failed.
+        if check.state != "failed":
+            say(check_line(check))
+
+    checks = await preflight(cluster, plan, objects=objects, on_check=tell)
     failed = [each for each in checks if each.state == "failed"]
     if failed:
-        lines = [f"{each.name}: {each.detail}{_arrow(each.remedy)}" for each in failed]
+        lines = [check_line(each) for each in failed]
         is_config_error = any(each.is_config_error for each in failed)
         kind = ConfigError if is_config_error else EnvironmentProblem
         raise kind("\n  ".join(["the stack cannot come up:", *lines]))

@@ -25,7 +25,7 @@ def run_ephemeral(
     """Run the stack in `namespace`, which is kept if it exists and removed if it does not; None: in
     a namespace with a generated name. Raises AiperfError as `run_stack` does."""
     # Errors of the request are reported before the cluster is contacted.
-    request.check_secrets()
+    request.check_prerequisites()
     if namespace is not None:
         resumed = request.resumed
         mode = resumed.namespace_mode if resumed else signals.run(_mode(request, namespace))

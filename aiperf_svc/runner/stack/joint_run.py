@@ -32,7 +32,7 @@ def run_members(
     made."""
     check_single(options.run)
     for member in members:
-        member.request.check_secrets()
+        member.request.check_prerequisites()
     with terminal.ignore_closed_stderr():
         if not _is_agreed(kind, members, options):
             terminal.say(NOTHING_MADE)

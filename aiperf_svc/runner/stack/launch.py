@@ -184,7 +184,8 @@ class Launch:
         if refused and lifecycle.stops_on_failure:
             fitting = []
         if not fitting and not running and refused:
-            raise next(iter(refused.values()))
+            texts = dict.fromkeys(map(str, refused.values()))
+            raise EnvironmentProblem("\n".join(texts))
         for number, cause in refused.items():
             named = trial_lists.shape_name(self._request.shapes, number)
             self._say(f"{named}: its trials count as failed: {cause}")

@@ -4,6 +4,7 @@
 on a copy in a separate folder, with the same state that the plain CLI would use.
 """
 
+import importlib.util
 import os
 import secrets
 import sys
@@ -17,6 +18,7 @@ import msgspec
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi import state as file_state
+from aiperf_svc.adapters.pulumi.cli import executable
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -61,6 +63,16 @@ def find_program() -> Program:
     raise EnvironmentProblem(
         f"the Pulumi program is neither in {package} nor beside it; install aiperf-svc again"
     )
+
+
+def check_tools(environ: Mapping[str, str]) -> None:
+    """Raise EnvironmentProblem if the Pulumi CLI is missing, or what its program imports."""
+    executable(environ)
+    if importlib.util.find_spec("pulumi_kubernetes") is None:
+        raise EnvironmentProblem(
+            f"the Python of this command ({sys.executable}) lacks the packages of the Pulumi "
+            "program; install the extra `stack`: pip install 'aiperf-svc[stack]'"
+        )
 
 
 def make_project(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.any_kind.planning import AllShapes, all_shapes, check_shape, plan_any_stack
 from aiperf_svc.any_kind.shapes import Shape, shapes_of, without_trials
 from aiperf_svc.any_kind.trial_configs import CheckedTrials, TrialConfig, trial_configs
@@ -161,6 +162,11 @@ class StackRequest:
             key for key in dict.fromkeys(wanted) if key not in known and key not in self.secrets
         )
 
+    def check_prerequisites(self) -> None:
+        """Raise EnvironmentProblem if this machine lacks Pulumi, ConfigError as `check_secrets`."""
+        project.check_tools(self.environ)
+        self.check_secrets()
+
     def check_secrets(self) -> None:
         """Raise ConfigError if a secret is missing, or the passphrase of the stack's state."""
         if not self.is_ephemeral:
@@ -192,6 +198,22 @@ class StackRequest:
         if self.only_shape is not None:
             config["aiperf:shape"] = self.only_shape
         return content
+
+    async def manifests(self, shape: int) -> tuple[dict[str, Any], ...]:
+        """Return the objects that the program creates for a shape, without the values of secrets.
+        Raises EnvironmentProblem."""
+        config = {
+            key: value
+            for key, value in self.file_content()["config"].items()
+            if not (isinstance(value, dict) and "secure" in value)
+        }
+        secrets = [key for p in self.plans for keys in p.secret_keys.values() for key in keys]
+        config |= {f"aiperf:{key}": "secret" for key in secrets}
+        if len(self.plans) > 1:
+            config["aiperf:shape"] = shape
+        return await read_manifests(
+            project.find_program().infra, stack=self.stack, config=config, environ=self.environ
+        )
 
     def _setting(self, key: str) -> str | None:
         value = self.settings.get("config", {}).get(f"aiperf:{key}")

@@ -1,5 +1,6 @@
 """Which shapes of an experiment can come up, by the preflight checks of each."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,8 +40,12 @@ async def check_shapes(
         plan = request.plans[number - 1]
         if number > 1:
             say(trial_lists.shape_name(request.shapes, number))
+        # Those of the other shapes have the same kinds and labels.
+        objects = functools.partial(request.manifests, number) if number == shapes[0] else None
         try:
-            checks = await interrupts.result_of(bring_up.check(cluster, plan, say=say))
+            checks = await interrupts.result_of(
+                bring_up.check(cluster, plan, say=say, objects=objects)
+            )
         except EnvironmentProblem as error:
             found.refused[number] = error
             continue

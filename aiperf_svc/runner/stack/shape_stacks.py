@@ -63,7 +63,7 @@ def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
         )
     check_single(options.run)
     members = shape_members(request)
-    request.check_secrets()
+    request.check_prerequisites()
     with terminal.ignore_closed_stderr():
         compared = preview.compare(request)
         terminal.say(preview.of_shapes(request, request.members, compared, is_markdown=False))

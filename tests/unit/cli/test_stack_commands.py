@@ -284,3 +284,11 @@ def test_only_a_run_that_goes_on_is_stopped(
     assert cli.main(["cancel", "s"]) == ExitCode.OK
     assert said in capsys.readouterr().err
     assert len(reasons) == asked_for
+
+
+def test_run_without_the_cli_ends_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    assert cli.main(["run", "bench-smoke", "--yes"]) == ExitCode.ERROR
+    assert "the Pulumi CLI is not on PATH; install it" in capsys.readouterr().err

@@ -1,12 +1,13 @@
 """Whether a stack's pods fit on nodes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_plans import make_plan, named, node
 
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms, used_by_node
-from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.loading import load_any, parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
@@ -41,7 +42,35 @@ def test_pods_do_not_spread_over_what_is_left_of_several_nodes() -> None:
     plan = make_plan(pods={"records-manager": {"cpu": 4}})
     check = _judge(plan, [node(f"n{i}", cpu="3") for i in range(20)])
     assert check.state == "failed"
-    assert check.detail.startswith("no room for 1 of 1 records-manager (4 cpu, 2Gi memory): ")
+    assert check.detail.endswith("no room for records-manager (4 CPU, 2Gi memory)")
+
+
+def _committed(stack: str) -> StackPlan:
+    path = Path(__file__).parents[3] / "stacks" / f"Pulumi.{stack}.yaml"
+    return plan_any_stack(load_any(path), stack="bench", version="1")
+
+
+def test_a_large_stack_without_room_is_one_short_line() -> None:
+    check = _judge(_committed("bench-100k"), [node(cpu="2", memory="7Gi")])
+    assert check.state == "failed"
+    assert check.detail.startswith(
+        "256 pods with 260.26 CPU, 172.3Gi memory wanted, 2 CPU, 7Gi memory free on 1 node: "
+        "no room for 200 worker, 50 record-processor, "
+    )
+    assert check.detail.count("no room") == 1
+    assert len(check.detail) < 300
+
+
+@pytest.mark.parametrize("stack", ["bench-iperf", "bench-mpi"])
+def test_the_stacks_of_two_ranks_fit_two_nodes_of_two_cores(stack: str) -> None:
+    nodes = [node(name, cpu="1900m", memory="6Gi") for name in ("a", "b")]
+    check = _judge(_committed(stack), nodes, (_user("300m"),))
+    assert check.state == "ok", check.detail
+
+
+def test_ranks_apart_have_no_room_on_one_node() -> None:
+    check = _judge(_committed("bench-iperf"), [node()])
+    assert check.detail.endswith("no room for 1 of 2 rank")
 
 
 def test_what_others_use_is_not_free() -> None:
@@ -76,7 +105,9 @@ def test_nodes_without_the_labels_asked_for_do_not_count() -> None:
     plan = make_plan(pods={"worker": {"placement": {"node_selector": {"pool": "load"}}}})
     check = _judge(plan, [node()])
     assert check.state == "failed"
-    assert check.detail.endswith("none of 1 nodes has the labels and taints asked for")
+    assert check.detail.endswith(
+        "no room for 2 worker: no node has the labels and taints asked for"
+    )
     assert _judge(plan, [node(), node("m", labels={"pool": "load"})]).state == "ok"
 
 

@@ -126,3 +126,14 @@ def test_a_default_cpu_limit_is_a_warning_for_pods_that_set_none() -> None:
     assert check.state == "warning"
     assert "throttled" in check.detail
     assert judge_limit_ranges(in_existing(), [_range(default={"memory": "1Gi"})]).state == "ok"
+
+
+def test_a_default_limit_below_the_request_is_refused() -> None:
+    plan = in_existing(pods={"worker": {"cpu": "500m"}, "deadline": {"cpu_limit": "1"}})
+    check = judge_limit_ranges(plan, [_range(default={"cpu": "300m"})])
+    assert check.state == "failed"
+    assert (
+        "r: container worker of pod worker requests 500m cpu and has no limit, so it gets the "
+        "default limit of 300m, which is below its request"
+    ) in check.detail
+    assert "deadline" not in check.detail

@@ -23,7 +23,7 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.resuming import read_resumed
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import shape_stacks, side_by_side
+from aiperf_svc.runner.stack import project, shape_stacks, side_by_side
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import Screen
@@ -156,6 +156,7 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stacks:
     async def connect(**_: object) -> AsyncIterator[Cluster]:
         yield cast("Cluster", NoRights())
 
+    monkeypatch.setattr(project, "check_tools", lambda environ: None)
     monkeypatch.setattr(shape_stacks, "connect", connect)
     monkeypatch.setattr(side_by_side, "run_one", stacks.run_one)
     return stacks

@@ -24,6 +24,6 @@ def format_quantity(value: float, resource: str) -> str:
         for unit in ("Gi", "Mi", "Ki"):
             if value >= _FACTORS[unit]:
                 return f"{value / _FACTORS[unit]:.4g}{unit}"
-    if resource.endswith("cpu") and value % 1:
+    if resource.endswith("cpu") and 0 < value < 1:
         return f"{round(value * 1000)}m"
     return f"{value:g}"

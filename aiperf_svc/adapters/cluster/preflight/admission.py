@@ -1,10 +1,27 @@
-"""Tries whether a namespace admits a pod like the stack's. A dry run asks webhooks, Pod Security
-and quotas without making the pod."""
+"""Tries whether the cluster admits the objects of a stack. A dry run asks webhooks, policies, Pod
+Security and quotas, and creates nothing.
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+The controllers of Deployments and Jobs create pods later, with rules of their own, so the pods of
+each template are tried too. The objects of a namespace that does not exist yet are tried in
+`default`. What is refused there may have to do with that namespace, so it is tried again in an
+empty one with the labels of the stack's, which is deleted at once.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
 from aiperf_svc.adapters.cluster.preflight.target_probe import idle_pod
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
 
@@ -12,10 +29,29 @@ NAME = "admission"
 NO_DRY_RUN = "does not support dry run"
 """Part of the refusal when a webhook has side effects: the API server asks such a webhook only
 about real objects."""
+DEFAULT = "default"
+SCRATCH_S = 60
+"""Seconds after which `gc` may remove the empty namespace of a runner that was killed."""
+ACCOUNT_S, POLL_S = 5.0, 0.1
+SHOWN = 3
+"""Most reasons that are shown."""
+REMEDY = (
+    "if a rule asks for labels or annotations, set deployment.labels and deployment.annotations; "
+    "else use another namespace, or ask who made the rule"
+)
+_PREFIX = re.compile(r"^.*? is (?:forbidden|invalid): ")
+Json = dict[str, Any]
+
+
+class Refusal(NamedTuple):
+    """An object that the API server refuses, and why."""
+
+    kind: str
+    why: str
 
 
 async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
-    """Try to make the pod with a dry run. Raises Unreachable."""
+    """Try the smallest pod of the stack with a dry run. Raises Unreachable."""
     lacking = await denied(cluster, probe_rights(namespace))
     if lacking:
         words = f"not allowed in {namespace}: {', '.join(map(str, sorted(lacking)))}"
@@ -26,10 +62,139 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
     except Refused as error:
         if NO_DRY_RUN in str(error):
             return Check(NAME, "not checked", str(error))
-        return Check(
-            NAME,
-            "failed",
-            f"a pod like the stack's is refused: {error}",
-            "ask who made that rule, or use another namespace",
-        )
+        return Check(NAME, "failed", f"a pod like the stack's is refused: {error}", REMEDY)
     return Check(NAME, "ok", f"a pod like the stack's is let in to {namespace}")
+
+
+async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: str | None) -> Check:
+    """Try all objects of a stack with a dry run. `namespace` None: it does not exist yet. Raises
+    Unreachable."""
+    whole = [each for each in objects if each["kind"] == "Namespace"]
+    inside = [each for each in objects if each["kind"] != "Namespace"]
+    place = namespace or DEFAULT
+    lacking = await denied(cluster, probe_rights(place))
+    inside += [] if lacking else pods_of(inside)
+    without = "; their pods were not tried: not allowed to create pods" if lacking else ""
+    refused = await _refused(cluster, inside, place)
+    if namespace is not None:
+        return judge(len(inside), refused, f"in namespace {namespace}{without}")
+    refused_whole = await _refused(cluster, whole, None)
+    if refused_whole:
+        return judge(len(whole), refused_whole, "as its namespace")
+    where = f"in namespace {DEFAULT}, as the stack's does not exist yet"
+    if any(NO_DRY_RUN not in each.why for each in refused):
+        with contextlib.suppress(Refused):
+            async with _empty_namespace(cluster, whole[0]) as name:
+                where = "in an empty namespace with the labels of the stack's"
+                refused = await _refused(cluster, inside, name)
+    return judge(len(inside), refused, f"{where}{without}")
+
+
+def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
+    """Check what the API server has said about so many objects."""
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
+    for each in refused:
+        reasons[each.why].append(each.kind)
+    unclear = [why for why in reasons if NO_DRY_RUN in why]
+    if len(unclear) == len(reasons) and unclear:
+        return Check(NAME, "not checked", f"{unclear[0]} {where}")
+    if not reasons:
+        return Check(NAME, "ok", f"all {number} objects of the stack are admitted {where}")
+    lines = [
+        f"{', '.join(_counted(kinds))}: {why}"
+        for why, kinds in reasons.items()
+        if why not in unclear
+    ]
+    more = [f"{len(lines) - SHOWN} more reasons"] if len(lines) > SHOWN else []
+    words = "; ".join([*lines[:SHOWN], *more])
+    number_refused = sum(len(kinds) for why, kinds in reasons.items() if why not in unclear)
+    return Check(
+        NAME,
+        "failed",
+        f"{number_refused} of {number} objects of the stack are refused {where}: {words}",
+        REMEDY,
+    )
+
+
+def pods_of(objects: Iterable[Json]) -> list[Json]:
+    """Return a pod for each template of these objects, with what its controller would add."""
+    found = []
+    for each in objects:
+        template = each.get("spec", {}).get("template")
+        if template is None:
+            continue
+        spec = {**template["spec"]}
+        # The account is an object of the stack and does not exist yet.
+        spec.pop("serviceAccountName", None)
+        claims = each["spec"].get("volumeClaimTemplates") or ()
+        spec["volumes"] = [
+            *spec.get("volumes", ()),
+            *(
+                {"name": name, "persistentVolumeClaim": {"claimName": name}}
+                for name in (claim["metadata"]["name"] for claim in claims)
+            ),
+        ]
+        metadata = {**template["metadata"], "generateName": f"{each['metadata']['name']}-"}
+        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return found
+
+
+def path_of(each: Json, namespace: str | None) -> str:
+    """Return the path to which an object is posted."""
+    version, kind = each["apiVersion"], each["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{'es' * kind.endswith('s')}"
+    plural = plural if plural.endswith("s") else f"{plural}s"
+    place = f"/namespaces/{namespace}" if namespace else ""
+    return f"/{'apis' if '/' in version else 'api'}/{version}{place}/{plural}"
+
+
+async def _refused(
+    cluster: Cluster, objects: Iterable[Json], namespace: str | None
+) -> list[Refusal]:
+    found = await asyncio.gather(*(_refusal(cluster, each, namespace) for each in objects))
+    return [each for each in found if each is not None]
+
+
+async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refusal | None:
+    metadata = {k: v for k, v in each["metadata"].items() if k != "ownerReferences"}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    try:
+        await cluster.post(path_of(each, namespace), {**each, "metadata": metadata}, dryRun="All")
+    except Refused as error:
+        # It is there already, from an earlier `up`; or it names another object of the stack.
+        if error.status in (404, 409):
+            return None
+        return Refusal(each["kind"], one_line(_PREFIX.sub("", str(error)), limit=300))
+    return None
+
+
+@contextlib.asynccontextmanager
+async def _empty_namespace(cluster: Cluster, like: Json) -> AsyncIterator[str]:
+    name = f"aiperf-{PREFLIGHT}-{secrets.token_hex(3)}"
+    labels = {k: v for k, v in like["metadata"].get("labels", {}).items() if k != RUN_LABEL}
+    annotations = {**like["metadata"].get("annotations", {}), TTL_ANNOTATION: str(SCRATCH_S)}
+    metadata = {"name": name, "labels": labels | {STACK_LABEL: name}, "annotations": annotations}
+    try:
+        await cluster.post("/api/v1/namespaces", {**like, "metadata": metadata})
+        await _wait_for_account(cluster, f"/api/v1/namespaces/{name}/serviceaccounts/default")
+        yield name
+    finally:
+        await asyncio.shield(cluster.delete(f"/api/v1/namespaces/{name}"))
+
+
+async def _wait_for_account(cluster: Cluster, path: str) -> None:
+    """Wait for the account that pods without one of their own need, for a short time."""
+    end_mono_s = time.monotonic() + ACCOUNT_S
+    while time.monotonic() < end_mono_s:
+        with contextlib.suppress(Refused):
+            await cluster.get(path, accept=METADATA)
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _counted(kinds: Iterable[str]) -> list[str]:
+    number: defaultdict[str, int] = defaultdict(int)
+    for each in kinds:
+        number[each] += 1
+    return [f"{n} {kind}" if n > 1 else kind for kind, n in number.items()]

@@ -102,29 +102,24 @@ def judge_capacity(
     """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: what
     other pods use is known."""
     _, unplaced = place(plan, free)
+    where = _count(len(free), "node")
     if not unplaced:
         note = "" if knows_pods else "; what other pods use is not known (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
-        where = "1 node" if len(free) == 1 else f"{len(free):,} nodes"
         return Check("capacity", state, f"{_asked(plan)} fit on {where}{note}")
-    reasons: defaultdict[str, list[str]] = defaultdict(list)
-    for pod in plan.pods:
-        if unplaced[pod.name]:
-            reasons[_why(pod, free)].append(
-                f"{unplaced[pod.name]} of {pod.replicas} {pod.name} ({_each(pod, free)})"
-            )
-    lines = [f"no room for {', '.join(pods)}: {why}" for why, pods in reasons.items()]
+    missing = _missing(plan, free, unplaced)
+    words = f"{_asked(plan)} wanted, {_left(plan, free)} free on {where}: {missing}"
     if can_grow:
         return Check(
             "capacity",
             "warning",
-            f"{'; '.join(lines)}: the cluster has to add nodes",
+            f"{words}; the cluster has to add nodes",
             "give them time: deployment.ready_timeout",
         )
     return Check(
         "capacity",
         "failed",
-        "; ".join(lines),
+        words,
         "add nodes, lower the pods' requests (workers, deployment.pods) or change "
         "deployment.placement",
     )
@@ -154,8 +149,9 @@ def _copies(rooms: Sequence[Room]) -> list[Room]:
 def _place_pod(pod: PodPlan, nodes: Sequence[Room]) -> int:
     """Place the replicas of a pod; return how many have no room."""
     asked, left = asked_of_node(pod), pod.replicas
+    most = 1 if pod.replicas_on == "apart" else left
     for room in (each for each in nodes if admits(each, pod)):
-        placed = min(left, _fitting(room, asked))
+        placed = min(left, most, _fitting(room, asked))
         for resource, value in _counted(room, asked).items():
             room.free[resource] = room.free.get(resource, 0.0) - value * placed
         left -= placed
@@ -196,38 +192,61 @@ def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
     return toleration.operator == "Exists" or toleration.value == taint.get("value", "")
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _asked(plan: StackPlan) -> str:
     totals = plan.totals
-    gpus = f", {totals.gpus} GPUs" if totals.gpus else ""
     cpu = format_quantity(totals.cpu_millis / 1000, "cpu")
     memory = format_quantity(totals.memory_bytes, "memory")
-    return f"{totals.pods} pods with {cpu} CPU, {memory} memory{gpus}"
+    gpus = f", {_count(totals.gpus, 'GPU')}" if totals.gpus else ""
+    return f"{_count(totals.pods, 'pod')} with {cpu} CPU, {memory} memory{gpus}"
+
+
+def _left(plan: StackPlan, free: Sequence[Room]) -> str:
+    """Return what all nodes together have left."""
+    gpus = {pod.requests.gpu.resource for pod in plan.pods if pod.requests.gpu}
+    names = {"cpu": "CPU", "memory": "memory", **{name: name for name in sorted(gpus)}}
+    left = {r: sum(max(room.free.get(r, 0.0), 0.0) for room in free) for r in names}
+    return ", ".join(f"{format_quantity(left[r], r)} {name}" for r, name in names.items())
+
+
+def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int]) -> str:
+    """Return which pods have no room, those with the same reason together."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in sorted(plan.pods, key=lambda pod: unplaced.get(pod.name, 0), reverse=True):
+        number = unplaced.get(pod.name, 0)
+        if not number:
+            continue
+        some = f"{number:,} " if number == pod.replicas else f"{number:,} of {pod.replicas:,} "
+        words = pod.name if pod.replicas == 1 else some + pod.name
+        why = _why(pod, free)
+        if not why and not any(_fits(room, pod) for room in free):
+            words += f" ({_each(pod, free)})"
+        groups[why].append(words)
+    return "; ".join(f"no room for {', '.join(pods)}{why}" for why, pods in groups.items())
+
+
+def _fits(room: Room, pod: PodPlan) -> bool:
+    return admits(room, pod) and _fitting(room, asked_of_node(pod)) > 0
 
 
 def _each(pod: PodPlan, free: Sequence[Room]) -> str:
-    asked = _said_of_node(pod, free)
-    del asked["pods"]
-    return ", ".join(f"{format_quantity(value, name)} {name}" for name, value in asked.items())
-
-
-def _said_of_node(pod: PodPlan, free: Sequence[Room]) -> dict[str, float]:
     counts_disk = any(STORAGE in room.free for room in free)
-    return {r: v for r, v in asked_of_node(pod).items() if r != STORAGE or counts_disk}
+    asked = {r: v for r, v in asked_of_node(pod).items() if r != STORAGE or counts_disk}
+    del asked["pods"]
+    names = {"cpu": "CPU"}
+    return ", ".join(f"{format_quantity(v, r)} {names.get(r, r)}" for r, v in asked.items())
 
 
 def _why(pod: PodPlan, free: Sequence[Room]) -> str:
+    """Return why a pod has no room if that is not a lack of what nodes have in common."""
     suitable = [room for room in free if admits(room, pod)]
     if not suitable:
-        return f"none of {len(free)} nodes has the labels and taints asked for"
+        return ": no node has the labels and taints asked for"
     gpu = [pod.requests.gpu.resource] if pod.requests.gpu else []
     for resource in (*gpu, *pod.total.devices):
         if not any(resource in room.free for room in suitable):
-            return f"no suitable node offers {resource}"
-    total = {
-        name: sum(max(room.free.get(name, 0.0), 0.0) for room in suitable)
-        for name in _said_of_node(pod, free)
-    }
-    left = ", ".join(f"{format_quantity(value, name)} {name}" for name, value in total.items())
-    return (
-        f"for the whole stack {len(suitable)} of {len(free)} nodes are suitable, with {left} free"
-    )
+            return f": no suitable node offers {resource}"
+    return "" if len(suitable) == len(free) else f" on the {len(suitable)} suitable nodes"

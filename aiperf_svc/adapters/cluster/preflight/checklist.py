@@ -3,17 +3,19 @@ its target."""
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight import rights
-from aiperf_svc.adapters.cluster.preflight.admission import try_admission
+from aiperf_svc.adapters.cluster.preflight.admission import NAME as ADMISSION
+from aiperf_svc.adapters.cluster.preflight.admission import try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.autoscaling import adds_nodes
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
 from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters
+from aiperf_svc.adapters.cluster.preflight.kind_check import check_kind
 from aiperf_svc.adapters.cluster.preflight.monitoring import check_monitoring
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_image,
@@ -30,26 +32,47 @@ from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenize
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.core.cluster.facts import NodeFacts
 from aiperf_svc.core.cluster.gpu_checks import judge_exporters, judge_gpus
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 OnCheck = Callable[[Check], None]
+ReadObjects = Callable[[], Awaitable[Sequence[dict[str, Any]]]]
 FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
 
 
 async def preflight(
-    cluster: Cluster, plan: StackPlan, *, on_check: OnCheck | None = None
+    cluster: Cluster,
+    plan: StackPlan,
+    *,
+    objects: ReadObjects | None = None,
+    on_check: OnCheck | None = None,
 ) -> tuple[Check, ...]:
-    """Run every check and pass each to `on_check` as soon as it is done. Raises Unreachable."""
-    run = _Preflight(cluster, plan, on_check)
-    await run.all()
+    """Run every check and pass each to `on_check` as soon as it is done. `objects` returns
+    the manifests of the stack, which are tried in the cluster; without them only a pod is. Raises
+    Unreachable."""
+    reading = asyncio.ensure_future(objects()) if objects is not None else None
+    run = _Preflight(cluster, plan, on_check, reading)
+    try:
+        await run.all()
+    finally:
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
     return tuple(run.done)
 
 
 class _Preflight:
-    def __init__(self, cluster: Cluster, plan: StackPlan, on_check: OnCheck | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: StackPlan,
+        on_check: OnCheck | None,
+        objects: asyncio.Future[Sequence[dict[str, Any]]] | None,
+    ) -> None:
+        self._objects = objects
         self._cluster, self._plan, self._on_check = cluster, plan, on_check
         self.done: list[Check] = []
         self._namespace: dict[str, Any] | None = None
@@ -77,10 +100,13 @@ class _Preflight:
         nodes = await self._list("/api/v1/nodes")
         await self._capacity(nodes)
         await self._pull_secrets()
-        if self._exists and not any(check.state == "failed" for check in self.done):
+        if not any(check.state == "failed" for check in self.done):
             # After a failed check, this would only report the same problem again.
-            self._tell(await try_admission(self._cluster, self._plan, namespace=self._name))
+            await self._admission()
         place = self._name if self._exists else None
+        kind = await check_kind(self._cluster, self._plan, namespace=place)
+        if kind is not None:
+            self._tell(kind)
         checks = await check_target(self._cluster, self._plan, namespace=place)
         tried = checks.image
         if tried is None and self._judged_image(nodes).state != "ok":
@@ -103,6 +129,19 @@ class _Preflight:
             words = "not allowed to list nodes; seen when the first pod starts"
             return Check("image", "not checked", words)
         return judge_image(self._plan, nodes)
+
+    async def _admission(self) -> None:
+        place = self._name if self._exists else None
+        if self._objects is not None:
+            try:
+                objects = await self._objects
+            except EnvironmentProblem as error:
+                words = f"the stack's objects are not known: {error}"
+                self._tell(Check(ADMISSION, "not checked", words))
+            else:
+                self._tell(await try_objects(self._cluster, objects, namespace=place))
+        elif place is not None:
+            self._tell(await try_admission(self._cluster, self._plan, namespace=place))
 
     async def _rights(self) -> None:
         plan = self._plan

@@ -146,12 +146,14 @@ def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
         if limit.get("type") in ("Container", "Pod")
     ]
     broken = [line for pod in plan.pods for line in _outside(pod, limits)]
+    broken += [line for pod in plan.pods for line in _above_defaults(pod, limits)]
     if broken:
         return Check(
             "limit range",
             "failed",
             "; ".join(broken),
-            "change the LimitRange, or the pod's requests (deployment.pods)",
+            "change the LimitRange, or the pod's requests and limits (deployment.pods.NAME.cpu, "
+            "cpu_limit)",
         )
     default = _default_cpu_limit(ranges)
     bare = _without_cpu_limit(plan)
@@ -184,6 +186,24 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str
         else:
             for container in pod.containers:
                 yield from _beyond(pod, container.requests, name, limit)
+
+
+def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str]:
+    """Yield what a container requests above the limit that a LimitRange gives it, which the API
+    server refuses."""
+    for container in (*pod.preparations, *pod.containers):
+        requests, asked = container.requests, dict[str, float]()
+        if not requests.cpu_limit_millis:
+            asked["cpu"] = requests.cpu_millis / 1000
+        for name, limit in limits:
+            default = limit.get("default") or {}
+            for resource, value in asked.items():
+                if resource in default and value > parse_quantity(default[resource]):
+                    yield (
+                        f"{name}: container {container.name} of pod {pod.name} requests "
+                        f"{format_quantity(value, resource)} {resource} and has no limit, so it "
+                        f"gets the default limit of {default[resource]}, which is below its request"
+                    )
 
 
 def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Object) -> Iterator[str]:

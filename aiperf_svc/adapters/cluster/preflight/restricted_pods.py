@@ -19,6 +19,7 @@ def restricted_pod(
     containers: Sequence[Json],
     *,
     labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
     image: ImagePlan,
     placement: Placement,
     deadline_s: int,
@@ -31,7 +32,11 @@ def restricted_pod(
             "name": name,
             "labels": {**labels, "sidecar.istio.io/inject": "false"},
             # `gc` removes what a killed runner could not.
-            "annotations": {"linkerd.io/inject": "disabled", TTL_ANNOTATION: str(deadline_s)},
+            "annotations": {
+                **(annotations or {}),
+                "linkerd.io/inject": "disabled",
+                TTL_ANNOTATION: str(deadline_s),
+            },
         },
         "spec": {
             "restartPolicy": "Never",

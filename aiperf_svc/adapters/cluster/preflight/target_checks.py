@@ -58,7 +58,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     service = await _judged_service(cluster, plan, host, port)
     if service is not None and service.state == "failed":
         return TargetChecks(service)
-    place = await _place(cluster, plan, namespace)
+    place = await pod_namespace(cluster, plan, namespace)
     if place is None:
         return TargetChecks(service or _not_tried(plan, host, port))
     tried = await probe_target(cluster, plan, namespace=place)
@@ -80,7 +80,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
 async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
     """Check with a pod that does nothing whether a node can run the services' image. None if no pod
     may be made. `namespace` as for `check_target`. Raises Unreachable."""
-    place = await _place(cluster, plan, namespace)
+    place = await pod_namespace(cluster, plan, namespace)
     return await probe_image(cluster, plan, namespace=place) if place else None
 
 
@@ -129,9 +129,9 @@ async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json |
     return service, slices
 
 
-async def _place(cluster: Cluster, plan: StackPlan, namespace: str | None) -> str | None:
-    """Return a namespace in which a pod may try the way to the target: the stack's own if it
-    exists."""
+async def pod_namespace(cluster: Cluster, plan: StackPlan, namespace: str | None) -> str | None:
+    """Return a namespace in which a pod may try something: the stack's own if it exists. None if
+    there is none."""
     if namespace is not None:
         return None if await denied(cluster, probe_rights(namespace)) else namespace
     for name in dict.fromkeys((cluster.api.namespace, "default")):

@@ -76,6 +76,7 @@ def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
         name,
         [container],
         labels=plan.identity.labels(PREFLIGHT),
+        annotations=plan.identity.annotations,
         image=worker.image,
         placement=worker.placement,
         deadline_s=DEADLINE_S,
@@ -84,19 +85,19 @@ def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
 
 async def probe_target(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
     """Run the pod in an existing namespace, and remove it. Raises Unreachable."""
-    check, pod = await _run(cluster, namespace, probe_pod(plan, _name(plan)))
+    check, pod = await run_pod(cluster, namespace, probe_pod(plan, pod_name(plan)))
     return judge_probe(plan, pod) if pod else check
 
 
 async def probe_image(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
     """Check whether a pod of the image runs in an existing namespace. Raises Unreachable."""
-    check, pod = await _run(cluster, namespace, idle_pod(plan, _name(plan)))
+    check, pod = await run_pod(cluster, namespace, idle_pod(plan, pod_name(plan)))
     if pod is None:
         return msgspec.structs.replace(check, name=IMAGE)
     return judge_idle(plan, pod)
 
 
-async def _run(
+async def run_pod(
     cluster: Cluster, namespace: str, pod: dict[str, Any]
 ) -> tuple[Check, dict[str, Any] | None]:
     """Run a pod until it has ended and return it, else a check that says why not."""
@@ -130,7 +131,8 @@ async def _wait(cluster: Cluster, path: str) -> tuple[Check, dict[str, Any] | No
     return Check(NAME, "not checked", words), None
 
 
-def _name(plan: StackPlan) -> str:
+def pod_name(plan: StackPlan) -> str:
+    """Return a name for a pod that checks something."""
     return f"{plan.identity.name(PREFLIGHT)}-{secrets.token_hex(3)}"
 
 

@@ -1,14 +1,25 @@
 """Preflight sees, before anything is created, what would go wrong."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import yaml
+from commands import PROJECT
 from merge_patch import merge_patch
 from served_files import PORT, SERVICE, serve
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.preflight.admission import try_admission
+from aiperf_svc.adapters.cluster.preflight import kind_check
+from aiperf_svc.adapters.cluster.preflight.admission import try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
+from aiperf_svc.adapters.pulumi.manifests import read_manifests
+from aiperf_svc.any_kind.loading import parse_any
+from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.core.cluster.check import Check
@@ -173,7 +184,7 @@ async def test_pods_that_fit_on_no_node_are_named_with_what_is_free(
     plan = _plan(space, stack, image, pods={"worker": {"cpu": 10_000}})
     check = (await _checks(connected, plan))["capacity"]
     assert check.state == "failed"
-    assert "no room for 1 of 1 worker (10000 cpu" in check.detail
+    assert "no room for worker (10000 CPU" in check.detail
 
 
 async def test_a_stricter_level_than_the_pods_is_refused(
@@ -216,3 +227,89 @@ async def test_a_stack_with_the_limits_that_a_namespace_asks_for_is_let_in_with_
     checks = await _checks(connected, plan)
     for name in ("quota", "limit range", "admission"):
         assert checks[name].state == "ok", checks[name]
+
+
+async def test_a_default_limit_below_a_request_is_known_beforehand(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    limit = {"type": "Container", "default": {"cpu": "20m"}, "defaultRequest": {"cpu": "10m"}}
+    manifest = {"metadata": {"name": "low"}, "spec": {"limits": [limit]}}
+    await connected.post(f"/api/v1/namespaces/{space}/limitranges", manifest)
+    check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
+    assert check.state == "failed"
+    assert "default limit of 20m, which is below its request" in check.detail
+
+
+@contextlib.asynccontextmanager
+async def _owner_wanted(connected: Cluster, stack: str) -> AsyncIterator[str]:
+    """A rule of the whole cluster: Deployments of this stack need an owner."""
+    name, base = f"owner-{stack}", "/apis/admissionregistration.k8s.io/v1/validatingadmission"
+    rule = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["deployments"],
+    }
+    is_other = f"object.metadata.labels['aiperf.dev/stack'] != '{stack}'"
+    policy = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [
+            {
+                "expression": f"{is_other} || 'owner' in object.metadata.labels",
+                "message": "a Deployment needs the label owner",
+            }
+        ],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    try:
+        await connected.post(f"{base}policies", {"metadata": {"name": name}, "spec": policy})
+        await connected.post(f"{base}policybindings", {"metadata": {"name": name}, "spec": binding})
+        yield name
+    finally:
+        await connected.delete(f"{base}policybindings/{name}")
+        await connected.delete(f"{base}policies/{name}")
+
+
+@pytest.mark.parametrize("mode", ["existing", "auto"])
+async def test_a_rule_about_deployments_is_known_beforehand(
+    connected: Cluster, space: str, stack: str, image: str, mode: str
+) -> None:
+    namespace = {"mode": mode, **({"name": space} if mode == "existing" else {})}
+    objects = await _objects(stack, image, namespace)
+    where = space if mode == "existing" else None
+    async with _owner_wanted(connected, stack) as rule:
+        # A new rule is in force a moment later.
+        async with asyncio.timeout(30):
+            check = await try_objects(connected, objects, namespace=where)
+            while check.state == "ok":
+                await asyncio.sleep(0.2)
+                check = await try_objects(connected, objects, namespace=where)
+    assert check.state == "failed"
+    assert f"Deployment: ValidatingAdmissionPolicy '{rule}'" in check.detail
+    assert "a Deployment needs the label owner" in check.detail
+
+
+async def _objects(stack: str, image: str, namespace: dict[str, str]) -> tuple[dict[str, Any], ...]:
+    path = PROJECT / "stacks" / "Pulumi.bench-smoke.yaml"
+    config = yaml.safe_load(path.read_text())["config"]
+    config["aiperf:benchmark"]["deployment"]["namespace"] = namespace
+    environ = {**os.environ, "AIPERF_IMAGE": image}
+    return await read_manifests(PROJECT / "infra", stack=stack, config=config, environ=environ)
+
+
+async def test_a_kind_whose_package_the_image_lacks_is_known_beforehand(
+    connected: Cluster, space: str, stack: str, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = SimpleNamespace(dist=SimpleNamespace(name="stream-workload", version="1"))
+    monkeypatch.setattr(kind_check, "OWN", ())
+    monkeypatch.setattr(kind_check, "entry_points", lambda **_: (point,))
+    workload = {"kind": "iperf", "image": image}
+    namespace = {"mode": "existing", "name": space}
+    deployment = {"image": {"name": image}, "namespace": namespace}
+    config = parse_any({"workload": workload, "deployment": deployment}, "the test")
+    plan = plan_any_stack(config, stack=stack, version="1")
+    check = await kind_check.check_kind(connected, plan, namespace=space)
+    assert check is not None
+    assert check.state == "failed", check
+    assert "kind iperf is of package stream-workload 1" in check.detail
+    assert check.detail.endswith("it has no package for kind iperf")

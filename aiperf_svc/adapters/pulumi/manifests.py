@@ -1,0 +1,45 @@
+"""Reads the objects that the Pulumi program would create, without Pulumi's engine or a cluster."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+LONGEST_S = 120.0
+"""Longest time of the program, on a machine that does much else."""
+
+
+async def read_manifests(
+    infra: Path, *, stack: str, config: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, Any], ...]:
+    """Return the manifests of a stack. `config` holds the values of its configuration, those of
+    secrets replaced. Raises EnvironmentProblem if the program fails."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(infra / "manifests.py"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(environ),
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            given = json.dumps({"stack": stack, "config": dict(config)}).encode()
+            out, errors = await process.communicate(given)
+    except TimeoutError as error:
+        raise EnvironmentProblem(f"the program took more than {LONGEST_S:g} s") from error
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        raise EnvironmentProblem(in_few_lines(causes_in(errors.decode(errors="replace"))))
+    return tuple(json.loads(out))

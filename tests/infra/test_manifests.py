@@ -1,0 +1,40 @@
+"""The manifests that the runner tries in a cluster are those of the program."""
+
+import asyncio
+import base64
+import os
+from typing import Any
+
+import pytest
+from recording import INFRA, Manifest, record, stack_config
+
+from aiperf_svc.adapters.pulumi.manifests import read_manifests
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"].removesuffix("-00000000")
+
+
+def _read(config: dict[str, Any]) -> tuple[Manifest, ...]:
+    reading = read_manifests(INFRA, stack="bench", config=config, environ=os.environ)
+    return asyncio.run(reading)
+
+
+def test_the_manifests_are_those_that_the_program_makes() -> None:
+    config = stack_config("bench-iperf")
+    found = {_key(each): each for each in _read(config)}
+    made = {
+        (each["kind"], each["metadata"]["name"].removesuffix("-0a1b2c3d")): each
+        for each in record("bench", config).manifests
+    }
+    assert set(found) == set(made)
+    for key, each in found.items():
+        assert each.get("spec") == made[key].get("spec")
+        if each["kind"] == "Secret":
+            assert all(base64.b64decode(value, validate=True) for value in each["data"].values())
+
+
+def test_a_program_that_fails_says_why() -> None:
+    with pytest.raises(EnvironmentProblem, match="benchmark"):
+        _read({})

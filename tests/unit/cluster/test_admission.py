@@ -1,0 +1,165 @@
+"""Whether the cluster admits the objects of a stack, by dry runs."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight.admission import (
+    Refusal,
+    judge,
+    path_of,
+    pods_of,
+    try_objects,
+)
+
+NO_OWNER = "ValidatingAdmissionPolicy 'owner' denied request: an owner is needed"
+NAMESPACE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": "aiperf-s-0", "labels": {"team": "a", "aiperf.dev/run": "r"}},
+}
+ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"}}
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "worker-s", "ownerReferences": [{"uid": "unknown"}]},
+    "spec": {"template": {"metadata": {"labels": {}}, "spec": {"serviceAccountName": "a"}}},
+}
+
+
+class _Api:
+    """An API server that refuses some objects, by kind and namespace, and notes what it is asked
+    to create."""
+
+    def __init__(
+        self, refused: Mapping[tuple[str, str], str], *, may_make_pods: bool = True
+    ) -> None:
+        self._refused, self._may_make_pods = refused, may_make_pods
+        self.created: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
+        self.tried: list[dict[str, Any]] = []
+
+    async def post(self, path: str, body: dict[str, Any], **params: str) -> dict[str, Any]:
+        if body["kind"] == "SelfSubjectAccessReview":
+            return {"status": {"allowed": self._may_make_pods}}
+        if params != {"dryRun": "All"}:
+            self.created.append(body)
+            return body
+        self.tried.append(body)
+        place = body["metadata"].get("namespace", "")
+        for (kind, where), why in self._refused.items():
+            if kind == body["kind"] and place.startswith(where):
+                name = f'{body["kind"].lower()}s "{body["metadata"].get("name", "")}"'
+                raise Refused(f"{name} is forbidden: {why}", status=403, reason="Forbidden")
+        return body
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        return {}
+
+    async def delete(self, path: str) -> None:
+        self.deleted.append(path)
+
+
+async def _tried(api: _Api, namespace: str | None = "theirs", *more: dict[str, Any]) -> Any:
+    objects = [*more, ROLE, DEPLOYMENT]
+    return await try_objects(cast("Cluster", api), objects, namespace=namespace)
+
+
+async def test_objects_and_the_pods_of_their_templates_are_tried_in_the_namespace() -> None:
+    api = _Api({})
+    check = await _tried(api)
+    assert (check.state, check.detail) == (
+        "ok",
+        "all 3 objects of the stack are admitted in namespace theirs",
+    )
+    assert [each["kind"] for each in api.tried] == ["Role", "Deployment", "Pod"]
+    assert {each["metadata"]["namespace"] for each in api.tried} == {"theirs"}
+    assert not any("ownerReferences" in each["metadata"] for each in api.tried)
+    assert "serviceAccountName" not in api.tried[2]["spec"]
+    assert not api.created
+
+
+async def test_a_rule_about_deployments_is_told_with_the_keys_that_help() -> None:
+    check = await _tried(_Api({("Deployment", ""): NO_OWNER}))
+    assert check.state == "failed"
+    assert check.detail == (
+        f"1 of 3 objects of the stack are refused in namespace theirs: Deployment: {NO_OWNER}"
+    )
+    assert "deployment.labels" in check.remedy
+
+
+async def test_without_the_right_to_make_pods_only_objects_are_tried() -> None:
+    api = _Api({}, may_make_pods=False)
+    check = await _tried(api)
+    assert check.detail.endswith("their pods were not tried: not allowed to create pods")
+    assert [each["kind"] for each in api.tried] == ["Role", "Deployment"]
+
+
+async def test_a_namespace_that_is_refused_ends_the_check() -> None:
+    check = await _tried(_Api({("Namespace", ""): NO_OWNER}), None, NAMESPACE)
+    assert check.state == "failed"
+    assert "as its namespace: Namespace: " in check.detail
+
+
+@pytest.mark.parametrize("is_everywhere", [True, False])
+async def test_what_default_refuses_is_tried_in_an_empty_namespace(is_everywhere: bool) -> None:
+    api = _Api({("Deployment", "" if is_everywhere else "default"): NO_OWNER})
+    check = await _tried(api, None, NAMESPACE)
+    assert check.state == ("failed" if is_everywhere else "ok")
+    assert "in an empty namespace with the labels of the stack's" in check.detail
+    (made,) = api.created
+    name = made["metadata"]["name"]
+    assert made["metadata"]["labels"] == {"team": "a", "aiperf.dev/stack": name}
+    assert api.deleted == [f"/api/v1/namespaces/{name}"]
+
+
+async def test_a_new_namespace_whose_objects_are_admitted_is_not_made() -> None:
+    api = _Api({})
+    check = await _tried(api, None, NAMESPACE)
+    assert check.state == "ok"
+    assert not api.created
+    assert not api.deleted
+
+
+def test_a_webhook_without_dry_runs_leaves_the_check_open() -> None:
+    why = 'admission webhook "w" does not support dry run'
+    check = judge(9, [Refusal("Role", why), Refusal("Pod", why)], "in namespace n")
+    assert check.state == "not checked"
+
+
+def test_equal_reasons_are_told_once() -> None:
+    refused = [Refusal("Deployment", "no owner")] * 7 + [Refusal("Service", "no owner")]
+    check = judge(31, refused, "in namespace n")
+    assert check.detail == (
+        "8 of 31 objects of the stack are refused in namespace n: 7 Deployment, Service: no owner"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "path"),
+    [
+        ("v1", "ConfigMap", "/api/v1/namespaces/n/configmaps"),
+        (
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            "/apis/networking.k8s.io/v1/namespaces/n/networkpolicies",
+        ),
+        ("networking.k8s.io/v1", "Ingress", "/apis/networking.k8s.io/v1/namespaces/n/ingresses"),
+    ],
+)
+def test_the_path_of_an_object_has_its_plural(version: str, kind: str, path: str) -> None:
+    assert path_of({"apiVersion": version, "kind": kind}, "n") == path
+
+
+def test_a_pod_of_a_stateful_set_has_its_claims() -> None:
+    spec = {
+        "template": {"metadata": {}, "spec": {"volumes": [{"name": "tmp"}]}},
+        "volumeClaimTemplates": [{"metadata": {"name": "volume"}}],
+    }
+    (pod,) = pods_of([{"kind": "StatefulSet", "metadata": {"name": "rank-s"}, "spec": spec}])
+    assert pod["spec"]["volumes"] == [
+        {"name": "tmp"},
+        {"name": "volume", "persistentVolumeClaim": {"claimName": "volume"}},
+    ]
