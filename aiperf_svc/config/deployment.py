@@ -4,16 +4,17 @@ None of this changes what is measured. Locally only `layout`, `raw_route`, `tran
 `registration_timeout` count.
 """
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model
+from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbatim
 from aiperf_svc.config.image_names import check_fixed
 from aiperf_svc.config.placement import Placement, Pod
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.target import Target
-from aiperf_svc.config.units import DurationNs, SizeBytes
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes
 
 POD_NAMES = (
     "control",
@@ -31,6 +32,29 @@ POD_NAMES = (
 results of Jobs (`experiment.fan_out`)."""
 RANK_POD = "rank"
 """The key of a workload's ranks in `deployment.pods`."""
+
+
+OWN_LABELS = (
+    "aiperf.dev/",
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/managed-by",
+)
+"""Labels that the tool sets and selects by; a name that ends with `/` stands for all below it."""
+OWN_ANNOTATIONS = ("aiperf.dev/", "pulumi.com/")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
+
+
+def check_own(given: dict[str, str], key: str, own: tuple[str, ...]) -> None:
+    """Raise ValueError for a key that Kubernetes refuses, or that the tool uses itself."""
+    for name in given:
+        if not _KEY.fullmatch(name):
+            raise ValueError(f"{key}: {name!r} is no key; expected NAME or DOMAIN/NAME")
+        if any(name == each or (each.endswith("/") and name.startswith(each)) for each in own):
+            raise ValueError(f"{key}: {name} is set by this tool; use another key")
 
 
 class Transport(Model):
@@ -134,6 +158,11 @@ class Deployment(Model):
     registration_timeout: DurationNs = 60 * SECOND_NS
     """Time in which every service must register."""
     namespace: Namespace = Namespace()
+    labels: dict[str, Verbatim] = Field(default_factory=dict)
+    """Labels of all objects and pods of the stack, for clusters that require an owner or a cost
+    centre."""
+    annotations: dict[str, Verbatim] = Field(default_factory=dict)
+    """Annotations of all objects and pods of the stack."""
     image: Image = Image()
     ttl: DurationNs = 2 * HOUR_NS
     """Time after which the stack deletes itself from within the cluster, even if the results were
@@ -165,10 +194,14 @@ class Deployment(Model):
     """A PodDisruptionBudget keeps the drain of a node waiting for the longest time of start and
     load, which is the least ttl. If the load has no duration, it waits until the stack is gone.
     Off: a drain evicts the pods, and the run fails."""
+    max_drain_hold: PositiveDurationNs | None = None
+    """Longest time for which the PodDisruptionBudget keeps a drain waiting, even if start and load
+    may take longer or have no bound."""
     api_server_cidrs: tuple[str, ...] = ()
     """Address ranges of the API server as pods reach it (`kubectl get endpoints kubernetes`): the
-    deadline's pod can reach nothing else. Empty: it can reach every address. A wrong range makes
-    `up` fail; one that becomes wrong later keeps the stack from deleting itself."""
+    deadline's pod can reach nothing else. Empty: `run` uses the addresses that the cluster reports,
+    and every address where it may not read them; `pulumi up` allows every address. A wrong range
+    makes `up` fail; one that becomes wrong later keeps the stack from deleting itself."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -178,6 +211,15 @@ class Deployment(Model):
             if name not in (*POD_NAMES, RANK_POD):
                 names = ", ".join((*POD_NAMES, RANK_POD))
                 raise ValueError(f"pods.{name} is no pod; expected one of {names}")
+        check_own(self.labels, "labels", OWN_LABELS)
+        check_own(self.annotations, "annotations", OWN_ANNOTATIONS)
+        if any(not _LABEL_VALUE.fullmatch(value) for value in self.labels.values()):
+            raise ValueError(
+                "labels: a value has at most 63 letters, digits, `-`, `_` and `.`, and begins and "
+                "ends with a letter or digit; annotations take any text"
+            )
+        if self.max_drain_hold is not None and not self.hold_drains:
+            raise ValueError("max_drain_hold has no effect with hold_drains: false")
         if self.monitoring_labels and self.monitoring != "prometheus-operator":
             raise ValueError("monitoring_labels needs monitoring: prometheus-operator")
         if self.ttl < 10 * SECOND_NS:

@@ -117,7 +117,13 @@ def plan_fan_out(
     )
     resolved = _resolve(config)
     run_id = run_id_of(resolved, experiment, images=used.name, generation=generation)
-    identity = Identity(stack=stack, run_id=run_id, version=version)
+    identity = Identity(
+        stack=stack,
+        run_id=run_id,
+        version=version,
+        more_labels=config.deployment.labels,
+        annotations=config.deployment.annotations,
+    )
     jobs = _jobs(resolved, every, times, identity, used, at_once)
     topology = Topology(
         layout="compact", groups=(_FOLDER,), workers=0, record_processors=0, raw_route="direct"

@@ -96,7 +96,8 @@ def plan_budget(
     included; None if drains do not wait."""
     if not deployment.hold_drains:
         return None
-    hold = times.start + times.load if times.is_bounded else None
+    longest, cap = times.start + times.load if times.is_bounded else None, deployment.max_drain_hold
+    hold = min((each for each in (longest, cap) if each is not None), default=None)
     return DisruptionBudget(identity.name(f"benchmark-{identity.labels()[RUN_LABEL][:8]}"), hold)
 
 

@@ -48,6 +48,7 @@ def run_id_of(
     asked = non_defaults(config.model_copy(update={"experiment": None}))
     # The runner finds these, and they change while the same run goes on.
     asked.get("telemetry", {}).pop("exporters", None)
+    asked.get("deployment", {}).pop("api_server_cidrs", None)
     parts = [json.dumps({k: v for k, v in asked.items() if v != {}}), images, str(generation)]
     if experiment is not None and config.experiment is not None:
         part = config.experiment.part

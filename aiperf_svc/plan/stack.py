@@ -235,7 +235,14 @@ def plan_stack(
     label = ""
     if whole is not None:
         label = run_id_of(whole, experiment, images=used.name, generation=generation)
-    identity = Identity(stack=stack, run_id=run_id, version=version, label=label)
+    identity = Identity(
+        stack=stack,
+        run_id=run_id,
+        version=version,
+        label=label,
+        more_labels=deployment.labels,
+        annotations=deployment.annotations,
+    )
     topology = _topology(trials, needs)
     load = largest_load(resolved, trials)
     pods_of_services = service_pods(

@@ -92,7 +92,7 @@ class Lifetime(pulumi.ComponentResource):
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=wanted.name,
                 labels={**plan.identity.labels(), **security},
-                annotations={**DELETION, **self._ttl},
+                annotations={**plan.identity.annotations, **DELETION, **self._ttl},
             ),
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -64,7 +64,7 @@ class Place:
             name=name,
             namespace=self.namespace,
             labels={**(labels or {}), **self.identity.labels(component)},
-            annotations={**DELETION, **(annotations or {})},
+            annotations={**self.identity.annotations, **DELETION, **(annotations or {})},
             owner_references=list(self.owners) or None,
         )
 

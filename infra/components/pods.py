@@ -164,6 +164,7 @@ def pod_template(
                 **(labels or {}),
             },
             annotations={
+                **identity.annotations,
                 **OPT_OUT_ANNOTATIONS,
                 **KEEP_ANNOTATIONS,
                 **networks(plan.placement),

@@ -42,7 +42,11 @@ def _make_stateful_set(
     identity = place.identity
     claims = [
         core.PersistentVolumeClaimArgs(
-            metadata=meta.ObjectMetaArgs(name=volume.name, labels=identity.labels(plan.name)),
+            metadata=meta.ObjectMetaArgs(
+                name=volume.name,
+                labels=identity.labels(plan.name),
+                annotations=identity.annotations or None,
+            ),
             spec=_claim_spec(volume, "ReadWriteOnce"),
         )
         for volume in plan.all_volumes

@@ -234,3 +234,17 @@ def test_the_pods_of_a_resumed_shape_run_what_is_left_and_upload_into_the_shared
 
 def test_the_program_only_wires() -> None:
     assert len((INFRA / "__main__.py").read_text().splitlines()) < 40
+
+
+def test_labels_and_annotations_of_the_user_are_on_all_objects_and_pods() -> None:
+    labels, annotations = {"owner": "team-a"}, {"example.com/cost-center": "47 11"}
+    recording = recorded(labels=labels, annotations=annotations)
+    every = [each["metadata"] for each in recording.manifests]
+    every += [template["metadata"] for template in pod_templates(recording)]
+    assert {each["kind"] for each in recording.manifests} > {"Namespace", "Secret", "Role"}
+    for metadata in every:
+        assert metadata["labels"].items() >= labels.items()
+        assert metadata["annotations"].items() >= annotations.items()
+    for template in recording.manifests:
+        selector = template.get("spec", {}).get("selector", {})
+        assert "owner" not in selector.get("matchLabels", {})

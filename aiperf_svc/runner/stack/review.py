@@ -1,6 +1,6 @@
 """The facts that a reviewer of a stack needs beyond its load, its pods and their totals. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
@@ -28,6 +28,8 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
         ("results by", _exposure(plan)),
         ("monitoring", _monitoring(plan)),
         ("node drains", _drains(plan)),
+        ("labels", _pairs(plan.config.deployment.labels)),
+        ("annotations", _pairs(plan.config.deployment.annotations)),
     ]
     if target.downloads:
         found.append(("downloads", f"{HOST} may reach port 443 anywhere"))
@@ -128,15 +130,22 @@ def _disk(plan: StackPlan) -> str:
     return f"{gibibytes(asked)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
 
 
+def _pairs(given: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
 def _drains(plan: StackPlan) -> str:
     if plan.budget is None:
         return "evict pods, and the run fails"
+    cap = plan.config.deployment.max_drain_hold
     if plan.jobs:
-        ttl = format_duration(plan.config.deployment.ttl)
+        most = format_duration(min(cap or plan.config.deployment.ttl, plan.config.deployment.ttl))
         return (
-            f"of the collector wait until the stack is gone, at most {ttl}; an index begins anew "
+            f"of the collector wait until the stack is gone, at most {most}; an index begins anew "
             "on another node"
         )
+    if cap is not None and plan.budget.hold == cap:
+        return f"wait at most {format_duration(cap)} (max_drain_hold); then they may end the run"
     if plan.budget.hold is None:
         ttl = format_duration(plan.config.deployment.ttl)
         return f"wait until the stack is gone, at most {ttl}: load or warmup has no duration"

@@ -12,6 +12,7 @@ from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
+from aiperf_svc.runner.stack.api_server import with_api_server
 from aiperf_svc.runner.stack.gpu_exporters import with_gpu_exporters
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
@@ -24,7 +25,7 @@ from aiperf_svc.runner.stack.target_pods import with_target_pods
 def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     """Run the stack and print its results. Raises AiperfError for errors before anything was made;
     later ones are reported by the exit code."""
-    request.check_secrets()
+    request.check_prerequisites()
     with (
         errors_of(request.plan.identity.run_id),
         terminal.ignore_closed_stderr(),
@@ -54,6 +55,7 @@ async def run_one(
         async with connecting as cluster:
             request = await with_target_pods(request, cluster, say=screen.say)
             request = await with_gpu_exporters(request, cluster, say=screen.say)
+            request = await with_api_server(request, cluster, say=screen.say)
             with counting() as interrupts:
                 return await _launched(
                     request,

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
 )
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.plan.stack import StackPlan
 
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
@@ -32,7 +33,7 @@ Allowed = set[tuple[str, str, str]]
 @pytest.fixture(scope="module")
 def documented() -> dict[str, Allowed]:
     """What each Role of the page allows."""
-    (block,) = (part for part in PAGE.read_text().split("```") if part.startswith("yaml\n"))
+    (block,) = (each for each in _blocks() if "kind: ClusterRole" in each)
     return {
         role["metadata"]["name"]: {
             (group, resource, verb)
@@ -43,6 +44,16 @@ def documented() -> dict[str, Allowed]:
         }
         for role in yaml.safe_load_all(block.removeprefix("yaml\n"))
     }
+
+
+def _blocks() -> list[str]:
+    return [part for part in PAGE.read_text().split("```") if part.startswith("yaml\n")]
+
+
+def test_the_example_in_an_existing_namespace_has_keys_that_there_are() -> None:
+    example = yaml.safe_load(_blocks()[0].removeprefix("yaml\n").replace("…", "0a" * 32))
+    deployment = Deployment.model_validate(example["config"]["aiperf:benchmark"]["deployment"])
+    assert deployment.namespace.mode == "existing"
 
 
 def _allowed(rights: Iterable[Right]) -> Allowed:

@@ -409,3 +409,32 @@ def test_a_tokenizer_that_its_hub_can_change_is_told(
 )
 def test_a_stack_of_flags_is_named_as_kubernetes_takes_it(name: str, stack: str) -> None:
     assert stack_name_of(name) == stack
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"labels": {"aiperf.dev/stack": "x"}}, "aiperf.dev/stack is set by this tool"),
+        ({"labels": {"app.kubernetes.io/name": "x"}}, "is set by this tool"),
+        ({"labels": {"owner": "team a"}}, "a value has at most 63 letters"),
+        ({"labels": {"a b": "x"}}, "'a b' is no key"),
+        ({"annotations": {"pulumi.com/skipAwait": "true"}}, "is set by this tool"),
+        ({"hold_drains": False, "max_drain_hold": "5m"}, "max_drain_hold has no effect"),
+    ],
+)
+def test_labels_and_holds_that_cannot_be_are_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_config(**keys)
+
+
+def test_a_drain_waits_no_longer_than_its_cap() -> None:
+    bounded = {"concurrency": 1, "duration": "10m"}
+    for load in (bounded, {"concurrency": 1, "requests": 10}):
+        budget = plan_it(make_config(load=load, ttl="2h", max_drain_hold="2m")).budget
+        assert budget is not None
+        assert budget.hold == 120 * 10**9
+
+
+def test_where_the_api_server_is_makes_no_other_run() -> None:
+    one, other = (plan_it(make_config(api_server_cidrs=each)) for each in ([], ["10.0.0.1/32"]))
+    assert one.identity.run_id == other.identity.run_id

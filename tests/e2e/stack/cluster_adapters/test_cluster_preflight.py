@@ -88,7 +88,7 @@ async def test_missing_rights_are_listed(
     assert "create rolebindings.rbac.authorization.k8s.io" in checks["permissions"].detail
     assert "configmaps" not in checks["permissions"].detail
     assert checks["cluster"].state == "warning"
-    assert checks["capacity"].state == checks["image"].state == "not checked"
+    assert checks["capacity"].state == "not checked"
 
 
 async def test_a_namespace_that_may_not_be_read_is_used_all_the_same(
@@ -284,15 +284,20 @@ async def test_a_rule_about_deployments_is_known_beforehand(
             while check.state == "ok":
                 await asyncio.sleep(0.2)
                 check = await try_objects(connected, objects, namespace=where)
+        labelled = await _objects(stack, image, namespace, labels={"owner": "me"})
+        admitted = await try_objects(connected, labelled, namespace=where)
+    assert admitted.state == "ok", admitted
     assert check.state == "failed"
     assert f"Deployment: ValidatingAdmissionPolicy '{rule}'" in check.detail
     assert "a Deployment needs the label owner" in check.detail
 
 
-async def _objects(stack: str, image: str, namespace: dict[str, str]) -> tuple[dict[str, Any], ...]:
+async def _objects(
+    stack: str, image: str, namespace: dict[str, str], **deployment: Any
+) -> tuple[dict[str, Any], ...]:
     path = PROJECT / "stacks" / "Pulumi.bench-smoke.yaml"
     config = yaml.safe_load(path.read_text())["config"]
-    config["aiperf:benchmark"]["deployment"]["namespace"] = namespace
+    config["aiperf:benchmark"]["deployment"] |= {"namespace": namespace, **deployment}
     environ = {**os.environ, "AIPERF_IMAGE": image}
     return await read_manifests(PROJECT / "infra", stack=stack, config=config, environ=environ)
 
