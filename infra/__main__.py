@@ -11,6 +11,10 @@ from components.settings import read_settings
 
 settings = read_settings(pulumi.Config("aiperf"))
 refuse_if_held(settings.plan, settings.cluster)
+for line in settings.warnings:
+    pulumi.log.warn(line)
+if settings.summary:
+    pulumi.log.info(settings.summary)
 benchmark = Benchmark(
     "benchmark",
     BenchmarkArgs(

@@ -1,21 +1,32 @@
 """Settings of the program: the stack's configuration, and the cluster to use."""
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
 
 import aiperf_svc
-from aiperf_svc.adapters.cluster.ownership import owner_name
+from aiperf_svc.adapters.cluster.ownership import HOLDER, owner_name
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.any_kind.target_configs import chosen_target
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.summary import as_text
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
+
+
+_COPY = (
+    "the Kubernetes provider writes copies of the kubeconfig, with the client's key, to "
+    "{folder}/kubeconfig<number> and leaves them there; it writes none if KUBECONFIG and "
+    "aiperf:kubeconfig are not set and ~/.kube/config is used; docs/stacks.md has the command that "
+    "removes them"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +55,9 @@ class Settings:
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
     """Maps the name of a Secret to those values of the stack's configuration that the plan
     names."""
+    warnings: tuple[str, ...] = ()
+    summary: str = ""
+    """What a reviewer needs of the plan; empty if the runner has shown it."""
 
 
 def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -87,9 +101,14 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         )
     except ConfigError as error:
         raise pulumi.RunError(str(error)) from error
+    # The runner has shown the plan, and removes what the provider leaves.
+    by_runner = HOLDER in environ
+    has_copy = not by_runner and bool(kubeconfig or environ.get("KUBECONFIG"))
     return Settings(
         plan=plan,
         owner=owner_name(environ),
+        warnings=(_COPY.format(folder=tempfile.gettempdir()),) if has_copy else (),
+        summary="" if by_runner else as_text(plan, Comparison(base="")),
         cluster=Cluster(
             kubeconfig=kubeconfig,
             context=config.get("context") or environ.get("AIPERF_CONTEXT"),

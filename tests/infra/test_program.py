@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pulumi
 import pytest
 import yaml
 from program import (
@@ -17,6 +18,7 @@ from program import (
 )
 from recording import INFRA, Recording, record
 
+from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.protocol.ports import REPLICAS
 from aiperf_svc.protocol.services import Service
@@ -248,3 +250,29 @@ def test_labels_and_annotations_of_the_user_are_on_all_objects_and_pods() -> Non
     for template in recording.manifests:
         selector = template.get("spec", {}).get("selector", {})
         assert "owner" not in selector.get("matchLabels", {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_warned"),
+    [
+        ({"KUBECONFIG": "/home/me/config"}, True),
+        ({}, False),
+        ({"KUBECONFIG": "/home/me/config", HOLDER: "yes"}, False),
+    ],
+)
+def test_plain_pulumi_warns_of_copies_of_a_kubeconfig_and_shows_the_summary(
+    environ: dict[str, str], is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    told: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    monkeypatch.setattr(pulumi.log, "info", told.append)
+    for name in ("KUBECONFIG", HOLDER):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    recorded()
+    assert bool(warned) == is_warned
+    assert all("kubeconfig<number>" in line for line in warned)
+    assert len(told) == (HOLDER not in environ)
+    assert all(" pods, " in line and "removes itself" in line for line in told)

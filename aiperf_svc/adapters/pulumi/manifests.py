@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -26,7 +27,8 @@ async def read_manifests(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=dict(environ),
+        # The program would look in the cluster for other holders.
+        env={**environ, HOLDER: "preflight"},
         start_new_session=True,
     )
     try:

@@ -2,7 +2,9 @@
 what is gone already."""
 
 import secrets
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from real_cluster import Cluster
@@ -44,3 +46,29 @@ def test_no_namespace_mode_takes_much_longer_than_another_to_come_and_to_go(
     for mode, stack in stacks.items():
         for command in ("up", "destroy"):
             assert stack.took_s[command] <= RATIO * usual[command], (mode, command, stack.took_s)
+
+
+def test_pulumi_leaves_no_copy_of_the_kubeconfig_at_the_default_path(
+    make_stack: Callable[[], Stack],
+) -> None:
+    stack = make_stack()
+    stack.init()
+    said = stack.pulumi("preview", "-s", stack.name)
+    # It has had a kubeconfig by KUBECONFIG.
+    assert kubeconfigs(stack)
+    assert "writes copies of the kubeconfig" in said
+    assert "removes itself" in said
+    for each in kubeconfigs(stack):
+        each.unlink()
+    home = stack.folder / "its-home"
+    (home / ".kube").mkdir(parents=True)
+    shutil.copy(stack.environ.pop("KUBECONFIG"), home / ".kube" / "config")
+    stack.environ["HOME"] = str(home)
+    said = stack.pulumi("preview", "-s", stack.name)
+    assert not kubeconfigs(stack)
+    assert "writes copies of the kubeconfig" not in said
+
+
+def kubeconfigs(stack: Stack) -> list[Path]:
+    """What the provider left in the folder of temporary files."""
+    return list((stack.folder / "tmp").glob("kubeconfig*"))
