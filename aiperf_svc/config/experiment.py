@@ -21,8 +21,8 @@ MOST_TRIALS = 10_000
 
 
 REPLACEMENTS = 2
-"""Most trials of one combination that are run again because their verdict is invalid. A machine
-that was busy for a moment spoils one; a combination that is always invalid costs no more time."""
+"""Most trials of an experiment that are run again because their verdict is invalid. A machine that
+was busy for a moment spoils one or two; the lifetime of a stack must include their time."""
 
 
 def _axes(value: Any) -> Any:
@@ -201,8 +201,8 @@ class Experiment(Model):
 
     @property
     def replacements(self) -> int:
-        """Most trials of one combination that may be run again because their verdict is invalid: a
-        mean over repetitions needs all of them. A search decides itself what follows."""
+        """Most trials that may be run again because their verdict is invalid: a mean over
+        repetitions needs all of them. A search decides itself what follows."""
         return REPLACEMENTS if self.repetitions > 1 and self.search is None else 0
 
     def list_of(self, key: str) -> str:

@@ -38,12 +38,9 @@ def largest_load(config: Config, trials: Sequence[Config]) -> Config:
     return config.model_copy(update={"load": load})
 
 
-def with_replacements(load_ns: int, experiment: Experiment | None) -> int:
-    """Return the time of all trials with that of those that may be run again, a number for each
-    combination."""
-    if experiment is None:
-        return load_ns
-    return load_ns + load_ns * experiment.replacements // experiment.repetitions
+def replacement_time(longest_ns: int, experiment: Experiment | None) -> int:
+    """Return the time of the trials that may be run again, none of which is longer than this."""
+    return longest_ns * experiment.replacements if experiment is not None else 0
 
 
 def all_times(trials: Sequence[LongestTimes], experiment: Experiment | None) -> LongestTimes:
@@ -52,9 +49,10 @@ def all_times(trials: Sequence[LongestTimes], experiment: Experiment | None) -> 
     times = trials[0]
     cooldown_ns = experiment.cooldown if experiment is not None else 0
     load = sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1)
+    again = replacement_time(cooldown_ns + max(each.load for each in trials), experiment)
     return LongestTimes(
         start=times.start,
-        load=with_replacements(load, experiment),
+        load=load + again,
         is_bounded=all(each.is_bounded for each in trials),
         start_keys=times.start_keys,
         what=_what(len(trials), experiment) if len(trials) > 1 else times.what,

@@ -25,7 +25,7 @@ from aiperf_svc.plan.experiments import (
     all_times,
     largest_load,
     largest_topology,
-    with_replacements,
+    replacement_time,
 )
 from aiperf_svc.plan.identity import Identity, check_stack_name
 from aiperf_svc.plan.lifetime import (
@@ -281,7 +281,9 @@ def longest_times(config: Config, trials: Sequence[Config], *, steps_ns: int) ->
     """Return the longest times of these trials in the same pods; `steps_ns` are those of all steps
     of a workload."""
     if not isinstance(config, BenchmarkConfig):
-        return step_times(config.deployment, with_replacements(steps_ns, config.experiment))
+        # Ceiling division: the trials of a workload are about equally long.
+        again = replacement_time(-(-steps_ns // len(trials)), config.experiment)
+        return step_times(config.deployment, steps_ns + again)
     times = [load_times(t) for t in trials if isinstance(t, BenchmarkConfig)]
     return all_times(times, config.experiment)
 

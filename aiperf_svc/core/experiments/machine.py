@@ -3,16 +3,13 @@ begin.
 
 A trial that is stopped ends the experiment. One that fails is tried again as often as the config
 allows, and then the next one comes, or none. One whose verdict is invalid because of the client is
-run again too, a limited number of times for each combination of parameters. The trials themselves
-come from a `Strategy`: a list that is known from the start, or a search that looks at what was
-measured.
+run again too, a limited number of times in an experiment. The trials themselves come from a
+`Strategy`: a list that is known from the start, or a search that looks at what was measured.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
-from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
 from aiperf_svc.protocol.run_states import RunState
@@ -107,12 +104,12 @@ class ExperimentMachine:
         on_failure: Literal["continue", "stop"],
     ) -> None:
         """`retries` is the number of further attempts of a trial that fails, `replacements` that
-        of all invalid trials of the same parameters."""
+        of all invalid trials."""
         self._strategy = strategy
         self._retries = retries
         self._replacements = replacements
-        self._replaced: Counter[bytes] = Counter()
-        """Number of invalid trials that were run again, by their parameters."""
+        self._replaced = 0
+        """Number of invalid trials that were run again."""
         self._failures = 0
         """Number of attempts of the current trial that failed."""
         self._on_failure = on_failure
@@ -147,19 +144,18 @@ class ExperimentMachine:
             if self._on_failure == "stop":
                 reason = f"trial {current.trial.number} failed: {event.reason}"
                 return EndExperiment(RunState.FAILED, reason)
-        if self._is_replaced(current.trial, event.finding):
+        if self._is_replaced(event.finding):
             return self._begin(current.trial, current.attempt + 1)
         self._strategy.add(current.trial, event.finding)
         return self._next()
 
-    def _is_replaced(self, trial: Trial, finding: dict[str, Any] | None) -> bool:
+    def _is_replaced(self, finding: dict[str, Any] | None) -> bool:
         """Decide whether an invalid trial is run again, and count it."""
-        same = identity(trial.parameters)
-        if self._cancelled or self._replaced[same] >= self._replacements:
+        if self._cancelled or self._replaced >= self._replacements:
             return False
         if finding is None or not is_spoiled(finding):
             return False
-        self._replaced[same] += 1
+        self._replaced += 1
         return True
 
     def _next(self) -> Instruction:
