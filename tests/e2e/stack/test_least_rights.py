@@ -84,7 +84,7 @@ class LesserUser:
 
 def _documented() -> list[dict[str, Any]]:
     text = (PROJECT / "docs" / "stacks.md").read_text()
-    (block,) = (part for part in text.split("```") if part.startswith("yaml\n"))
+    (block,) = (part for part in text.split("```") if "kind: ClusterRole" in part)
     return list(yaml.safe_load_all(block.removeprefix("yaml\n")))
 
 
