@@ -28,7 +28,14 @@ def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_a_response(tmp_path:
             "current-context": "there",
         }
         kubeconfig.write_text(yaml.safe_dump(content))
+        # A run first looks whether there is a Pulumi CLI, and asks the cluster before it uses it.
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        pulumi = programs / "pulumi"
+        pulumi.write_text("#!/bin/sh\nexit 1\n")
+        pulumi.chmod(0o755)
         mine = {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "KUBECONFIG": str(kubeconfig),
             "XDG_STATE_HOME": str(tmp_path),
             "PULUMI_CONFIG_PASSPHRASE": "x",

@@ -61,8 +61,7 @@ def test_every_config_of_the_pages_is_accepted(page: str, text: str, tmp_path: P
     data = yaml.safe_load(textwrap.dedent(text).replace("{…}", "{}"))
     name = "Pulumi.example.yaml" if "config" in data else "example.yaml"
     if "config" in data:
-        data["config"]["aiperf:benchmark"] = data["config"]["aiperf:benchmark"] or BASE
-        config = data["config"]["aiperf:benchmark"]
+        config = data["config"]["aiperf:benchmark"] = whole(data["config"]["aiperf:benchmark"])
     else:
         data = config = whole(data)
     (tmp_path / name).write_text(yaml.safe_dump(data))
