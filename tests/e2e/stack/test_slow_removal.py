@@ -1,6 +1,5 @@
 """A removal that takes its time says what it waits for."""
 
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -12,9 +11,6 @@ from real_stack import Config, modest
 from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
-
-NOTICED_S = 90
-"""Longest time until the API server says that a node is silent. It takes 45 s."""
 
 
 def test_pods_of_a_silent_node_are_told_with_the_node(
@@ -35,18 +31,12 @@ def test_pods_of_a_silent_node_are_told_with_the_node(
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
         with without_power(cluster, second):
-            is_silent = ("--for=condition=Ready=Unknown", f"--timeout={NOTICED_S}s")
-            cluster.kubectl("wait", f"node/{second}", *is_silent, timeout_s=NOTICED_S + 10)
-            # The second one leaves out the results.
-            command.send(signal.SIGINT)
-            command.wait_for("stopping: ")
-            command.send(signal.SIGINT)
-            ended = command.end()
-    why = f"1 pod on node {second}, which is not ready since "
+            # The run ends without its worker, and the removal begins.
+            command.wait_for(f" on node {second}, which is not ready since ")
+        ended = command.end()
     reports = [line for line in ended.errors.splitlines() if "still removing after " in line]
-    assert len(reports) > 3, ended.errors
-    assert any(why in line for line in reports), ended.errors
-    assert ended.code == ExitCode.LEAKED, ended.errors
+    assert reports, ended.errors
+    # Once the node is back, its pods end, or `gc` sees to the rest.
     collected = runner.gc()
     assert collected.code == ExitCode.OK, collected.errors
     assert cluster.left_of(runner.name) == []
