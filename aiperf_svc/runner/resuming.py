@@ -34,7 +34,7 @@ _OF_PODS = (
     "telemetry.key_env",
 )
 """Keys that pods have with other values than those that a user writes."""
-_FOUND = ("deployment.target.pods", "telemetry.exporters")
+_FOUND = ("deployment.target.pods", "deployment.api_server_cidrs", "telemetry.exporters")
 """Keys that the runner sets by what it finds in the cluster."""
 
 

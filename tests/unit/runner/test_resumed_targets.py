@@ -15,7 +15,7 @@ from aiperf_svc.core.experiments.summary import row_of
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.runner.resuming import prepare_members
+from aiperf_svc.runner.resuming import prepare_members, read_resumed
 
 
 def config(**changes: object) -> BenchmarkConfig:
@@ -61,3 +61,9 @@ def test_a_folder_of_other_targets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is of another config: random_seed differs"):
         prepare_members({eu: other})
     assert sorted(path.name for path in (eu / TRIALS).iterdir())[-1] == "002-begun"
+
+
+def test_addresses_found_in_the_cluster_may_differ(tmp_path: Path) -> None:
+    folder = write_trials(tmp_path / "eu", 1)
+    found = config(deployment={"api_server_cidrs": ["10.0.0.1/32"]})
+    assert read_resumed(folder, found).finished == {1}
