@@ -5,7 +5,7 @@ AiperfError
 │   └── DatasetError     names file and line
 ├── BenchmarkFailed      the run started and could not be finished        exit 3
 ├── LeakError            something is left behind                         exit 6
-├── Unverified           nobody knows whether something is left           exit 10
+├── Unverified           it is unknown whether something is left         exit 10
 ├── Incomparable         runs that cannot be compared                     exit 8
 └── EnvironmentProblem   machine, folder, port, network, tool             exit 1
 """

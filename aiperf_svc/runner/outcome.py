@@ -45,7 +45,7 @@ class RunOutcome:
     is_unverified: bool = False
     """True if it could not be checked whether something is left."""
     is_unlisted: bool = False
-    """True if what the stack uses may not be listed, so that nobody knows what is left."""
+    """True if what the stack uses may not be listed, so that what is left is unknown."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further keys for `--json`."""
 

@@ -60,7 +60,7 @@ class ResultsOfTrials(Protocol):
     async def add(
         self, state: RunState, reason: str, summary: dict[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Take the end of the trial that is on; what decides which trial follows."""
+        """Take the end of the current trial; what decides which trial follows."""
         ...
 
 

@@ -66,7 +66,7 @@ class Collected:
     left: dict[str, list[str]] = field(default_factory=dict)
     not_checked: dict[str, list[str]] = field(default_factory=dict)
     unverified: dict[str, str] = field(default_factory=dict)
-    """Stacks of which nobody knows whether they are gone, since they may not be listed."""
+    """Stacks that could not be listed, so that it is unknown whether they are gone."""
     refused: dict[str, str] = field(default_factory=dict)
     not_reached: dict[str, str] = field(default_factory=dict)
     """Stacks whose cluster could not be searched, so that whether they are there is not known; and

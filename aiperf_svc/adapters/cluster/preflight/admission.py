@@ -91,7 +91,7 @@ async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: s
 
 
 def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
-    """Check what the API server has said about so many objects."""
+    """Judge the responses of the API server to so many objects."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for each in refused:
         reasons[each.why].append(each.kind)
