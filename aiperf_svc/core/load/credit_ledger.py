@@ -137,7 +137,7 @@ class CreditLedger:
         for name, account in live.items():
             # Users come first, so that even a short run reaches its concurrency.
             wanted[name] = max(0, account.users - (account.granted - account.ended))
-        spare = None if self._remaining is None else self._remaining - sum(wanted.values())
+        spare = None if self._remaining is None else max(0, self._remaining - sum(wanted.values()))
         ahead_s = lookahead_s(len(live))
         all_users = sum(account.users for account in live.values())
         for name, account in live.items():
@@ -146,10 +146,10 @@ class CreditLedger:
             by_rate = min(MOST_LOOKAHEAD, round(account.rate * ahead_s))
             target = max(LEAST_LOOKAHEAD, by_rate, 2 * users)
             if spare is not None:
-                last_round = min(users, max(0, spare) * users // max(1, all_users))
-                target = min(target, max(max(0, spare) // (2 * len(live)), last_round))
+                last_round = min(users, spare * users // max(1, all_users))
+                target = min(target, max(spare // (2 * len(live)), last_round))
             if ahead <= target // 2 or ahead < min(users, target):
-                wanted[name] += max(0, target - ahead)
+                wanted[name] += target - ahead
         grants = []
         for name, count in wanted.items():
             allowed = count if self._remaining is None else min(count, self._remaining)

@@ -7,6 +7,7 @@ client had not polled before such a read tells them apart, and bounds the error.
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from aiperf_svc.core.stats.percentiles import is_thin, quantile
 from aiperf_svc.core.verdict.inputs import TAILS, GapBound, SingleReads
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
-from aiperf_svc.domain.metric_formulas import Columns, Floats
+from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
 
 US_PER_MS = 1e3
 UNWATCHED_QUANTILE = 0.9
@@ -54,19 +55,10 @@ def blank_bounds(rows: PhaseRows) -> tuple[GapBound, ...]:
     def lowest(chunk: Columns) -> Floats:
         return f.time_to_first_token(chunk) - chunk["blank_lead_us"] / US_PER_MS
 
-    measured, low = (
-        rows.collect(formula, Population.COMPLETED) for formula in (f.time_to_first_token, lowest)
+    return tuple(
+        GapBound("time_to_first_token", stat, at, least, at, mean)
+        for stat, at, least, mean in _with_bound(rows, f.time_to_first_token, lowest)
     )
-    measured.sort()
-    low.sort()
-    found = []
-    for stat, q in _quantiles(len(measured), TAILS):
-        at, least = quantile(measured, q), quantile(low, q)
-        assert at is not None
-        assert least is not None
-        mean = float(measured.mean())
-        found.append(GapBound("time_to_first_token", stat, at, least, at, mean))
-    return tuple(found)
 
 
 def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:
@@ -83,19 +75,25 @@ def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
     def highest(chunk: Columns) -> Floats:
         return f.time_to_second_token(chunk) + open_ms(chunk)
 
-    measured, high = (
-        rows.collect(formula, Population.COMPLETED) for formula in (f.time_to_second_token, highest)
+    return tuple(
+        GapBound("time_to_second_token", stat, at, at, most, mean)
+        for stat, at, most, mean in _with_bound(rows, f.time_to_second_token, highest)
     )
+
+
+def _with_bound(
+    rows: PhaseRows, formula: Formula, bound: Formula
+) -> Iterator[tuple[str, float, float, float]]:
+    """Yield the statistic, its value by the formula, its bound, and the mean by the formula, in
+    ms, of completed requests."""
+    measured, bounded = (rows.collect(each, Population.COMPLETED) for each in (formula, bound))
     measured.sort()
-    high.sort()
-    found = []
+    bounded.sort()
     for stat, q in _quantiles(len(measured), TAILS):
-        at, most = quantile(measured, q), quantile(high, q)
+        at, end = quantile(measured, q), quantile(bounded, q)
         assert at is not None
-        assert most is not None
-        mean = float(measured.mean())
-        found.append(GapBound("time_to_second_token", stat, at, at, most, mean))
-    return tuple(found)
+        assert end is not None
+        yield stat, at, end, float(measured.mean())
 
 
 def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:

@@ -204,7 +204,7 @@ async def look_for(record: RunRecord, cluster: Cluster, *, timeout_s: float) -> 
 
 
 async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:
-    """Return the error for a stack of which nobody knows what is left: first the rights that are
+    """Return the error for a stack whose leftovers are unknown: first the rights that are
     missing to delete and to list, then what to do when they are back."""
     stack, namespace = record.stack, record.namespace or ""
     types = dict.fromkeys((*USUAL_TYPES, *record.types))
