@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 
-from aiperf_svc.adapters.inference.hook_requests import call
+from aiperf_svc.adapters.inference.side_requests import call_hook
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.load.phase_hooks import When, hooks_at, origins
@@ -86,7 +86,7 @@ class HookCalls:
         try:
             async with asyncio.timeout(timeout_ns / 1e9) as limit:
                 self._limit = limit if when == "before" else None
-                problem = await call(hook, origin, self._config, request_id)
+                problem = await call_hook(hook, origin, self._config, request_id)
         except TimeoutError:
             problem = f"no response within {format_duration(timeout_ns)}"
             if self._is_stopped and when == "before":

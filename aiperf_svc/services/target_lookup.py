@@ -1,5 +1,5 @@
 """Finds the target of a worker: before the load, when it may not be ready yet, and again while
-connections fail, as its pods may have moved."""
+connections fail, since its pods may have moved."""
 
 import asyncio
 import logging
@@ -11,9 +11,8 @@ from aiperf_svc.adapters.inference.listeners import (
     nothing_listens,
     refuses,
 )
-from aiperf_svc.adapters.inference.name_lookup import look_up_apart
-from aiperf_svc.adapters.inference.readiness import why_not_ready
-from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
+from aiperf_svc.adapters.inference.resolved_target import Target, look_up_apart, resolve_target
+from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.units import format_duration
@@ -21,7 +20,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.services.base import mono_ns
 
 ASK_AGAIN_S = 0.5
-"""Seconds between two questions while the target is not ready."""
+"""Seconds between two readiness checks."""
 LOOKUP_S = 2.0
 """Seconds between two look-ups of the target's name while connections fail. It doubles with each
 look-up, because thousands of workers ask one resolver. A time without failures resets it."""
@@ -31,27 +30,28 @@ LONGEST_LOOKUP_S = 30.0
 async def find_target(
     config: BenchmarkConfig, *, run_id: str, until_mono_ns: int, note: Callable[[str], None]
 ) -> Target:
-    """Return the target, which is ready if the config says to wait for that. `note` is told what is
-    waited for, and at the end nothing. Raises ConfigError, EnvironmentProblem."""
+    """Return the target, after waiting until it is ready if the config says so. Calls `note` with
+    the reason of each wait, and with an empty text at the end. Raises ConfigError,
+    EnvironmentProblem."""
     wait_ns = config.endpoint.wait_for_server
     while True:
         try:
             target = await asyncio.to_thread(resolve_target, config)
-            said = await asyncio.to_thread(why_not_ready, config, target, run_id) if wait_ns else ""
+            problem = await why_not_ready(config, target, run_id) if wait_ns else ""
         except ConfigError as error:
             # The name of a pod that is not there yet has no address.
             if mono_ns() >= until_mono_ns:
                 raise
-            said = str(error)
-        if not said:
+            problem = str(error)
+        if not problem:
             note("")
             return target
         if mono_ns() >= until_mono_ns:
             raise EnvironmentProblem(
                 f"the server is not ready after {format_duration(wait_ns)} "
-                f"(endpoint.wait_for_server): {said}"
+                f"(endpoint.wait_for_server): {problem}"
             )
-        note(f"waiting for the server: {said}")
+        note(f"waiting for the server: {problem}")
         await asyncio.sleep(ASK_AGAIN_S)
 
 

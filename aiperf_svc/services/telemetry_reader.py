@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from time import monotonic_ns
 from urllib.parse import urlsplit
 
-from aiperf_svc.adapters.inference.name_lookup import look_up_apart
-from aiperf_svc.adapters.inference.resolved_target import at_url, tls_context
+from aiperf_svc.adapters.inference.resolved_target import at_url, look_up_apart, tls_context
 from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES, Telemetry

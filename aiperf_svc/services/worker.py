@@ -18,10 +18,10 @@ from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.host.vitals import fd_limit
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
-from aiperf_svc.adapters.inference.forced_length_probe import probe
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target, at_url
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
+from aiperf_svc.adapters.inference.side_requests import probe_forced_length
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.control.clock_offset import ClockOffset
@@ -210,8 +210,8 @@ class Worker(BaseService):
             if decision is Decision.WAIT:
                 await asyncio.sleep(ASK_AGAIN_S)
             elif decision is Decision.PROBE:
-                found = await asyncio.to_thread(
-                    probe, self.context.inference, target, self.context.run_id
+                found = await probe_forced_length(
+                    self.context.inference, target, self.context.run_id
                 )
                 self.log.info("asked the target for a forced output length: %s", found)
                 question = ForcedLengthAsked(*self.header, *found)

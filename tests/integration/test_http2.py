@@ -14,8 +14,7 @@ from h2.events import DataReceived
 from h2.settings import SettingCodes, Settings
 from http2_server import SSE, Peer, http2
 
-from aiperf_svc.adapters.inference.hook_requests import call
-from aiperf_svc.adapters.inference.plain_http import exchange
+from aiperf_svc.adapters.inference.side_requests import ask, call_hook
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -335,7 +334,7 @@ async def test_requests_beside_the_load_are_in_http2_too(
     async with bench(http2(respond), server_side=side, **settings) as b:
         before, after = b.target.request(b"x" * 100_000)
         request = before + b"id" + after
-        assert await asyncio.to_thread(exchange, b.target, request, timeout_s=5) == (200, b"hello")
+        assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
         way = b.target.way
         url = f"http{'s' if is_tls else ''}://{way.host}:{way.port}"
         config = BenchmarkConfig.model_validate(
@@ -345,7 +344,7 @@ async def test_requests_beside_the_load_are_in_http2_too(
             }
         )
         hook = Hook(before="load", path="/reset_prefix_cache")
-        assert await call(hook, url, config, "id") == ""
+        assert await call_hook(hook, url, config, "id") == ""
     assert paths == [(b"POST", b"/v1/chat/completions"), (b"POST", b"/reset_prefix_cache")]
 
 
@@ -361,4 +360,4 @@ async def test_a_request_beside_the_load_that_is_reset_says_so() -> None:
         load = {"concurrency": 1, "requests": 1}
         config = BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
         hook = Hook(before="load", path="/reset_prefix_cache")
-        assert await call(hook, url, config, "id") == "the server reset the stream: CANCEL"
+        assert await call_hook(hook, url, config, "id") == "the server reset the stream: CANCEL"

@@ -10,9 +10,8 @@ import pytest
 from client_bench import CHUNKED, LENGTH, bench, responses
 from http2_server import Peer, http2
 
-from aiperf_svc.adapters.inference.hook_requests import call
-from aiperf_svc.adapters.inference.plain_http import exchange
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.adapters.inference.side_requests import ask, call_hook
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.errors import ConfigError
@@ -190,14 +189,14 @@ async def test_requests_beside_the_load_go_through_the_proxy_too(
     ):
         before, after = b.target.request(b"{}")
         request = before + b"id" + after
-        assert await asyncio.to_thread(exchange, b.target, request, timeout_s=5) == (200, b"hello")
+        assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
         port = next(line for line in there.heads[0].split(b"\r\n") if line.startswith(b"Host: "))
         url = f"http{'s' if is_tls else ''}://{port.removeprefix(b'Host: ').decode()}"
         endpoint = {"url": f"{url}/v1", "model": "m", "proxy": there.url, **given}
         load = {"concurrency": 1, "requests": 1}
         config = BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
         hook = Hook(before="load", path="/reset_prefix_cache")
-        assert await call(hook, url, config, "id") == ""
+        assert await call_hook(hook, url, config, "id") == ""
         line = there.heads[1].split(b" HTTP/1.1")[0].decode()
         tunnel = f"CONNECT {url.removeprefix('https://')}"
         assert line == (tunnel if is_tls else f"POST {url}/reset_prefix_cache")

@@ -1,4 +1,4 @@
-"""When a target counts as ready: what it says at each path that it is asked."""
+"""When a target counts as ready, by its responses at each path."""
 
 import socket
 import threading
@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from aiperf_svc.adapters.inference.readiness import why_not_ready
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig
 
 CHAT = "/v1/chat/completions"
@@ -46,13 +46,13 @@ def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def reason(url: str, **endpoint: object) -> str:
+async def reason(url: str, **endpoint: object) -> str:
     given = {
         "endpoint": {"url": url, "model": "m", **endpoint},
         "load": {"concurrency": 1, "requests": 1},
     }
     config = BenchmarkConfig.model_validate(given)
-    return why_not_ready(config, resolve_target(config), "run")
+    return await why_not_ready(config, resolve_target(config), "run")
 
 
 @pytest.mark.parametrize(
@@ -68,29 +68,29 @@ def reason(url: str, **endpoint: object) -> str:
         ({}, ["/health", "/v1/models", CHAT], "a request: status 404: loading"),
     ],
 )
-def test_a_path_that_is_missing_leads_to_the_next(
+async def test_a_path_that_is_missing_leads_to_the_next(
     statuses: dict[str, int], asked: list[str], said: str
 ) -> None:
     with responding(statuses) as (url, found):
-        assert reason(url) == said
+        assert await reason(url) == said
     assert found == asked
 
 
-def test_paths_follow_the_base_of_the_url() -> None:
+async def test_paths_follow_the_base_of_the_url() -> None:
     with responding({"/base/v1/models": 200}) as (url, found):
-        assert reason(f"{url}/base/v1") == ""
+        assert await reason(f"{url}/base/v1") == ""
     assert found == ["/base/health", "/base/v1/models"]
 
 
 @pytest.mark.parametrize("kind", ["messages", "cohere_rankings", "embeddings"])
-def test_each_api_is_asked_at_its_own_path(kind: str) -> None:
+async def test_each_api_is_asked_at_its_own_path(kind: str) -> None:
     with responding({}) as (url, found):
-        assert reason(url, type=kind) == "a request: status 404: loading"
+        assert await reason(url, type=kind) == "a request: status 404: loading"
     assert found[-1] in ("/v1/messages", "/v2/rerank", "/v1/embeddings")
 
 
-def test_a_server_that_is_not_there_is_not_ready() -> None:
+async def test_a_server_that_is_not_there_is_not_ready() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        assert "Connection refused" in reason(url)
+        assert "Connection refused" in await reason(url)

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from in_one_loop import config, stack
 
-from aiperf_svc.adapters.inference.forced_length_probe import Probed, probe
-from aiperf_svc.adapters.inference.plain_http import whole_response
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.adapters.inference.side_requests import (
+    Probed,
+    probe_forced_length,
+    whole_response,
+)
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
 
@@ -121,20 +124,20 @@ async def test_nobody_asks_where_nothing_is_forced(
     assert len(strict.seen) == 20
 
 
-def found(url: str) -> Probed:
+async def found(url: str) -> Probed:
     checked = BenchmarkConfig.model_validate(asks_for(url))
-    return probe(checked, resolve_target(checked), "run")
+    return await probe_forced_length(checked, resolve_target(checked), "run")
 
 
-def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
+async def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
     with serving(Strict(KNOWN, refusal=400)) as strict:
-        assert found(strict.url)[0] is Finding.REFUSED
+        assert (await found(strict.url))[0] is Finding.REFUSED
     with serving(Strict(set())) as strict:
-        assert found(strict.url)[0] is Finding.UNKNOWN
+        assert (await found(strict.url))[0] is Finding.UNKNOWN
     with serving(Strict(KNOWN, refusal=503)) as strict:
-        assert found(strict.url)[0] is Finding.UNKNOWN
+        assert (await found(strict.url))[0] is Finding.UNKNOWN
         url = strict.url
-    finding, said, _ = found(url)
+    finding, said, _ = await found(url)
     assert finding is Finding.UNKNOWN
     assert "refused" in said.lower()
 

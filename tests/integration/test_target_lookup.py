@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -55,12 +56,21 @@ async def find(settings: BenchmarkConfig, until_mono_ns: int, noted: list[str]) 
     return await find_target(settings, run_id="r", until_mono_ns=until_mono_ns, note=noted.append)
 
 
+def responding(*problems: str) -> Callable[..., Awaitable[str]]:
+    """A readiness check with these results in turn."""
+    left = list(problems)
+
+    async def why_not_ready(*_: object) -> str:
+        return left.pop(0)
+
+    return why_not_ready
+
+
 async def test_a_name_and_then_a_server_are_waited_for(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found[:0] = [ConfigError("no such name")]
-    said = ["connection refused", ""]
-    monkeypatch.setattr(target_lookup, "why_not_ready", lambda *_: said.pop(0))
+    monkeypatch.setattr(target_lookup, "why_not_ready", responding("connection refused", ""))
     noted: list[str] = []
     assert await find(config(wait_for_server="10s"), LATER_NS, noted) is FOUND
     assert noted == [
@@ -80,7 +90,7 @@ async def test_a_server_that_is_not_waited_for_is_not_asked(
 async def test_the_wait_has_an_end_that_says_what_was_waited_for(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_lookup, "why_not_ready", lambda *_: "status 503")
+    monkeypatch.setattr(target_lookup, "why_not_ready", responding("status 503"))
     settings = config(wait_for_server="10s")
     with pytest.raises(EnvironmentProblem, match=r"not ready after 10s .*: status 503"):
         await find(settings, mono_ns(), [])

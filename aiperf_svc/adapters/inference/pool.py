@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from aiperf_svc.adapters.inference.connection import CLOSED, CONNECTING, Connection
 from aiperf_svc.adapters.inference.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
-from aiperf_svc.adapters.inference.network_times import NetworkTimes
 from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.adapters.inference.tcp_info import NetworkTimes
 from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
 

@@ -2,7 +2,7 @@
 
 A request gets an idle connection or one that is being made, and is written as soon as that can
 carry it. While no byte of it is written, another address may take it; when the connection breaks
-just after the write, it may be sent again (`keep_alive_race`).
+just after the write, it may be sent again (`tcp_info.race_window_ns`).
 """
 
 import select
@@ -12,7 +12,6 @@ from time import monotonic_ns, time_ns
 from aiperf_svc.adapters.inference.connection import HANDSHAKING, HEAD, IDLE, Connection
 from aiperf_svc.adapters.inference.http2_stream import Http2Stream
 from aiperf_svc.adapters.inference.in_flight import RequestsInFlight
-from aiperf_svc.adapters.inference.keep_alive_race import race_window_ns
 from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
 from aiperf_svc.adapters.inference.proxy import TunnelledStream
 from aiperf_svc.adapters.inference.request import Request
@@ -24,6 +23,7 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     stamp_start,
     write_request,
 )
+from aiperf_svc.adapters.inference.tcp_info import race_window_ns
 from aiperf_svc.adapters.inference.tls_stream import (
     Stream,
     StreamProblem,

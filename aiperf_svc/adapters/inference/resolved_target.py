@@ -5,11 +5,14 @@ Its name is looked up before the run, and again when connections fail, beside th
 that is looked up for every connection would measure the resolver.
 """
 
+import asyncio
 import math
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -146,6 +149,33 @@ def look_up(
             f"({names}) be reached; give one of the same version of IP"
         )
     return tuple(usable)
+
+
+async def look_up_apart(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
+    """Call `look_up` in a daemon thread: the end of the process does not wait for a resolver that
+    does not respond. Raises ConfigError."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[tuple[SocketAddress, ...]] = loop.create_future()
+
+    def set_result(found: tuple[SocketAddress, ...] | ConfigError) -> None:
+        if result.done():
+            return  # cancelled
+        if isinstance(found, ConfigError):
+            result.set_exception(found)
+        else:
+            result.set_result(found)
+
+    def run() -> None:
+        found: tuple[SocketAddress, ...] | ConfigError
+        try:
+            found = look_up(config)
+        except ConfigError as error:
+            found = error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(set_result, found)
+
+    threading.Thread(target=run, name="name-lookup", daemon=True).start()
+    return await result
 
 
 def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:

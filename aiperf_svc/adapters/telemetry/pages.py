@@ -8,15 +8,14 @@ import asyncio
 import base64
 import functools
 import re
-import socket
 import ssl
-from asyncio.staggered import staggered_race
 from collections.abc import Callable, Iterable
 from email.utils import parsedate_to_datetime
 from time import monotonic_ns, time_ns
 from typing import NamedTuple, Self
 from urllib.parse import quote, urljoin, urlsplit
 
+from aiperf_svc.adapters.inference.side_requests import Streams, connect
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.responses.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
 from aiperf_svc.domain.foreign_text import one_line
@@ -30,8 +29,6 @@ MAX_HEAD_BYTES = 2**16
 """Limit of a response's headers, with those of interim responses."""
 PIECE_BYTES = 2**16
 MOST_REDIRECTS = 5
-NEXT_ADDRESS_S = 0.25
-"""Time after which the next address of a name is tried too (RFC 8305)."""
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
 MAX_OFF_S = 366 * 24 * 3600.0
@@ -40,8 +37,6 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _END_OF_HEAD = b"\r\n\r\n"
 _UNQUOTED = "/%:=&?~+!$,;'()*[]@"
 """What a URL has beside letters and digits; `%` as it is quoted already."""
-
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class FetchedPage(NamedTuple):
@@ -78,7 +73,7 @@ class PageClient:
         self._tls = functools.cache(make_tls)
         self._authorization = _authorization(key) if key else ""
         self._authorized = {address_of(url) for url in key_urls}
-        self._idle: dict[str, Connection] = {}
+        self._idle: dict[str, Streams] = {}
         """The connection of each URL, of which one page is read at a time."""
 
     async def __aenter__(self) -> Self:
@@ -132,7 +127,7 @@ class PageClient:
                 pass  # The server may have closed it since the page before.
         host, port, is_tls = address_of(url)
         tls = await asyncio.to_thread(self._tls) if is_tls else None
-        return await self._exchange(url, *await _connected(host, port, tls))
+        return await self._exchange(url, *await connect(host, port, tls))
 
     async def _exchange(
         self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -148,24 +143,6 @@ class PageClient:
             else:
                 writer.transport.abort()
         return response
-
-
-async def _connected(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
-    """A connection to the first address of a name that takes one: they are tried one after the
-    other, without waiting long for one that is silent. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    name = host if tls is not None else None
-    attempts = [
-        functools.partial(asyncio.open_connection, address, port, ssl=tls, server_hostname=name)
-        for address in dict.fromkeys(str(each[4][0]) for each in found)
-    ]
-    if len(attempts) == 1:
-        return await attempts[0]()
-    made, _, failures = await staggered_race(attempts, NEXT_ADDRESS_S)
-    if made is None:
-        raise next(each for each in failures if each is not None)
-    connection: Connection = made
-    return connection
 
 
 def _authorization(key: str) -> str:

@@ -1,10 +1,11 @@
-"""What the way to a target takes, by the kernel's own estimates of each connection.
+"""The kernel's estimates of a connection's round trip (`TCP_INFO`), and what follows from them: the
+network times of a target, and whether a server's close crossed a request.
 
-The kernel measures the round trip of what it sends until it is acknowledged. An acknowledgement
-that waits for data to go with it comes up to 40 ms late, so the smoothed estimate of a connection
-to a slow server says more of that than of the network. The shortest round trip does not: the
-handshake's is never delayed. But the kernel forgets it after five minutes; therefore it is read
-when the connection has been made, and again when the connection ends or the load does.
+The kernel measures the time from a segment to its acknowledgement. An acknowledgement that waits
+for data to go with it comes up to 40 ms late. So the smoothed estimate of a connection to a slow
+server is mostly this delay. The shortest round trip is not affected, since the handshake's is never
+delayed. The kernel forgets it after five minutes. Therefore it is read when the connection has been
+made, and again when the connection or the load ends.
 """
 
 import socket
@@ -25,6 +26,12 @@ SMOOTHED_RTT: Final = "network_smoothed_rtt"
 CONNECT: Final = "network_connect"
 """Tags of the catalog."""
 
+PATH_JITTER: Final = 0.25
+"""Share of the shortest round trip that queues on a path usually add to it."""
+SERVER_MARGIN_NS: Final = 5_000_000
+"""Time from a server's decision to close to the close itself. Requests that a server drops sooner
+than this after it has read them are retried too. The accounts and the verdict count them."""
+
 _BYTES: Final = 152
 """`struct tcp_info` of <linux/tcp.h>, up to and with `tcpi_min_rtt`."""
 _FIELDS: Final = struct.Struct("=68xI76xI")
@@ -41,7 +48,7 @@ class RoundTrip(NamedTuple):
 
 
 def read_round_trip(sock: socket.socket) -> RoundTrip:
-    """Return the estimates of a TCP connection, also of a broken one; none of another socket."""
+    """Return the estimates of a TCP connection, which may be broken; zeros for other sockets."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES)
     except OSError:
@@ -52,6 +59,21 @@ def read_round_trip(sock: socket.socket) -> RoundTrip:
     return RoundTrip(smoothed_us * 1_000, 0 if shortest_us == _NONE else shortest_us * 1_000)
 
 
+def race_window_ns(sock: socket.socket) -> int:
+    """Return the longest time from the write of a request to a close that may have crossed it.
+
+    A server that closes an idle connection may do so while the next request is on its way. It has
+    not read that request, so a retry measures nothing twice. Such a close was sent before the
+    request arrived, so it comes within one round trip of the write. A later close is the server's
+    response to the request.
+
+    Two things widen the bound. Queues on the path make a round trip longer than the shortest one.
+    And a server's program decides to close some time before its kernel does so; requests that
+    arrive in between are dropped unread. In an event loop this takes milliseconds.
+    """
+    return round(read_round_trip(sock).shortest_ns * (1 + PATH_JITTER)) + SERVER_MARGIN_NS
+
+
 class NetworkTimes:
     """Collects the times of the connections to one target."""
 
@@ -60,20 +82,20 @@ class NetworkTimes:
         self._histograms = {tag: Histogram() for tag in self._waiting}
 
     def made(self, conn: Connection) -> None:
-        """Take the handshake's round trip of a connection that has just been made."""
+        """Record the handshake's round trip of a new connection."""
         conn.handshake_rtt_ns = read_round_trip(conn.sock).shortest_ns
 
     def ended(self, conn: Connection) -> None:
-        """Take the times of a connection at its end."""
+        """Record the times of a connection that ends."""
         if conn.handshake_rtt_ns:
             _add(self._waiting, conn)
 
     def fold(self) -> None:
-        """Put what has been taken into the histograms."""
+        """Move the recorded times into the histograms."""
         _fold(self._waiting, self._histograms)
 
     def with_open(self, open_now: Iterable[Connection]) -> tuple[HistogramDelta, ...]:
-        """Return the histograms of the ended connections and of these, which are open."""
+        """Return the histograms of the ended connections and of the given open ones."""
         self.fold()
         waiting = {tag: array("q") for tag in self._waiting}
         for conn in open_now:
