@@ -1,22 +1,25 @@
 """Serves a run's metrics as Prometheus text while the command follows the run, on this machine or
 on a cluster.
 
-The results API of a stack has the same page, behind its token. This one is for a Prometheus that
+The results API of a stack has the same page, behind its token. This page is for a Prometheus that
 cannot reach the pods, and for local runs, which have no HTTP API.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from typing import Any, Self
 
+from aiohttp import web
+
+from aiperf_svc.adapters.results_api.guarded_connections import ConnectionLimits, GuardedConnections
 from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render_metrics
 from aiperf_svc.adapters.results_api.status import Status
 
 PATH = "/metrics"
-REQUEST_S = 5.0
-"""Longest time for a request to arrive."""
+CONNECTION_S = 5.0
+"""Longest time of a connection, which carries one request."""
 
 
 class MetricsPage:
@@ -26,29 +29,34 @@ class MetricsPage:
         self._host, self._port = host, port
         self._note = note
         self._status: Status | None = None
-        self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[Any]] = set()
+        self._listener: asyncio.Server | None = None
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_get(PATH, self._respond)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
+        await runner.setup()
+        self._open.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        connections = GuardedConnections(runner.server, ConnectionLimits(stranger_s=CONNECTION_S))
+        loop = asyncio.get_running_loop()
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port)
+            self._listener = await loop.create_server(connections, self._host, self._port)
         except (OSError, UnicodeError) as error:
             where = f"{self._host}:{self._port}"
             self._note(f"no page of metrics: cannot listen on {where}: {_reason(error)}")
+        else:
+            self._open.callback(self._listener.close)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        if self._server is None:
-            return
-        self._server.close()
-        for task in self._serving:
-            task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await self._open.aclose()
 
     @property
     def port(self) -> int:
         """The port on which it listens; 0 if it does not."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server is not None else 0
+        return int(self._listener.sockets[0].getsockname()[1]) if self._listener else 0
 
     def show(self, status: Status) -> None:
         """Take the newest status."""
@@ -57,44 +65,19 @@ class MetricsPage:
     async def finish(self, summary: dict[str, Any] | None) -> None:
         """Do nothing: the page ends with the run, and its files have the results."""
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(self._response(head))
-            await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # Who has asked has left, or does not speak HTTP.
-        finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-            self._serving.discard(task)
-
-    def _response(self, head: bytes) -> bytes:
-        method, _, rest = head.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if path != PATH.encode() or method != b"GET":
-            return _response("404 Not Found", b"expected GET /metrics\n")
+    async def _respond(self, _request: web.Request) -> web.Response:
         if self._status is None:
-            return _response("503 Service Unavailable", b"the run has not started yet\n")
-        return _response("200 OK", render_metrics(self._status).encode())
+            response = web.Response(status=503, text="the run has not started yet\n")
+        else:
+            text = render_metrics(self._status).encode()
+            response = web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+        response.force_close()
+        return response
 
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return "that is no name of a host"
+        return "the name of the host is invalid"
     # The event loop's own text repeats the address; numbers of name look-ups are negative.
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
-
-
-def _response(status: str, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body

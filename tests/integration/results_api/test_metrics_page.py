@@ -38,7 +38,7 @@ async def test_the_newest_status_is_on_the_page() -> None:
 async def test_who_does_not_speak_http_or_says_nothing_disturbs_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metrics_page, "REQUEST_S", 0.1)
+    monkeypatch.setattr(metrics_page, "CONNECTION_S", 0.1)
     async with page([]) as (served, url):
         served.show(make_status())
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -79,4 +79,6 @@ async def test_a_name_that_no_host_can_have_is_said_and_the_run_goes_on() -> Non
     notes: list[str] = []
     async with MetricsPage("a..b", 9464, note=notes.append):
         pass
-    assert notes == ["no page of metrics: cannot listen on a..b:9464: that is no name of a host"]
+    assert notes == [
+        "no page of metrics: cannot listen on a..b:9464: the name of the host is invalid"
+    ]
