@@ -1,0 +1,100 @@
+"""Each imported package is declared in pyproject.toml, and each declared one is imported.
+
+An undeclared package is present only as long as another one depends on it.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("aiperf_svc", "infra", "benchmarks", "scripts", "tests")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name for name in PROJECT["optional-dependencies"] if name != "dev"}
+ELSEWHERE = {
+    "aiperf_svc/workloads/mpi_pingpong/on_ranks": {"mpi4py"},
+    "aiperf_svc/workloads/pytorch/on_ranks": {"torch", "torchvision"},
+    "benchmarks/real_server/make_model.py": {"gguf"},
+}
+"""Packages of programs that run in an environment of their own: images of ranks, a model's."""
+TOOLS = {"editables", "import-linter", "mypy", "py-spy", "ruff", "types-pyyaml"}
+"""Packages of `dev` that are run and not imported."""
+
+
+def _modules(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+LOCAL = {*FOLDERS} | {path.stem for folder in ("infra", "tests") for path in _modules(folder)}
+LOCAL |= {path.name for path in (ROOT / "infra").iterdir() if path.is_dir()}
+"""First names of the project's own modules, as pytest and the Pulumi program import them."""
+
+
+def _normalized(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _declared(*extras: str) -> set[str]:
+    lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][each] for each in extras)]
+    names = [re.match(r"[\w.-]+", each) for requirements in lists for each in requirements]
+    return {_normalized(name[0]) for name in names if name}
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the first name of each imported module of other projects."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: Iterable[str] = ()
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("importorskip"):
+            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        for name in names:
+            first = name.partition(".")[0]
+            if first not in sys.stdlib_module_names and first not in LOCAL:
+                yield first
+
+
+INSTALLED = packages_distributions()
+
+
+def _distributions(path: Path) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield each imported module with the distributions that have it."""
+    relative = str(path.relative_to(ROOT))
+    elsewhere = {
+        m for place, names in ELSEWHERE.items() if relative.startswith(place) for m in names
+    }
+    for name in _imported(path):
+        if name not in elsewhere:
+            yield name, frozenset(map(_normalized, INSTALLED.get(name, [name])))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imported_packages_are_declared(folder: str) -> None:
+    is_product = folder in ("aiperf_svc", "infra")
+    declared = _declared(*EXTRAS, *(() if is_product else ("dev",)))
+    undeclared = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in _modules(folder)
+        for name, distributions in _distributions(path)
+        if not distributions & declared
+    }
+    assert not undeclared
+
+
+def test_declared_packages_are_imported() -> None:
+    imported = {
+        distribution
+        for folder in FOLDERS
+        for path in _modules(folder)
+        for _, distributions in _distributions(path)
+        for distribution in distributions
+    }
+    assert _declared(*EXTRAS, "dev") - TOOLS <= imported
