@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_servers import ForkedServer
-from forking import template_processes
 
 from aiperf_svc.mock_server import running
+from tests.support.forked_servers import ForkedServer
+from tests.support.forking import template_processes
 
-pytest_plugins = ("processes",)
+pytest_plugins = ("tests.processes",)
 
 ENDING_S = 2.0
 """Longest time for a thread that was told to end; over only where one was left behind."""

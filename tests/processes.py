@@ -13,8 +13,9 @@ from pathlib import Path
 from threading import active_count
 from typing import Any
 
-import forking
 import pytest
+
+from tests.support import forking
 
 HERE = Path(__file__).parent
 SLOW_FIRST = (HERE / "e2e", HERE / "integration", HERE / "infra")

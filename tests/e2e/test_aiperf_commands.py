@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiperf_commands import documented, write_inputs
-from running_command import FINISHED, Command
 
 from aiperf_svc.cli.commands.migrate import migrated
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.documented import documented, write_inputs
+from tests.support.running_command import FINISHED, Command
 
 SMALLER = {
     "--benchmark-duration": "1",

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from endless_server import MIB, endless_server
-from running_command import Command, wait_until
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.endless_server import MIB, endless_server
+from tests.support.running_command import Command, wait_until
 
 LOAD = ("--concurrency", "2", "--benchmark-duration", "10m", "--benchmark-grace-period", "0")
 DATASET = ("--isl", "20", "--num-dataset-entries", "5", "--workers-max", "1")

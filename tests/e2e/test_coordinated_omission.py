@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from forked_clients import forked_clients
 from numpy.typing import NDArray
 
 from aiperf_svc.domain.outcomes import Phase
@@ -21,6 +20,7 @@ from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.truth.client_runs import ClientRun, run_client
+from tests.support.forked_clients import forked_clients
 
 pytestmark = pytest.mark.alone
 RATE, DURATION_S, CAP = 50, 2.5, 4

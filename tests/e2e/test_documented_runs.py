@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from documented import README, commands
-from forked_commands import PROGRAM
-from running_command import FINISHED, Command
-
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.documented import README, commands
+from tests.support.forked_commands import PROGRAM
+from tests.support.running_command import FINISHED, Command
 
 
 @contextmanager

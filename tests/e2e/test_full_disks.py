@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from preparations import Preparation
-from running_command import FINISHED, Command, artifacts
 
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, is_whole, read_manifest
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.preparations import Preparation
+from tests.support.running_command import FINISHED, Command, artifacts
 
 RunOn = Callable[[Path, str, str], Command]
 """Folder of the test, the command's folder that is mounted, options of its file system."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from forked_commands import finished
-from running_command import Command
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.forked_commands import finished
+from tests.support.running_command import Command
 
 SMALL = ("--concurrency", "2", "--request-count", "6")
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_command import Command, private_folders, wait_gone
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner import folders
+from tests.support.running_command import Command, private_folders, wait_gone
 
 
 @pytest.fixture

@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from running_command import (
+
+from aiperf_svc.config.experiment import REPLACEMENTS
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.running_command import (
     FINISHED,
     Command,
     artifacts,
@@ -17,11 +22,6 @@ from running_command import (
     kill,
     wait_until,
 )
-
-from aiperf_svc.config.experiment import REPLACEMENTS
-from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.mock_server.config import MockServerConfig
-from aiperf_svc.mock_server.running import RunningMockServer, running
 
 LEVELS = [4, 2, 1]
 QUICK = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)

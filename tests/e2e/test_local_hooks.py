@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from running_command import FINISHED, WAIT_S, Command
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import FINISHED, WAIT_S, Command
 
 CHAT = "/v1/chat/completions"
 MODEL_RESPONSE = json.dumps(

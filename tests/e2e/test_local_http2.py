@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from running_command import FINISHED, Command
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.running_command import FINISHED, Command
 
 REQUESTS = 60
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_command import FINISHED, Command, artifacts
+
+from tests.support.running_command import FINISHED, Command, artifacts
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where Debian's packages are. The python3 of a virtual environment has none of theirs."""

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_command import FINISHED, QUIET, WAIT_S
-from slow_way import TTFT_MS
+
+from tests.support.running_command import FINISHED, QUIET, WAIT_S
+from tests.support.slow_way import TTFT_MS
 
 ONE_WAY_MS = 15
-PROGRAM = Path(__file__).parent / "slow_way.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "slow_way.py"
 
 
 @pytest.fixture(scope="module")

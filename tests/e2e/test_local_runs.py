@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked_commands import finished
-from running_command import (
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.forked_commands import finished
+from tests.support.running_command import (
     FINISHED,
     Command,
     artifacts,
     assert_only_the_user_reads,
     wait_gone,
 )
-
-from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.mock_server.config import MockServerConfig
-from aiperf_svc.mock_server.running import RunningMockServer, running
 
 
 @pytest.fixture

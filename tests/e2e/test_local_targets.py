@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from arro3.io import read_parquet
-from running_command import FINISHED, Command, artifacts, kill, wait_until
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.running_command import FINISHED, Command, artifacts, kill, wait_until
 
 NAMES = ("there", "same")
 LATE = 0.1

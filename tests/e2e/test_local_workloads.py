@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_command import (
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import (
     LOOK_S,
     WAIT_S,
     Command,
@@ -18,8 +20,6 @@ from running_command import (
     assert_only_the_user_reads,
     wait_gone,
 )
-
-from aiperf_svc.domain.exit_codes import ExitCode
 
 SPEED = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
 

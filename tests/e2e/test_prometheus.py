@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 import yaml
-from running_command import FINISHED, LOOK_S, WAIT_S, Command
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner.environment import free_ports
+from tests.support.running_command import FINISHED, LOOK_S, WAIT_S, Command
 
 DASHBOARDS = Path(__file__).parents[2] / "infra" / "dashboards"
 USERS = 4

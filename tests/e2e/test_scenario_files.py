@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from running_command import FINISHED, Command, artifacts
 
 from aiperf_svc.adapters.storage.scenario_artifacts import FOLDER, write_scenario
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.running_command import FINISHED, Command, artifacts
 
 
 def test_the_samples_of_a_query_wait_for_each_other(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from threading import get_native_id
 from typing import Any
 
 import pytest
-from forked_clients import forked_clients
-from forked_commands import PROGRAM, ForkedCommand
-from forked_servers import ForkedServer
-from preparations import Preparation
 
 from aiperf_svc.mock_server import running
 from aiperf_svc.runner import fork_server
 from benchmarks.truth.trials import Trial
 from benchmarks.verdict_classifier import Finding, run_trial
+from tests.support.forked_clients import forked_clients
+from tests.support.forked_commands import PROGRAM, ForkedCommand
+from tests.support.forked_servers import ForkedServer
+from tests.support.preparations import Preparation
 
 DURATION_S = 1.5
 PATCH = "sitecustomize.py"

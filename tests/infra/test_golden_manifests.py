@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
-from recording import ROOT, SUFFIX, Manifest, normalised, record, stack_config
+
+from tests.support.recording import ROOT, SUFFIX, Manifest, normalised, record, stack_config
 
 STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from recording import record, stack_config
 
 from aiperf_svc.adapters.cluster.preflight.rights import granted_rights
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
+from tests.support.recording import record, stack_config
 
 
 @pytest.mark.parametrize("mode", ["create", "existing"])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pulumi
 import pytest
-from recording import INFRA, stack_config
 
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.recording import INFRA, stack_config
 
 HELD = "alice@build (process 42) works on stack s in namespace n"
 

@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recording import ROOT
 
 import aiperf_svc
 from aiperf_svc.workloads.base import default_image
+from tests.support.recording import ROOT
 
 
 def _tag(**environ: str) -> str:

@@ -3,16 +3,20 @@
 import json
 
 import pytest
-from program import (
+
+from tests.support.recording import (
     STACK,
+    SUFFIX,
+    Manifest,
+    Recording,
     benchmark,
     component_of,
     environment_of,
     kinds_and_names,
     pod_templates,
+    record,
     recorded,
 )
-from recording import SUFFIX, Manifest, Recording, record
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 import pytest
-from recording import INFRA, Manifest, record, stack_config
 
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.recording import INFRA, Manifest, record, stack_config
 
 
 def _key(manifest: Manifest) -> tuple[str, str]:

@@ -6,22 +6,24 @@ from typing import Any
 import pulumi
 import pytest
 import yaml
-from program import (
+
+from aiperf_svc.adapters.cluster.ownership import HOLDER
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
+from aiperf_svc.protocol.ports import REPLICAS
+from aiperf_svc.protocol.services import Service
+from tests.support.recording import (
+    INFRA,
     STACK,
+    Recording,
     benchmark,
     component_of,
     config_file,
     environment_of,
     kinds_and_names,
     pod_templates,
+    record,
     recorded,
 )
-from recording import INFRA, Recording, record
-
-from aiperf_svc.adapters.cluster.ownership import HOLDER
-from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
-from aiperf_svc.protocol.ports import REPLICAS
-from aiperf_svc.protocol.services import Service
 
 PROVIDER = "pulumi:providers:kubernetes"
 

@@ -6,10 +6,18 @@ from typing import Any
 
 import pulumi
 import pytest
-from program import STACK, benchmark, component_of, config_file, environment_of, pod_templates
-from recording import Recording, record
 
 from aiperf_svc.protocol.services import Service
+from tests.support.recording import (
+    STACK,
+    Recording,
+    benchmark,
+    component_of,
+    config_file,
+    environment_of,
+    pod_templates,
+    record,
+)
 
 TARGET_KEY, PAGES_KEY = "sk-of-the-target", "sk-of-the-pages"
 UPLOAD_ID, UPLOAD_KEY = "AKIA-of-the-bucket", "sk-of-the-bucket"

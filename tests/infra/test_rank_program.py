@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from recording import Manifest, Recording, record
+
+from tests.support.recording import Manifest, Recording, record
 
 COMMAND = {
     "kind": "command",

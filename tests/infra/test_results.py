@@ -8,16 +8,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from program import (
+
+from tests.support.recording import (
+    INFRA,
     STACK,
+    SUFFIX,
+    Manifest,
+    Recording,
     benchmark,
     component_of,
     environment_of,
     kinds_and_names,
     pod_templates,
+    record,
     recorded,
 )
-from recording import INFRA, SUFFIX, Manifest, Recording, record
 
 MONITORING_LABELS = {"release": "prometheus"}
 

@@ -6,12 +6,12 @@ from time import time_ns
 from typing import Any
 
 import pytest
-from in_one_loop import config, lines, server, stack, talks
 
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.services.abandonments import LEAST_LOOK_NS, PRUNED_AT, Abandonments
+from tests.support.in_one_loop import config, lines, server, stack, talks
 
 
 def chosen(count: int, share: float) -> set[int]:

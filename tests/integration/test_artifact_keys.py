@@ -9,12 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fake_run
-import fake_steps
 import pytest
 from arro3.io import read_parquet
-from fake_folders import write_run, write_trials
-from in_one_loop import stack
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -36,6 +32,9 @@ from aiperf_svc.runner.joint_outcome import finish
 from aiperf_svc.runner.joint_runs import JointRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from tests.support import fake_run, fake_steps
+from tests.support.fake_folders import write_run, write_trials
+from tests.support.in_one_loop import stack
 
 KEYS = Path(__file__).with_name("artifact_keys.json")
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"

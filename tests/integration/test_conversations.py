@@ -4,10 +4,10 @@ import itertools
 from pathlib import Path
 
 import pytest
-from in_one_loop import config, server, stack, talks
 
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
+from tests.support.in_one_loop import config, server, stack, talks
 
 
 async def test_conversations_keep_their_history_their_order_and_their_pauses(

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from client_bench import WAIT_S, Bench, bench, read_request
 from h2.events import StreamReset
-from http2_server import SSE, Peer, http2
 
 from aiperf_svc.adapters.inference import response_reader
 from aiperf_svc.adapters.inference.connection import DRAINING, IDLE
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag, Rows
+from tests.support.client_bench import WAIT_S, Bench, bench, read_request
+from tests.support.http2_server import SSE, Peer, http2
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n%b\r\n"
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"[DONE]"}}]}\n\n'

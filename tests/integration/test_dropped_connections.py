@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from client_bench import read_request
-from in_one_loop import config, stack
-from scripted_server import RESPONSE
+from tests.support.client_bench import read_request
+from tests.support.in_one_loop import config, stack
+from tests.support.scripted_server import RESPONSE
 
 
 @asynccontextmanager

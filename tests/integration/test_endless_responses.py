@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endless_server import MIB, endless_server
-from in_one_loop import Stack, config, server, stack
-from lowered_bounds import RESPONSE_BYTES, lowered_bounds
 
 from aiperf_svc.adapters.inference.framing import MAX_HEAD_BYTES
 from aiperf_svc.adapters.inference.stamped_reads import MAX_RESPONSE_BYTES
 from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES
 from aiperf_svc.services.record_processor import RecordProcessor
 from aiperf_svc.services.worker import Worker
+from tests.support.endless_server import MIB, RESPONSE_BYTES, endless_server, lowered_bounds
+from tests.support.in_one_loop import Stack, config, server, stack
 
 PAGE = Path(__file__).parents[2] / "docs/decisions/0026-every-queue-is-bounded.md"
 FULL_BYTES = 4 * MIB

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import zmq
-from controller_context import controller_context
 
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, decode
 from aiperf_svc.adapters.messaging.proxies import Proxies
@@ -16,6 +15,7 @@ from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.experiment import ExperimentController
+from tests.support.in_one_loop import controller_context
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_one_loop import WAIT_S, config, stack
-from scripted_server import Respond, ScriptedServer
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.services import target_lookup
+from tests.support.in_one_loop import WAIT_S, config, stack
+from tests.support.scripted_server import Respond, ScriptedServer
 
 TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

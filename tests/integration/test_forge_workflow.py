@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forking
 import pytest
 import yaml
-from forked_program import write_program
-from runs_to_compare import inference_run
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support import forking
+from tests.support.forked_program import write_program
+from tests.support.runs_to_compare import inference_run
 
 PAGES = Path(__file__).parents[2] / "docs" / "ci"
 SCRIPT = PAGES / "benchmark.sh"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from in_one_loop import WAIT_S, config, stack
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.hook_calls import HookCalls
+from tests.support.in_one_loop import WAIT_S, config, stack
 
 
 async def test_a_stop_just_when_the_time_of_a_hook_is_over_is_no_failure() -> None:

@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from forked_commands import ForkedCommand
+
+from tests.support.forked_commands import ForkedCommand
 
 WAIT_S = 120.0
 TITLE = "\x1b]0;owned\x07"

@@ -6,19 +6,19 @@ from pathlib import Path
 from time import time_ns
 
 import pytest
-from client_bench import LENGTH, WAIT_S, bench, responses
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived
 from h2.settings import SettingCodes, Settings
-from http2_server import SSE, Peer, http2
 
 from aiperf_svc.adapters.inference.side_requests import ask, call_hook
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
+from tests.support.client_bench import LENGTH, WAIT_S, bench, responses
+from tests.support.http2_server import SSE, Peer, http2
 
 Certificate = tuple[Path, Path]
 EVENTS = [b'data: "%d"\n\n' % number for number in range(3)]

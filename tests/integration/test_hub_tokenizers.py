@@ -16,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from forked_commands import finished
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tqdm import tqdm
@@ -27,6 +26,7 @@ from aiperf_svc.adapters.datasets.tokenizers import load_token_counter, resolve_
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.tokenizer import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
+from tests.support.forked_commands import finished
 
 BOUND_S = 60.0
 """Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""

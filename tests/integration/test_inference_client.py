@@ -4,7 +4,11 @@ import asyncio
 from time import time_ns
 
 import pytest
-from client_bench import (
+
+from aiperf_svc.adapters.inference import client as inference_client
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Flag, Framing
+from tests.support.client_bench import (
     CHUNKED,
     LENGTH,
     MS,
@@ -14,10 +18,6 @@ from client_bench import (
     read_request,
     responses,
 )
-
-from aiperf_svc.adapters.inference import client as inference_client
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Flag, Framing
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,6 @@ from pathlib import Path
 from time import monotonic_ns, time_ns
 
 import pytest
-from client_bench import (
-    CHUNKED,
-    LENGTH,
-    MS,
-    WAIT_S,
-    bench,
-    read_request,
-    responses,
-)
 
 from aiperf_svc.adapters.inference import request_writer
 from aiperf_svc.adapters.inference.client import CUT_AT_ONCE
@@ -27,6 +18,15 @@ from aiperf_svc.adapters.inference.pool import ROOM_FOR
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
+from tests.support.client_bench import (
+    CHUNKED,
+    LENGTH,
+    MS,
+    WAIT_S,
+    bench,
+    read_request,
+    responses,
+)
 
 Certificate = tuple[Path, Path]
 NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]

@@ -7,7 +7,6 @@ from pathlib import Path
 from time import monotonic_ns
 
 import pytest
-from client_bench import CHUNKED, LENGTH, WAIT_S, bench, read_request, responses
 
 from aiperf_svc.adapters.inference.connection import CONNECTING, HANDSHAKING
 from aiperf_svc.adapters.inference.http2_stream import Http2Stream
@@ -20,6 +19,7 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.protocol.records import Flag
+from tests.support.client_bench import CHUNKED, LENGTH, WAIT_S, bench, read_request, responses
 
 Certificate = tuple[Path, Path]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_one_loop import stack
 
 from aiperf_svc.cli.main import main
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.in_one_loop import stack
 
 ALL = "profile_export_all.jsonl"
 

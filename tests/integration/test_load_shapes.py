@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_one_loop import config, lines, server, stack, talks
+
+from tests.support.in_one_loop import config, lines, server, stack, talks
 
 
 async def test_an_open_loop_sends_when_due_whatever_the_server_does(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import local
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
 
-STUB = Path(__file__).parent / "stub_service.py"
+STUB = Path(__file__).parents[1] / "support" / "stub_service.py"
 Play = Callable[..., ExitCode]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_bench import resolver
-from in_one_loop import WAIT_S, config, stack
-from scripted_server import RESPONSE, ScriptedServer
+
+from tests.support.client_bench import resolver
+from tests.support.in_one_loop import WAIT_S, config, stack
+from tests.support.scripted_server import RESPONSE, ScriptedServer
 
 
 class Replica(ScriptedServer):

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_one_loop import config, lines, server, stack, talks
 
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.request import Request
@@ -20,6 +19,7 @@ from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, Ph
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.prefill_generator import PrefillGenerator
+from tests.support.in_one_loop import config, lines, server, stack, talks
 
 
 def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:

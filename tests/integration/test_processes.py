@@ -57,7 +57,7 @@ def pytest_of(folder: Path, *words: str) -> str:
     (folder / "pytest.ini").write_text("[pytest]\n")
     paths = os.pathsep.join(map(str, (TESTS, TESTS.parent)))
     environ = os.environ | {"PYTHONPATH": paths, "STARTED_BY": str(os.getpid())}
-    command = [sys.executable, "-m", "pytest", "-p", "processes", "-p", "no:asyncio", *words]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.processes", "-p", "no:asyncio", *words]
     ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     assert ended.returncode == 1, ended
     return ended.stdout

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from client_bench import CHUNKED, LENGTH, bench, responses
-from http2_server import Peer, http2
 
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import ask, call_hook
@@ -17,6 +15,8 @@ from aiperf_svc.config.hooks import Hook
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
+from tests.support.client_bench import CHUNKED, LENGTH, bench, responses
+from tests.support.http2_server import Peer, http2
 
 Certificate = tuple[Path, Path]
 OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"

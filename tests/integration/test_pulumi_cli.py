@@ -187,7 +187,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about pro
 RUNNER = """
 import asyncio, os, sys, threading
 from pathlib import Path
-from test_pulumi_cli import cli_in
+from tests.integration.test_pulumi_cli import cli_in
 for _ in range(int(sys.argv[2])):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 cli = cli_in(Path(sys.argv[1]))
@@ -200,7 +200,7 @@ def runner_of(folder: Path, *, threads: int = 0) -> Iterator[subprocess.Popen[st
     """A runner whose `up` goes on."""
     with subprocess.Popen(
         (sys.executable, "-c", RUNNER, str(folder), str(threads)),
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
     ) as runner:

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import recomputed
-from in_one_loop import stack, talks
-from recomputed import QUANTILES, Row
 
 from aiperf_svc.adapters.storage.scenario_artifacts import (
     FOLDER,
@@ -24,6 +21,9 @@ from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support import recomputed
+from tests.support.in_one_loop import stack, talks
+from tests.support.recomputed import QUANTILES, Row
 
 STATS = ("avg", "min", "max", "std", "sum", "count", *QUANTILES)
 PAGE_STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")

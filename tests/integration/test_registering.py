@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from controller_context import controller_context
 
 from aiperf_svc.adapters.messaging.bus import Bus
 from aiperf_svc.services import base
 from aiperf_svc.services.system_controller import SystemController
+from tests.support.in_one_loop import controller_context
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},

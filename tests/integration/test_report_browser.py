@@ -10,8 +10,6 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fake_run
-import fake_steps
 import pytest
 
 from aiperf_svc.adapters.report import page, run_page
@@ -20,6 +18,7 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.workloads.base import Plot
+from tests.support import fake_run, fake_steps
 
 ZOOM = """<script>
 addEventListener("load", async () => {

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import zmq
-from controller_context import controller_context
-from in_one_loop import config, stack
 
 from aiperf_svc.adapters.messaging.bus import UP, Bus, decode
 from aiperf_svc.protocol.messages.events import Heartbeat, Member, RosterPublished
@@ -16,6 +14,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services import system_controller
 from aiperf_svc.services.system_controller import SystemController
+from tests.support.in_one_loop import config, controller_context, stack
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},

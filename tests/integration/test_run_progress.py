@@ -5,7 +5,6 @@ from time import time_ns
 
 import numpy as np
 import pytest
-from controller_context import controller_context
 
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.events import RunStatePublished
@@ -14,6 +13,7 @@ from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.services.run_progress import RunProgress
+from tests.support.in_one_loop import controller_context
 
 CONFIG = {
     "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},

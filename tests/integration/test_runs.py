@@ -9,11 +9,9 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-import in_one_loop
 import numpy as np
 import pytest
 from arro3.io import read_parquet
-from in_one_loop import WAIT_S, config, lines, server, stack
 
 from aiperf_svc.adapters.exports.parquet_export import CLOCKS_KEY
 from aiperf_svc.adapters.messaging.bus import decode, encode
@@ -28,6 +26,8 @@ from aiperf_svc.protocol.records import METRIC_DTYPE
 from aiperf_svc.services import base
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.record_processor import RecordProcessor
+from tests.support import in_one_loop
+from tests.support.in_one_loop import WAIT_S, config, lines, server, stack
 
 SECOND_NS = 10**9
 

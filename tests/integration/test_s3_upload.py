@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from forked_commands import finished
-from in_one_loop import stack
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
@@ -23,6 +21,8 @@ from aiperf_svc.config.artifacts import S3
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.forked_commands import finished
+from tests.support.in_one_loop import stack
 
 BUCKET = "benchmarks"
 KEY_ID, KEY, TOKEN = "AKIA-THE-KEYS-ID", "the-secret-key", "the-session-token"

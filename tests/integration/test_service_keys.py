@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.asyncio
-from in_one_loop import config, server, stack
 from zmq.utils.monitor import parse_monitor_message
 
 from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Addresses, Bus, encode
@@ -22,6 +21,7 @@ from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, REPLICAS, Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import is_report
+from tests.support.in_one_loop import config, server, stack
 
 WAIT_S = 10.0
 PEER = {

@@ -7,13 +7,22 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic_ns, time_ns
 
 import pytest
-from client_bench import LENGTH, MS, WAIT_S, Bench, bench, read_request, resolver, responses
 
 from aiperf_svc.adapters.inference.resolved_target import look_up
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import FALLBACK_NS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from tests.support.client_bench import (
+    LENGTH,
+    MS,
+    WAIT_S,
+    Bench,
+    bench,
+    read_request,
+    resolver,
+    responses,
+)
 
 FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 

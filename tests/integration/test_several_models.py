@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from in_one_loop import stack
-
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.in_one_loop import stack
 
 
 async def test_a_model_that_the_server_lacks_has_errors_for_its_share_and_the_others_go_on(

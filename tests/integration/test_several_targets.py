@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_one_loop import config, stack
 
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
@@ -17,6 +16,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services import target_lookup
 from aiperf_svc.services.sessions import Session
+from tests.support.in_one_loop import config, stack
 
 
 class NotingTarget:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_one_loop import config, stack
 
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import (
@@ -19,6 +18,7 @@ from aiperf_svc.adapters.inference.side_requests import (
 )
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
+from tests.support.in_one_loop import config, stack
 
 KNOWN = {"model", "messages", "stream", "stream_options", "max_tokens"}
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%b}]}\n\n'

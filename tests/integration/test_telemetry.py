@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from arro3.io import read_parquet
-from in_one_loop import config, server, stack, talks
-from page_server import pages, with_telemetry
 
 from aiperf_svc.adapters.telemetry.pages import PageClient
+from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.scripted_server import pages, with_telemetry
 
 DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
 TTFT = "time_to_first_token_seconds"

@@ -11,10 +11,10 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from endless_server import endless_server
-from page_server import SECOND_HOST
 
 from aiperf_svc.adapters.telemetry.pages import FetchedPage, PageClient
+from tests.support.endless_server import endless_server
+from tests.support.scripted_server import SECOND_HOST
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 5\r\n\r\nup 1\n"

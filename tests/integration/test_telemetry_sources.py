@@ -5,14 +5,14 @@ import socket
 from typing import Any
 
 import pytest
-from in_one_loop import config
-from page_server import SECOND_HOST, pages, with_telemetry
 
 from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.series import server_load
 from aiperf_svc.services.telemetry_reader import TelemetryReader
+from tests.support.in_one_loop import config
+from tests.support.scripted_server import SECOND_HOST, pages, with_telemetry
 
 
 async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[SourceLog]:

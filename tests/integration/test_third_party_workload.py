@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_commands import finished
+
+from tests.support.forked_commands import finished
 
 PAGE = Path(__file__).parents[2] / "docs/workloads.md"
 EXAMPLE_LINES = 60

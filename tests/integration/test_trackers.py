@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_folders import write_trials
-from forked_commands import finished
 from pydantic import ValidationError
 
 from aiperf_svc.adapters.trackers import mlflow_runs
@@ -20,6 +18,8 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.fake_folders import write_trials
+from tests.support.forked_commands import finished
 
 LOAD = ("--concurrency", "2", "--request-count", "30", "--isl", "20", "--json", "--ui", "none")
 SECRET = "do-not-tell"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_one_loop import config, lines, server, stack, talks
 
 from aiperf_svc.core.load.user_schedule import first_turns
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
+from tests.support.in_one_loop import config, lines, server, stack, talks
 
 TURNS = 4
 

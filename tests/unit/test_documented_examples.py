@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from documented import PAGES, ROOT, commands, yaml_blocks
 
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.target_configs import target_configs
@@ -16,6 +15,7 @@ from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import read_workload_draft
 from aiperf_svc.cli.main import COMMANDS, main
+from tests.support.documented import PAGES, ROOT, commands, yaml_blocks
 
 BASE: dict[str, Any] = {
     "endpoint": {"url": "http://h:8000", "model": "m", "streaming": True},

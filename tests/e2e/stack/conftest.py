@@ -14,13 +14,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import PROJECT, run
-from kinds import CommandKind, Kind, ServerKind
-from rank_runs import build_image
-from rank_stack import Volumes
-from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
-from real_runner import Runner
-from real_stack import Stack, modest
+
+from tests.support.stack.commands import PROJECT, run
+from tests.support.stack.kinds import CommandKind, Kind, ServerKind
+from tests.support.stack.rank_runs import build_image
+from tests.support.stack.rank_stack import Volumes
+from tests.support.stack.real_cluster import (
+    TOOLS,
+    Cluster,
+    NoClusterError,
+    find_cluster,
+    start_cluster,
+    stop_cluster,
+)
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Stack, modest
 
 IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import zmq
-from intruder import Intruder, Keys, intrude
-from real_cluster import Cluster
-from real_stack import Config, Stack, modest, together
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.service_pods import CURVE_DIR
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.protocol.services import Service
+from tests.support.stack.intruder import Intruder, Keys, intrude
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack, modest, together
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from commands import Ended
-from real_cluster import Cluster
-from real_runner import Runner
-from real_stack import Config, Stack, modest, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import Ended
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Config, Stack, modest, together
 
 pytestmark = pytest.mark.cluster
 

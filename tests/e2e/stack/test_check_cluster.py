@@ -7,17 +7,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import node_pods
 import pytest
-from gpu_exporter import exporter_pod
-from real_cluster import FAKE_NODE, Cluster
-from real_runner import Runner
 
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.stack import plan_stack
+from tests.support.stack import node_pods
+from tests.support.stack.gpu_exporter import exporter_pod
+from tests.support.stack.real_cluster import FAKE_NODE, Cluster
+from tests.support.stack.real_runner import Runner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 

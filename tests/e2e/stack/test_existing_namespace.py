@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import owners
 import pytest
-from real_cluster import Cluster
-from real_stack import Config, Stack, modest, restarts, together
+
+from tests.support.stack import owners
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack, modest, restarts, together
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster
-from real_runner import Runner
-from real_stack import Config, Stack
 
 from aiperf_svc.adapters.jobs.cluster_jobs import DELETED
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Config, Stack
 
 # Alone: the pods of several indexes need the whole node.
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]

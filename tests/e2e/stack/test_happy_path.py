@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster
-from real_stack import Stack, restarts
+
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Stack, restarts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 

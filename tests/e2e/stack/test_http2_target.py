@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_stack import Config, Stack
+
+from tests.support.stack.real_stack import Config, Stack
 
 pytestmark = [pytest.mark.cluster]
 

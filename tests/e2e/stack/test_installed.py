@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import PROJECT, run
-from real_cluster import Cluster
-from real_runner import Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import PROJECT, run
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -12,14 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import owners
 import pytest
-from commands import Ended
-from kinds import Kind
-from real_cluster import Cluster
-from real_runner import COLLECT, DESTROY, PREFLIGHT, RUN, UP, Runner, kill_pulumi, processes_with
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack import owners
+from tests.support.stack.commands import Ended
+from tests.support.stack.kinds import Kind
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import (
+    COLLECT,
+    DESTROY,
+    PREFLIGHT,
+    RUN,
+    UP,
+    Runner,
+    kill_pulumi,
+    processes_with,
+)
 
 pytestmark = pytest.mark.cluster
 

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from commands import PROJECT
-from real_cluster import Cluster
-from real_runner import processes_with
+
+from tests.support.stack.commands import PROJECT
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import processes_with
 
 pytestmark = pytest.mark.cluster
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PROJECT
-from real_cluster import Cluster
-from real_runner import RUN, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import PROJECT
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -5,8 +5,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from node_pods import PORT, NodePod, on_node, server, start, wait, without_power
-from real_cluster import Cluster
+
+from tests.support.stack.node_pods import PORT, NodePod, on_node, server, start, wait, without_power
+from tests.support.stack.real_cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
 

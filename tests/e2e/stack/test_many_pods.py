@@ -4,8 +4,9 @@ its provider and an API server make of it."""
 from collections.abc import Callable
 
 import pytest
-from real_cluster import FAKE_NODE, Cluster
-from real_stack import Config, Stack
+
+from tests.support.stack.real_cluster import FAKE_NODE, Cluster
+from tests.support.stack.real_stack import Config, Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable
 
 import pytest
-from commands import attempt
-from expiry import LOAD_S, READY_S
-from real_cluster import Cluster
-from real_stack import Config, Stack, is_under_load, modest
+
+from tests.support.stack.commands import attempt
+from tests.support.stack.expiry import LOAD_S, READY_S
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack, is_under_load, modest
 
 pytestmark = pytest.mark.cluster
 

@@ -4,11 +4,11 @@ what a stack needs is open before it is needed."""
 from collections.abc import Callable
 
 import pytest
-from real_cluster import Cluster
-from real_runner import Runner
-from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

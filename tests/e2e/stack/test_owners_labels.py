@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from real_cluster import Cluster
-from real_runner import RUN, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_cluster import Cluster
-from real_stack import Config, Stack, modest
+
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack, modest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ended
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import Ended
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config, together
 
 pytestmark = pytest.mark.cluster
 

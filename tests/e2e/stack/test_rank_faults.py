@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ended, run
-from node_pods import without_power
-from rank_runs import make_small, results_of
-from rank_stack import run_command, use_command, use_rank_pod, use_ranks
-from real_cluster import TOOLS, Cluster
-from real_runner import RUN, Command, Runner
-from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.services.ranks.step_results import MISSING_S
+from tests.support.stack.commands import Ended, run
+from tests.support.stack.node_pods import without_power
+from tests.support.stack.rank_runs import make_small, results_of
+from tests.support.stack.rank_stack import run_command, use_command, use_rank_pod, use_ranks
+from tests.support.stack.real_cluster import TOOLS, Cluster
+from tests.support.stack.real_runner import RUN, Command, Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rank_runs import (
+
+from tests.support.stack.rank_runs import (
     Results,
     make_small,
     measure,
@@ -15,8 +16,8 @@ from rank_runs import (
     units,
     values,
 )
-from real_cluster import Cluster
-from real_runner import Runner
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 FRAMES = 1.3

@@ -4,11 +4,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-from rank_runs import make_small, results_of
-from rank_runs import measure as measure_stack
-from real_cluster import Cluster
-from real_runner import Runner
-from real_stack import Config
+
+from tests.support.stack.rank_runs import make_small, results_of
+from tests.support.stack.rank_runs import measure as measure_stack
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from expiry import READY_S, TTL_S, wait_for_its_end
-from rank_runs import FINE, make_small, results_of, values
-from rank_stack import Volumes, run_command, use_command, use_ranks
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.expiry import READY_S, TTL_S, wait_for_its_end
+from tests.support.stack.rank_runs import FINE, make_small, results_of, values
+from tests.support.stack.rank_stack import Volumes, run_command, use_command, use_ranks
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config, together
 
 pytestmark = pytest.mark.cluster
 

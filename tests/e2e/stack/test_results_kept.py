@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from real_cluster import Cluster
-from real_runner import Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 MOUNT = 'mount -t tmpfs -o size=64k none artifacts && exec "$@"'

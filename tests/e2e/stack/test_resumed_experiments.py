@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster
-from real_runner import UP, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import UP, Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

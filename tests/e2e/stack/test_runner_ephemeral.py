@@ -5,13 +5,13 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-import owners
 import pytest
 import yaml
-from real_cluster import Cluster
-from real_runner import UP, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack import owners
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import UP, Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -3,15 +3,15 @@ and the owner's things stay as they were."""
 
 from collections.abc import Callable
 
-import owners
 import pytest
-from commands import Ended
-from expiry import short_lived, wait_for_its_end
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack import owners
+from tests.support.stack.commands import Ended
+from tests.support.stack.expiry import short_lived, wait_for_its_end
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config, together
 
 pytestmark = pytest.mark.cluster
 

@@ -5,12 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Ended
-from kinds import Kind
-from real_cluster import Cluster
-from real_runner import DESTROY, PREFLIGHT, RUN, UP, Runner, kill_pulumi, processes_with
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import Ended
+from tests.support.stack.kinds import Kind
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import (
+    DESTROY,
+    PREFLIGHT,
+    RUN,
+    UP,
+    Runner,
+    kill_pulumi,
+    processes_with,
+)
 
 pytestmark = pytest.mark.cluster
 

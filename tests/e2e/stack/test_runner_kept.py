@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-from commands import run
-from real_cluster import Cluster
-from real_runner import UP, Runner, in_checkout, plain_environ
-from real_stack import DESTROY_S, Config, Stack, modest, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import run
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import UP, Runner, in_checkout, plain_environ
+from tests.support.stack.real_stack import DESTROY_S, Config, Stack, modest, together
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -5,12 +5,12 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config, Stack, modest
 
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config, Stack, modest
 
 pytestmark = pytest.mark.cluster
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_cluster import Cluster
-from real_runner import RUN, UP, Runner
-from running_command import assert_only_the_user_reads
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import assert_only_the_user_reads
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, UP, Runner
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

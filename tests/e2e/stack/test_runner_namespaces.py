@@ -3,13 +3,13 @@
 import secrets
 from collections.abc import Callable
 
-import owners
 import pytest
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack import owners
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -6,14 +6,14 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from commands import Ended
-from expiry import short_lived, wait_for_its_end
-from kinds import Kind
-from real_cluster import Cluster
-from real_runner import COLLECT, DESTROY, RUN, Runner
-from real_stack import together
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import Ended
+from tests.support.stack.expiry import short_lived, wait_for_its_end
+from tests.support.stack.kinds import Kind
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import COLLECT, DESTROY, RUN, Runner
+from tests.support.stack.real_stack import together
 
 pytestmark = pytest.mark.cluster
 

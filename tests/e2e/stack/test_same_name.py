@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import attempt
-from real_cluster import Cluster
-from real_runner import RUN, Runner, in_checkout, plain_environ
-from real_stack import UP_S, Config, Stack, modest, together
 
 from aiperf_svc.adapters.cluster.ownership import owner_name
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import attempt
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner, in_checkout, plain_environ
+from tests.support.stack.real_stack import UP_S, Config, Stack, modest, together
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

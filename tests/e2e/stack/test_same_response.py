@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from intruder import put_pod
-from real_cluster import Cluster
-from real_stack import Config, Stack
+
+from tests.support.stack.intruder import put_pod
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

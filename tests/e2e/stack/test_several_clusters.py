@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from real_cluster import Cluster
-from real_runner import UP, Runner
-from real_stack import Config
 
 from aiperf_svc.config.clusters import CLUSTERS_KEY
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import UP, Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intruder import put_pod
-from real_cluster import Cluster
-from real_stack import Config, Stack
 
 from aiperf_svc.core.load.abandonment import Abandonment
+from tests.support.stack.intruder import put_pod
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack
 
 pytestmark = [pytest.mark.cluster]
 

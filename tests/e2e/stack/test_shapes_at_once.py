@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from four_servers import FAST, assert_two_were_measured, four_servers
-from real_cluster import Cluster
-from real_runner import Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.four_servers import FAST, assert_two_were_measured, four_servers
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
 
 pytestmark = pytest.mark.cluster
 

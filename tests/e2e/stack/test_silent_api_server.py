@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_cluster import Cluster
-from real_runner import DESTROY, UP, Runner
-from silent_proxy import proxy_of
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import DESTROY, UP, Runner
+from tests.support.stack.silent_proxy import proxy_of
 
 pytestmark = pytest.mark.cluster
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from node_pods import without_power
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config, modest
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.node_pods import without_power
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config, modest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from four_servers import assert_two_were_measured, four_servers
-from real_cluster import Cluster
-from real_runner import Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.four_servers import assert_two_were_measured, four_servers
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)

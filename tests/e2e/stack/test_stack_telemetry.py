@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import node_pods
 import pytest
-from gpu_exporter import exporter_pod
-from real_cluster import Cluster
-from real_runner import RUN, Runner
-from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack import node_pods
+from tests.support.stack.gpu_exporter import exporter_pod
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
+from tests.support.stack.real_stack import Config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

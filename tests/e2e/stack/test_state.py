@@ -9,11 +9,11 @@ from typing import Any
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
-from real_cluster import Cluster
-from real_stack import PASSPHRASE, Config, Stack, modest
-from secrecy import found_in, objects_and_logs, secrets_of
 
 from aiperf_svc.protocol.services import Service
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import PASSPHRASE, Config, Stack, modest
+from tests.support.stack.secrecy import found_in, objects_and_logs, secrets_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 

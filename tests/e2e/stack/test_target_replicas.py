@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from real_stack import Config, Stack, modest
+
+from tests.support.stack.real_stack import Config, Stack, modest
 
 pytestmark = pytest.mark.cluster
 

@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_pods import OTHER_PORT, PORT, Manifest, NodePod, headless_service, on_node, server, start
-from real_cluster import Cluster
+
+from tests.support.stack.node_pods import (
+    OTHER_PORT,
+    PORT,
+    Manifest,
+    NodePod,
+    headless_service,
+    on_node,
+    server,
+    start,
+)
+from tests.support.stack.real_cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes, pytest.mark.gate]
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_cluster import Cluster
-from real_stack import Stack, modest, together
+
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Stack, modest, together
 
 pytestmark = pytest.mark.cluster
 

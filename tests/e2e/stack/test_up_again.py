@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from expiry import short_lived, wait_for_its_end
-from real_cluster import Cluster
-from real_stack import Config, Stack, modest, together
 
 from aiperf_svc.adapters.results_api.status import Status
+from tests.support.stack.expiry import short_lived, wait_for_its_end
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import Config, Stack, modest, together
 
 pytestmark = pytest.mark.cluster
 

@@ -11,12 +11,12 @@ from typing import Any
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
-from real_cluster import Cluster
-from real_runner import Runner
-from real_stack import PASSPHRASE, Config
-from secrecy import files_in, found_in, objects_and_logs, secrets_of
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import PASSPHRASE, Config
+from tests.support.stack.secrecy import files_in, found_in, objects_and_logs, secrets_of
 
 pytestmark = pytest.mark.cluster
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from index_place import Place
+
+from tests.support.index_place import Place
 
 
 @pytest.fixture

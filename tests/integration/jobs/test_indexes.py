@@ -8,11 +8,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from index_place import Place, free_port, until
 
 from aiperf_svc.adapters.jobs.server_files import BUILT
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.fan_out.index import why_not_ready
+from tests.support.index_place import Place, free_port, until
 
 pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
 

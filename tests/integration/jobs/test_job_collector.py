@@ -4,7 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from index_place import (
+
+from aiperf_svc.adapters.jobs.cluster_jobs import DELETED
+from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.index_pods import COLLECTION_S
+from aiperf_svc.protocol.messages.indexes import STOPPED
+from aiperf_svc.runner.fan_out.index import SENT
+from tests.support.index_place import (
     INDEX_S,
     JOB,
     Place,
@@ -15,13 +22,6 @@ from index_place import (
     until,
     uploading,
 )
-
-from aiperf_svc.adapters.jobs.cluster_jobs import DELETED
-from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen
-from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.plan.index_pods import COLLECTION_S
-from aiperf_svc.protocol.messages.indexes import STOPPED
-from aiperf_svc.runner.fan_out.index import SENT
 
 
 async def test_a_collector_that_is_started_again_goes_on(place: Place) -> None:

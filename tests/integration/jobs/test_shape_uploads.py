@@ -4,7 +4,6 @@ import asyncio
 import shutil
 
 import pytest
-from index_place import RUN_ID, Place, played, uploading
 
 from aiperf_svc.adapters.jobs import shape_uploads
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
@@ -14,6 +13,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.fan_out.index import SENT
+from tests.support.index_place import RUN_ID, Place, played, uploading
 
 
 async def test_a_shape_is_taken_again_after_its_trials_were_and_could_not_be_noted(

@@ -7,7 +7,6 @@ import socket
 from typing import Any
 
 import pytest
-from loopback_pairs import loopback_pair, received
 
 from aiperf_svc.mock_server import quick_serving, sender
 from aiperf_svc.mock_server.accounts import Account
@@ -16,6 +15,7 @@ from aiperf_svc.mock_server.delays import parse_delay
 from aiperf_svc.mock_server.quick_serving import InterpretedDueWrites
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.sender import Sender
+from tests.support.bare_client import loopback_pair, received
 
 pytestmark = pytest.mark.skipif(
     quick_serving.compiled is None, reason="the steps are not compiled: `make`"

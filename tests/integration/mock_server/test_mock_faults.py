@@ -5,11 +5,11 @@ import json
 import time
 
 import pytest
-from bare_client import HANG_GUARD_S, Client, connected, events_of, request_bytes
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.faults import FAULTS, HUGE_BYTES
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.bare_client import HANG_GUARD_S, Client, connected, events_of, request_bytes
 
 
 @pytest.mark.parametrize("by_header", [True, False])

@@ -6,11 +6,11 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from bare_client import connected, request_bytes
 
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.bare_client import connected, request_bytes
 
 TTFT = "vllm:time_to_first_token_seconds"
 

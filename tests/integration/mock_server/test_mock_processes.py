@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from bare_client import HANG_GUARD_S
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.processes import MockServerError
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.bare_client import HANG_GUARD_S
 
 ROOT = Path(__file__).parents[3]
 

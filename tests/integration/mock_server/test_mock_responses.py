@@ -5,9 +5,9 @@ import json
 import socket
 
 import pytest
-from bare_client import connected, events_of, request_bytes
 
 from aiperf_svc.mock_server.running import RunningMockServer
+from tests.support.bare_client import connected, events_of, request_bytes
 
 
 def test_a_stream_ends_with_done_and_gives_usage_when_asked(plain: RunningMockServer) -> None:

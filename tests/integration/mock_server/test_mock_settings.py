@@ -5,10 +5,9 @@ import ssl
 import time
 from pathlib import Path
 
-from bare_client import HANG_GUARD_S, connected, events_of, request_bytes
-
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.bare_client import HANG_GUARD_S, connected, events_of, request_bytes
 
 
 def test_a_slow_start_returns_503_and_then_serves() -> None:

@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from bare_client import connected, request_bytes
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.delays import parse_delay
 from aiperf_svc.mock_server.running import running
+from tests.support.bare_client import connected, request_bytes
 
 SLOTS, CLIENTS, ROUNDS = 3, 10, 6
 

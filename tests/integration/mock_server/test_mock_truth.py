@@ -6,11 +6,10 @@ import threading
 import time
 from typing import Any
 
-from bare_client import HANG_GUARD_S, Client, connected, request_bytes
-
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.faults import HUGE_BYTES
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from tests.support.bare_client import HANG_GUARD_S, Client, connected, request_bytes
 
 
 def test_rows_agree_with_what_a_client_saw(witness: RunningMockServer) -> None:

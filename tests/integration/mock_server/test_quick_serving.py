@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_client import connected, request_bytes
-from loopback_pairs import loopback_pair, received
 
 from aiperf_svc.mock_server import quick_serving, serving_state
 from aiperf_svc.mock_server.accounts import Account
@@ -19,6 +17,7 @@ from aiperf_svc.mock_server.connections import Connections
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.requests import split_request_id
 from aiperf_svc.mock_server.running import running
+from tests.support.bare_client import connected, loopback_pair, received, request_bytes
 
 pytestmark = pytest.mark.skipif(
     quick_serving.compiled is None, reason="the steps are not compiled: `make`"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest_asyncio
-from played_run import LARGE, TOKEN, Api, Provider
 
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.server import serve
+from tests.support.fake_results_api import LARGE, TOKEN, Api, Provider
 
 
 @pytest_asyncio.fixture

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played_run import Api, make_status
 
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack.attached import Attached, fetch
+from tests.support.fake_results_api import Api, make_status
 
 
 async def test_results_that_broke_off_go_on_in_the_same_folder(

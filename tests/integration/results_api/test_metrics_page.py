@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from played_run import make_status
 
 from aiperf_svc.adapters.telemetry import metrics_page
 from aiperf_svc.adapters.telemetry.metrics_page import MetricsPage
+from tests.support.fake_results_api import make_status
 
 
 @asynccontextmanager

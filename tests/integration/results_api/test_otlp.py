@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from played_run import make_status as status
 
 from aiperf_svc.adapters.telemetry.otlp import OtlpSender
+from tests.support.fake_results_api import make_status as status
 
 ORIGIN = {"service.name": "aiperf-svc"}
 SUMMARY = {

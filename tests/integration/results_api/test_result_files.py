@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from played_run import LARGE, TOKEN, Api
 
 from aiperf_svc.adapters.exports.manifest import ManifestEntry, build_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused
+from tests.support.fake_results_api import LARGE, TOKEN, Api
 
 
 async def test_results_are_listed_with_size_and_hash(client: ResultsClient) -> None:

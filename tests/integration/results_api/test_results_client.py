@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from played_run import LARGE, TOKEN, Api
 
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.fake_results_api import LARGE, TOKEN, Api
 
 
 async def test_all_results_are_fetched_into_a_folder(

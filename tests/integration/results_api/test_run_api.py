@@ -7,13 +7,13 @@ from time import time_ns
 
 import pytest
 import pytest_asyncio
-from played_run import TOKEN, Provider, make_status
 
 from aiperf_svc.adapters.results_api import server as http
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient, LocalResultsServer
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.fake_results_api import TOKEN, Provider, make_status
 
 
 @pytest.fixture

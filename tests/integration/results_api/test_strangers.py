@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from played_run import LARGE, TOKEN, Api, Provider
 
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.guarded_connections import ConnectionLimits
 from aiperf_svc.adapters.results_api.server import ResultsServer, serve
+from tests.support.fake_results_api import LARGE, TOKEN, Api, Provider
 
 STRANGERS = 1_200
 LIMIT = 50

@@ -4,7 +4,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from read_pair import SO_TIMESTAMPNS, await_stamps
+
+from tests.support.read_pair import SO_TIMESTAMPNS, await_stamps
 
 
 @pytest.fixture

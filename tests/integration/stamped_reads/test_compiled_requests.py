@@ -7,7 +7,6 @@ from time import monotonic_ns, time_ns
 from typing import Any
 
 import pytest
-from read_pair import compiled, connection, fields_of, in_a_body, needs_compiled, request_of, taken
 
 from aiperf_svc.adapters.inference.connection import (
     CONNECTING,
@@ -32,6 +31,15 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     interpreted_write_request,
 )
 from aiperf_svc.protocol.records import Flag
+from tests.support.read_pair import (
+    compiled,
+    connection,
+    fields_of,
+    in_a_body,
+    needs_compiled,
+    request_of,
+    taken,
+)
 
 
 @needs_compiled

@@ -5,23 +5,6 @@ import select
 import socket
 
 import pytest
-from read_pair import (
-    EVENT,
-    HEAD_BYTES,
-    NO_RECORDS,
-    TakeReady,
-    body_of,
-    chunked,
-    compiled,
-    connection,
-    cut,
-    end_of,
-    in_a_body,
-    needs_compiled,
-    received,
-    request_of,
-    taken,
-)
 
 from aiperf_svc.adapters.inference import framing as response_framing
 from aiperf_svc.adapters.inference import stamped_reads
@@ -38,6 +21,23 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     part_bytes,
 )
 from aiperf_svc.protocol.records import READ, Flag, Framing
+from tests.support.read_pair import (
+    EVENT,
+    HEAD_BYTES,
+    NO_RECORDS,
+    TakeReady,
+    body_of,
+    chunked,
+    compiled,
+    connection,
+    cut,
+    end_of,
+    in_a_body,
+    needs_compiled,
+    received,
+    request_of,
+    taken,
+)
 
 
 @needs_compiled

@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from read_pair import (
+
+from aiperf_svc.adapters.inference.connection import BODY, HEAD, IDLE, Connection
+from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.request import Request, RequestFields
+from aiperf_svc.adapters.inference.stamped_reads import Unhandled
+from aiperf_svc.core.responses.layouts import Layout, layout_of
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import READ, READ_DTYPE, Framing
+from tests.support.read_pair import (
     EVENT,
     HEAD_BYTES,
     chunked,
@@ -16,14 +24,6 @@ from read_pair import (
     request_of,
     taken,
 )
-
-from aiperf_svc.adapters.inference.connection import BODY, HEAD, IDLE, Connection
-from aiperf_svc.adapters.inference.raw_records import RawRecords
-from aiperf_svc.adapters.inference.request import Request, RequestFields
-from aiperf_svc.adapters.inference.stamped_reads import Unhandled
-from aiperf_svc.core.responses.layouts import Layout, layout_of
-from aiperf_svc.domain.outcomes import Outcome
-from aiperf_svc.protocol.records import READ, READ_DTYPE, Framing
 
 RESPONSE = HEAD_BYTES + chunked(EVENT, b"data: [DONE]\n\n", b"")
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from flag_configs import CLOSED, RATES, REPLAY, TARGET, TRACE, config, draft, refusal
 
 from aiperf_svc.config.load_shapes import RatePoint
 from aiperf_svc.domain.errors import ConfigError
+from tests.support.flag_configs import CLOSED, RATES, REPLAY, TARGET, TRACE, config, draft, refusal
 
 
 def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None:

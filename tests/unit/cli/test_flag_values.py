@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flag_configs import CLOSED, RATES, REPLAY, TRACE, USERS, config, refusal
 
 from aiperf_svc.cli.checks import config_problems
 from aiperf_svc.cli.flags import FLAGS
@@ -14,6 +13,7 @@ from aiperf_svc.config.load_shapes import Bursts, RatePoint, Stage
 from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.slo import Objective
+from tests.support.flag_configs import CLOSED, RATES, REPLAY, TRACE, USERS, config, refusal
 
 RAW = ("--endpoint-type", "raw", "--input-file", "x.jsonl")
 RANKED = ("--endpoint-type", "hf_tei_rankings")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flag_configs import CLOSED, parser, refusal
 
 from aiperf_svc.cli import flag_docs
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.names import all_keys, type_at
+from tests.support.flag_configs import CLOSED, parser, refusal
 
 PROMISED = """
     --url -u --model -m --endpoint-type --streaming --concurrency --request-rate

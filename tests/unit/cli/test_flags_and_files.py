@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flag_configs import CLOSED, TARGET, config, draft, refusal
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config, save_config
+from tests.support.flag_configs import CLOSED, TARGET, config, draft, refusal
 
 
 def permutations(made: BenchmarkConfig) -> list[dict[str, Any]]:

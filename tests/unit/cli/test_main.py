@@ -8,13 +8,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from forked_commands import finished
 
 import aiperf_svc
 from aiperf_svc.cli import main as cli
 from aiperf_svc.cli.arguments import EXIT_CODES
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.forked_commands import finished
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aiperf_commands import documented, write_inputs
 
 from aiperf_svc.cli import flag_docs
 from aiperf_svc.cli.arguments import Parser
@@ -15,6 +14,7 @@ from aiperf_svc.cli.commands import migrate, profile
 from aiperf_svc.cli.foreign_flags import ADVICE, COUNTERPARTS, OTHERS, TABLE, advice_for
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.errors import ConfigError
+from tests.support.documented import documented, write_inputs
 
 FLAGS = [
     name

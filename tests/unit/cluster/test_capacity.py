@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_plans import make_plan, named, node
 
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms, used_by_node
 from aiperf_svc.any_kind.loading import load_any, parse_any
@@ -12,6 +11,7 @@ from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
+from tests.support.plans import make_plan, named, node
 
 
 def _judge(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_plans import in_existing, make_plan
 
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
@@ -20,6 +19,7 @@ from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.plan.stack import StackPlan
+from tests.support.plans import in_existing, make_plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
 EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},

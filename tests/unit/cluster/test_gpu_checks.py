@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from cluster_plans import named, node
 
 from aiperf_svc.adapters.cluster.preflight.exporters import exporters_of
 from aiperf_svc.adapters.cluster.preflight.node_facts import read_nodes
@@ -15,6 +14,7 @@ from aiperf_svc.core.cluster.gpu_checks import (
     judge_xids,
 )
 from aiperf_svc.core.cluster.network_check import judge_policies
+from tests.support.plans import named, node
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

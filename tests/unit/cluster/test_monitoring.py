@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from cluster_plans import make_plan
-from fake_cluster import FakeCluster
 
 from aiperf_svc.adapters.cluster.preflight.monitoring import check_monitoring
+from tests.support.fake_cluster import FakeCluster
+from tests.support.plans import make_plan
 
 TYPES = "/apis/monitoring.coreos.com/v1"
 WANTED = make_plan(monitoring="prometheus-operator")

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from cluster_plans import in_existing, make_plan, named, node
 
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     ENFORCE,
@@ -17,6 +16,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.plan.identity import STACK_LABEL
+from tests.support.plans import in_existing, make_plan, named, node
 
 IMAGE = {"name": "registry.example/team/aiperf:1"}
 

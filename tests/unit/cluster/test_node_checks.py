@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from cluster_plans import named, node
 
 from aiperf_svc.adapters.cluster.preflight.node_facts import clock_ahead_s, read_nodes
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.core.cluster.facts import NodeFacts
 from aiperf_svc.core.cluster.node_checks import judge_clocks, judge_nodes, judge_pressure
+from tests.support.plans import named, node
 
 TAKEN = "2026-01-01T00:00:10Z"
 

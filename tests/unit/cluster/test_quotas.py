@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from cluster_plans import in_existing, named
 
 from aiperf_svc.adapters.cluster.preflight.quotas import (
     asked_of_quota,
@@ -11,6 +10,7 @@ from aiperf_svc.adapters.cluster.preflight.quotas import (
     judge_quotas,
 )
 from aiperf_svc.config.deployment import POD_NAMES
+from tests.support.plans import in_existing, named
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from cluster_plans import node
 
 from aiperf_svc.adapters.cluster.preflight.capacity import rooms
 from aiperf_svc.adapters.cluster.preflight.rank_nodes import judge_rank_nodes
 from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.core.cluster.check import Check
+from tests.support.plans import node
 
 
 def judged(there: list[dict[str, Any]], *, can_grow: bool = False, **ranks: Any) -> Check:

@@ -1,7 +1,6 @@
 """Which missing rights keep a stack from being made, and which only make it poorer."""
 
 import pytest
-from cluster_plans import in_existing, make_plan
 
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
@@ -15,6 +14,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     proxy_rights,
 )
 from aiperf_svc.plan.stack import StackPlan
+from tests.support.plans import in_existing, make_plan
 
 ALL = frozenset[Right]()
 

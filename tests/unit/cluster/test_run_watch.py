@@ -4,11 +4,11 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from cluster_plans import in_existing, make_plan
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.plan.stack import StackPlan
+from tests.support.plans import in_existing, make_plan
 
 Json = dict[str, Any]
 SPACE, ANCHOR = "/api/v1/namespaces/n", "/api/v1/namespaces/n/configmaps/anchor-bench"

@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from cluster_plans import make_plan, named, node
-from fake_cluster import FakeCluster
 
 from aiperf_svc.adapters.cluster.preflight.shared_room import SharedRoom, first_with_room
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
+from tests.support.fake_cluster import FakeCluster
+from tests.support.plans import make_plan, named, node
 
 TARGET = {"kind": "mock", "cpu": 4}
 

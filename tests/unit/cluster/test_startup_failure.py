@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from cluster_plans import named
 
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     CREATE_S,
     PULL_S,
     StartupFailureDetector,
 )
+from tests.support.plans import named
 
 NOW = 1000.0
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from cluster_plans import make_plan, named
 
 from aiperf_svc.adapters.cluster.preflight.target_probe import PROGRAM, judge_probe, probe_pod
 from aiperf_svc.adapters.cluster.preflight.target_service import (
@@ -12,6 +11,7 @@ from aiperf_svc.adapters.cluster.preflight.target_service import (
     service_address,
 )
 from aiperf_svc.core.cluster.check import Check
+from tests.support.plans import make_plan, named
 
 URL = "http://llm.inference.svc.cluster.local:8000"
 

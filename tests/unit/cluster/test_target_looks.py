@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from cluster_plans import in_existing, make_plan, named
-from fake_cluster import FakeCluster
 
 from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, try_admission
 from aiperf_svc.adapters.cluster.preflight.target_checks import (
@@ -15,6 +13,8 @@ from aiperf_svc.adapters.cluster.preflight.target_checks import (
 )
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.plan.stack import StackPlan
+from tests.support.fake_cluster import FakeCluster
+from tests.support.plans import in_existing, make_plan, named
 
 OUTSIDE = "http://api.example.com"
 SERVICE = "/api/v1/namespaces/models/services/llm"

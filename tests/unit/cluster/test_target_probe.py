@@ -4,11 +4,11 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from cluster_plans import make_plan
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.preflight.target_probe import DEADLINE_S, probe_pod, probe_target
 from aiperf_svc.plan.identity import TTL_ANNOTATION
+from tests.support.plans import make_plan
 
 PLAN = make_plan(url="https://api.example.com", namespace={"name": "theirs", "mode": "existing"})
 DENIED = Refused("not allowed", status=403, reason="Forbidden")

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from runs_to_compare import LATENCY, P50, P99, compared, measured, only_row, side
 
 from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.core.compare.comparison import Word
@@ -13,6 +12,7 @@ from aiperf_svc.core.compare.estimates import holm
 from aiperf_svc.core.compare.measured_run import RowKey, RunValue, flatten
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError, Incomparable
+from tests.support.runs_to_compare import LATENCY, P50, P99, compared, measured, only_row, side
 
 FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]
 

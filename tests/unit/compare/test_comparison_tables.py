@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
-from runs_to_compare import compared, of_requests
 
 from aiperf_svc.runner.comparison_tables import print_comparison
+from tests.support.runs_to_compare import compared, of_requests
 
 LATENCIES = np.linspace(1e8, 2e8, 1_000)
 

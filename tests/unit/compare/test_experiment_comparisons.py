@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import fake_run
 import pytest
-from runs_to_compare import compare_folders, compared, inference_run, side
 
 from aiperf_svc.adapters.storage.experiment_artifacts import TRIALS, write_experiment
 from aiperf_svc.core.compare.comparison import Word
@@ -14,6 +12,8 @@ from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import Incomparable
+from tests.support import fake_run
+from tests.support.runs_to_compare import compare_folders, compared, inference_run, side
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
 FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]

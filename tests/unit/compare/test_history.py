@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from runs_to_compare import LATENCY, P50, SPEED, inference_run, measured, side
 
 from aiperf_svc.adapters.comparison.history_views import (
     left_out,
@@ -29,6 +28,7 @@ from aiperf_svc.core.compare.history import (
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError, Incomparable
+from tests.support.runs_to_compare import LATENCY, P50, SPEED, inference_run, measured, side
 
 
 def series(values: list[float], **keys: object) -> list[MeasuredRun]:

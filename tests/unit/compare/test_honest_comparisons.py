@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from runs_to_compare import P50, P99, compared, measured, of_requests
 
 from aiperf_svc.core.compare.comparison import Row, Word
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from benchmarks.compare.simulated_queues import Floats, latencies
+from tests.support.runs_to_compare import P50, P99, compared, measured, of_requests
 
 PAIRS = 200
 """Neighbours in a ring of as many systems: each is compared with the one before and the one after.

@@ -3,12 +3,8 @@
 import json
 from pathlib import Path
 
-import fake_run
-import fake_steps
 import numpy as np
 import pytest
-from runs_to_compare import compare_folders as compare
-from runs_to_compare import inference_run
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
 from aiperf_svc.adapters.storage.artifacts import write_all
@@ -16,6 +12,9 @@ from aiperf_svc.adapters.storage.run_artifacts import write_run
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.protocol.records import Flag
+from tests.support import fake_run, fake_steps
+from tests.support.runs_to_compare import compare_folders as compare
+from tests.support.runs_to_compare import inference_run
 
 TTFT = RowKey("time_to_first_token", "p99")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
-from tests.unit.control.clock_simulation import (
+from tests.support.clock_simulation import (
     Delay,
     Exchange,
     Machine,

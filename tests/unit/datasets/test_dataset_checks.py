@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_trace_files import AZURE, BURST_GPT
 
 from aiperf_svc.adapters.datasets import checks, files
 from aiperf_svc.adapters.datasets.checks import CheckedFile, check_dataset
@@ -19,6 +18,7 @@ from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets import media, trace_index
 from aiperf_svc.domain.errors import DatasetError
+from tests.support.traces import AZURE, BURST_GPT
 
 Config = Callable[..., BenchmarkConfig]
 

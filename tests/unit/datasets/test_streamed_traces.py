@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_trace_files import AZURE, BURST_GPT
 
 from aiperf_svc.adapters.datasets import builder
 from aiperf_svc.adapters.messaging.bus import decode
@@ -19,6 +18,7 @@ from aiperf_svc.core.datasets.streamed import StreamedDataset
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock
 from aiperf_svc.services.dataset_blocks import StreamedBlocks
+from tests.support.traces import AZURE, BURST_GPT
 
 Config = Callable[..., BenchmarkConfig]
 

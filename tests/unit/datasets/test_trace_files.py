@@ -11,11 +11,10 @@ from aiperf_svc.adapters.datasets.builder import build_dataset
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import DatasetError
+from tests.support.traces import AZURE, BURST_GPT
 
 Config = Callable[..., BenchmarkConfig]
 
-BURST_GPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 CONTENT = {
     "mooncake_trace": '{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [46]}\n'
     '{"timestamp": 10535, "input_length": 9, "output_length": 2, "hash_ids": [46]}\n',

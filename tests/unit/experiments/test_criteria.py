@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fake_run
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from aiperf_svc.core.experiments.criteria import searched_slo, trial_result
 from aiperf_svc.core.experiments.evidence import is_held
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from tests.support import fake_run
 
 P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "50ms"}
 

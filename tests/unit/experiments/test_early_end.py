@@ -3,12 +3,10 @@
 import itertools
 from typing import Any
 
-import fake_run
 import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from queues import LIMIT_S, SERVICE_S, true_knee, waits
 
 from aiperf_svc.adapters.exports import json_export
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -20,6 +18,8 @@ from aiperf_svc.core.experiments.evidence import is_held
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
+from tests.support.queues import LIMIT_S, SERVICE_S, true_knee, waits
 
 SECONDS = 20
 GOOD = {"time_to_first_token": f"{LIMIT_S}s"}

@@ -5,10 +5,8 @@ import json
 from io import StringIO
 from pathlib import Path
 
-import fake_run
 import pytest
 from arro3.io import read_parquet
-from fake_trials import outcome, sweep
 
 from aiperf_svc.adapters.exports.aiperf_sweep_export import combination_names
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
@@ -19,6 +17,8 @@ from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from tests.support import fake_run
+from tests.support.fake_trials import outcome, sweep
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
 POINTS = {1: (10.0, 5.0), 2: (20.0, 6.0), 4: (19.0, 7.0)}

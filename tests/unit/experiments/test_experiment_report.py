@@ -5,8 +5,6 @@ import re
 from io import StringIO
 from pathlib import Path
 
-import fake_run
-from fake_trials import outcome, sweep
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -20,6 +18,8 @@ from aiperf_svc.core.experiments.search import Ending, SearchPoint
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.runner.experiment_tables import print_experiment
+from tests.support import fake_run
+from tests.support.fake_trials import outcome, sweep
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
 POINTS = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}

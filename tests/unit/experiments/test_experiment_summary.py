@@ -4,11 +4,8 @@ import json
 import math
 from typing import Any
 
-import fake_run
-import fake_steps
 import msgspec
 import pytest
-from fake_trials import outcome, summary_of, sweep
 
 from aiperf_svc.adapters.exports import json_export
 from aiperf_svc.core.compare.measured_run import RowKey
@@ -19,6 +16,8 @@ from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.summarise import summarise as summarise_run
 from aiperf_svc.domain.metric_catalog import CATALOG
+from tests.support import fake_run, fake_steps
+from tests.support.fake_trials import outcome, summary_of, sweep
 
 THROUGHPUT = RowKey("request_throughput", "avg")
 TTFT = RowKey("time_to_first_token", "p99")

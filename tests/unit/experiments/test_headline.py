@@ -1,9 +1,8 @@
 """The numbers of a trial that are shown as soon as it has ended."""
 
-from fake_trials import summary_of
-
 from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.core.experiments.outcomes import read_summary
+from tests.support.fake_trials import summary_of
 
 
 def test_requests_have_throughput_and_the_tail_of_the_first_token() -> None:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from queues import run, true_knee
 
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.search import Ending, Search, SearchPoint
 from aiperf_svc.core.experiments.search_space import SearchSpace
+from tests.support.queues import run, true_knee
 
 SEARCHES = 20
 

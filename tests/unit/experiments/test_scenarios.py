@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
 
@@ -22,6 +21,7 @@ from aiperf_svc.core.experiments.scenario_result import (
 from aiperf_svc.core.experiments.scenarios import Scenario, known_model, scenario_load
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Outcome
+from tests.support import fake_run
 
 MS, S = 10**6, 10**9
 MODEL = "meta-llama/Llama-2-70b-chat-hf"

@@ -4,7 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.lines.renderer import GAPS_TAG, columns_for_formulas
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Population
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.request_ids import request_id
+from aiperf_svc.protocol.records import Flag
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     MS_NS,
@@ -26,12 +32,6 @@ from raw_batches import (
     stamp_of,
     usage,
 )
-
-from aiperf_svc.core.lines.renderer import GAPS_TAG, columns_for_formulas
-from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Population
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.domain.request_ids import request_id
-from aiperf_svc.protocol.records import Flag
 
 # What AIPerf 0.13 writes for a streamed chat request, tag to unit.
 AIPERF_UNITS = {

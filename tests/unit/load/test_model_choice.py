@@ -1,12 +1,12 @@
 """Which of several models a prompt asks for."""
 
-import fake_run
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.model_choice import model_numbers
+from tests.support import fake_run
 
 ENTRIES = np.arange(60_000)
 

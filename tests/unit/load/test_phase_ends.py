@@ -4,7 +4,6 @@ import random
 from typing import Any
 
 import pytest
-from phase_events import MS, NOW, P, S, at_rate, due, machine_of, returned, settle, started
 
 from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
 from aiperf_svc.core.load.phase_machine import (
@@ -23,6 +22,18 @@ from aiperf_svc.core.load.phase_machine import (
     WorkerLost,
 )
 from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
+from tests.support.phase_events import (
+    MS,
+    NOW,
+    P,
+    S,
+    at_rate,
+    due,
+    machine_of,
+    returned,
+    settle,
+    started,
+)
 
 
 def test_after_its_duration_a_phase_grants_nothing_and_waits_for_what_is_in_flight() -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from phase_events import MS, NOW, S, at_rate, due, returned, settle, started
 
 from aiperf_svc.config.load_shapes import Arrival, Bursts, UserCentric
 from aiperf_svc.core.load.phase_machine import (
@@ -16,6 +15,7 @@ from aiperf_svc.core.load.phase_machine import (
     TimePassed,
     Wait,
 )
+from tests.support.phase_events import MS, NOW, S, at_rate, due, returned, settle, started
 
 STEP = ((0, 10.0), (S, 10.0), (S, 1.0), (9 * S, 1.0))
 BURSTS = Bursts.model_validate({"rate": 100, "length": "100ms", "every": "1s"})

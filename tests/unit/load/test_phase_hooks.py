@@ -1,6 +1,5 @@
 """Which hooks are due when, and what a response to one means."""
 
-import fake_run
 import pytest
 from pydantic import ValidationError
 
@@ -8,6 +7,7 @@ from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.hooks import Hook
 from aiperf_svc.core.load.phase_hooks import hooks_at, origins, problem_of
 from aiperf_svc.domain.outcomes import Phase
+from tests.support import fake_run
 
 
 def endpoint(**fields: object) -> Endpoint:

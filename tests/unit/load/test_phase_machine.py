@@ -1,7 +1,6 @@
 """The stages of a phase, event by event."""
 
 import pytest
-from phase_events import NOW, P, S, machine_of, returned, settle, started
 
 from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.phase_machine import (
@@ -18,6 +17,7 @@ from aiperf_svc.core.load.phase_machine import (
     Wait,
 )
 from aiperf_svc.protocol.messages.reports import PhaseReport
+from tests.support.phase_events import NOW, P, S, machine_of, returned, settle, started
 
 
 def refill(workers: int, at_most_s: float = LOOK_EVERY_S) -> Wait:

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from fake_params import params
 
 from aiperf_svc.mock_server.faults import FAULTS, find_fault
 from aiperf_svc.mock_server.replies import (
@@ -17,6 +16,7 @@ from aiperf_svc.mock_server.replies import (
     draft_error,
 )
 from aiperf_svc.mock_server.requests import CHAT, COMPLETIONS, EMBEDDINGS, RequestParams
+from tests.support.fake_params import params
 
 
 def _draft(params: RequestParams, *, role_chunk: bool = False) -> Draft:

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from fake_params import params
 
 from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints.base import Delta
@@ -15,6 +14,7 @@ from aiperf_svc.mock_server.requests import (
     MESSAGES,
     RESPONSES,
 )
+from tests.support.fake_params import params
 
 BOTH = pytest.mark.parametrize(
     ("path", "kind"),

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from planning import make_config, plan_it
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
@@ -19,6 +18,7 @@ from aiperf_svc.plan.network import (
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 from aiperf_svc.runner.stack.request import secrets_from
+from tests.support.plans import make_config, plan_it
 
 
 def policy(plan: StackPlan, name: str) -> Policy:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import yaml
-from planning import make_config, plan_it, pod
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Tls
@@ -14,6 +13,7 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import stack_name_of
 from aiperf_svc.plan.stack import plan_stack
+from tests.support.plans import make_config, plan_it, pod
 
 MI = 2**20
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from planning import make_config, plan_it, pod
 
 from aiperf_svc.domain.errors import ConfigError
+from tests.support.plans import make_config, plan_it, pod
 
 
 @pytest.mark.parametrize(

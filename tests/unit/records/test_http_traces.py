@@ -4,14 +4,13 @@ in."""
 import json
 from typing import Any
 
-from raw_batches import START, Read, Request, batch_of, config_of
-
 from aiperf_svc.core.lines.batches import lines_of
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import MetricParts
 from aiperf_svc.protocol.messages.records import MetricBatch
 from aiperf_svc.protocol.records import Flag
+from tests.support.raw_batches import START, Read, Request, batch_of, config_of
 
 MS = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"

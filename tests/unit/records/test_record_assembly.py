@@ -2,7 +2,11 @@
 
 import msgspec
 import pytest
-from raw_batches import (
+
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages.records import LineDetails, SequenceSpan
+from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
+from tests.support.raw_batches import (
     LAST_CHUNK,
     MS_NS,
     STREAM_HEAD,
@@ -19,10 +23,6 @@ from raw_batches import (
     streamed,
     whole,
 )
-
-from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages.records import LineDetails, SequenceSpan
-from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 
 def test_a_row_holds_what_the_worker_knows() -> None:

@@ -1,7 +1,15 @@
 """Responses that do not end, at a record processor: what they hold has a bound, and they say so."""
 
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.records import assembly as record_assembly
+from aiperf_svc.core.records.assembly import RecordAssembler
+from aiperf_svc.core.records.batch_builder import MetricParts
+from aiperf_svc.core.responses import reader as response_reader
+from aiperf_svc.core.responses import sse as sse_module
+from aiperf_svc.core.responses.sse import EventStream, EventTooLarge
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     STREAM_HEAD,
@@ -14,14 +22,6 @@ from raw_batches import (
     reads_of,
     sse,
 )
-
-from aiperf_svc.core.records import assembly as record_assembly
-from aiperf_svc.core.records.assembly import RecordAssembler
-from aiperf_svc.core.records.batch_builder import MetricParts
-from aiperf_svc.core.responses import reader as response_reader
-from aiperf_svc.core.responses import sse as sse_module
-from aiperf_svc.core.responses.sse import EventStream, EventTooLarge
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 MOST = 10_000
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"

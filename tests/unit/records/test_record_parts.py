@@ -2,7 +2,11 @@
 
 import msgspec
 import numpy as np
-from raw_batches import (
+
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.messages.records import ErrorSample, MetricBatch
+from aiperf_svc.protocol.records import METRIC_DTYPE
+from tests.support.raw_batches import (
     LAST_CHUNK,
     MS_NS,
     Request,
@@ -16,10 +20,6 @@ from raw_batches import (
     stamp_of,
     streamed,
 )
-
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages.records import ErrorSample, MetricBatch
-from aiperf_svc.protocol.records import METRIC_DTYPE
 
 
 def test_gaps_between_chunks_are_pooled_over_completed_requests() -> None:

@@ -5,7 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from raw_batches import (
+
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Flag
+from tests.support.raw_batches import (
     END,
     STREAM_HEAD,
     Request,
@@ -22,9 +25,6 @@ from raw_batches import (
     stream,
     usage,
 )
-
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Flag
 
 
 class Words:

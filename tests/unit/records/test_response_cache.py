@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.records.batch_builder import MetricParts
+from aiperf_svc.core.records.response_cache import ResponseCache
+from aiperf_svc.protocol.messages.records import RawBatch
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     MS_NS,
@@ -18,10 +22,6 @@ from raw_batches import (
     sse,
     usage,
 )
-
-from aiperf_svc.core.records.batch_builder import MetricParts
-from aiperf_svc.core.records.response_cache import ResponseCache
-from aiperf_svc.protocol.messages.records import RawBatch
 
 END = chunk(DONE) + LAST_CHUNK
 

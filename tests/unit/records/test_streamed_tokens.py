@@ -3,11 +3,16 @@
 import json
 from typing import Any
 
-import fake_run
 import msgspec
 import numpy as np
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.protocol.records import UNCOUNTED_TOKENS, Flag, Rows
+from tests.support import fake_run
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     STREAM_HEAD,
@@ -25,11 +30,6 @@ from raw_batches import (
     stream,
     usage,
 )
-
-from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.domain.metric_catalog import CATALOG
-from aiperf_svc.domain.outcomes import ErrorKind, Phase
-from aiperf_svc.protocol.records import UNCOUNTED_TOKENS, Flag, Rows
 
 
 class Words:

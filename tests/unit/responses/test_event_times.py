@@ -7,7 +7,12 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.lines.renderer import GAPS_TAG
+from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS
+from aiperf_svc.core.stats.histogram import delta_of
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     MS_NS,
@@ -28,11 +33,6 @@ from raw_batches import (
     stream,
     usage,
 )
-
-from aiperf_svc.core.lines.renderer import GAPS_TAG
-from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS
-from aiperf_svc.core.stats.histogram import delta_of
-from aiperf_svc.domain.outcomes import Outcome, Phase
 
 TOKENS = [delta(content=text) for text in ("The", " cat", " sät", " 🎉")]
 TAIL = [finish(), usage(3, 4)]

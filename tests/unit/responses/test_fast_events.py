@@ -8,7 +8,11 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.responses import fast_events
+from aiperf_svc.core.responses import reader as response_reader
+from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS, interpreted_take_tokens
+from tests.support.raw_batches import (
     DONE,
     END,
     LAST_CHUNK,
@@ -24,10 +28,6 @@ from raw_batches import (
     stamp_of,
     usage,
 )
-
-from aiperf_svc.core.responses import fast_events
-from aiperf_svc.core.responses import reader as response_reader
-from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS, interpreted_take_tokens
 
 compiled = fast_events.compiled
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")

@@ -3,7 +3,18 @@
 import json
 
 import pytest
-from raw_batches import (
+
+from aiperf_svc.config.endpoint import Endpoint as Options
+from aiperf_svc.core.endpoints.base import Delta
+from aiperf_svc.core.endpoints.chat import CHAT
+from aiperf_svc.core.endpoints.custom import custom_endpoint
+from aiperf_svc.core.endpoints.messages import MESSAGES
+from aiperf_svc.core.endpoints.responses import RESPONSES
+from aiperf_svc.core.responses.reader import ResponseReader
+from aiperf_svc.core.responses.text import what_was_said
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Framing
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     STREAM_HEAD,
@@ -21,17 +32,6 @@ from raw_batches import (
     stream,
     usage,
 )
-
-from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import Delta
-from aiperf_svc.core.endpoints.chat import CHAT
-from aiperf_svc.core.endpoints.custom import custom_endpoint
-from aiperf_svc.core.endpoints.messages import MESSAGES
-from aiperf_svc.core.endpoints.responses import RESPONSES
-from aiperf_svc.core.responses.reader import ResponseReader
-from aiperf_svc.core.responses.text import what_was_said
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Framing
 
 FIRST, SECOND = delta(content="NaN, he said"), delta(content=' "Infinity"')
 LOGPROBS = (

@@ -1,7 +1,14 @@
 """What real servers send, byte for byte but for ids: what a record says of it."""
 
 import pytest
-from raw_batches import (
+
+from aiperf_svc.core.records.assembly import RecordAssembler
+from aiperf_svc.core.responses import reader as response_reader
+from aiperf_svc.core.responses.fast_events import interpreted_take_tokens
+from aiperf_svc.domain.finish_reasons import FinishReason
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Rows
+from tests.support.raw_batches import (
     LAST_CHUNK,
     STREAM_HEAD,
     Request,
@@ -16,13 +23,6 @@ from raw_batches import (
     stamp_of,
     stream,
 )
-
-from aiperf_svc.core.records.assembly import RecordAssembler
-from aiperf_svc.core.responses import reader as response_reader
-from aiperf_svc.core.responses.fast_events import interpreted_take_tokens
-from aiperf_svc.domain.finish_reasons import FinishReason
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Rows
 
 
 @pytest.fixture(params=["compiled", "interpreted"], autouse=True)

@@ -8,10 +8,18 @@ form that the servers' sources and references show.
 import re
 
 import pytest
-from raw_batches import LAST_CHUNK, STREAM_HEAD, Read, Request, chunk, record_of, stamp_of
 
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind
+from tests.support.raw_batches import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Read,
+    Request,
+    chunk,
+    record_of,
+    stamp_of,
+)
 
 LENGTH, STOP, TOOL_CALLS = FinishReason.LENGTH, FinishReason.STOP, FinishReason.TOOL_CALLS
 

@@ -1,7 +1,9 @@
 """What is wrong with a response: kind, message, outcome."""
 
 import pytest
-from raw_batches import (
+
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from tests.support.raw_batches import (
     DONE,
     LAST_CHUNK,
     STREAM_HEAD,
@@ -19,8 +21,6 @@ from raw_batches import (
     stream,
     usage,
 )
-
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 
 TOKEN = chunk(sse(delta(content="a")))
 FINISH = chunk(sse(finish()))

@@ -1,10 +1,18 @@
 """Streams of other APIs than completions, in the form that the references of their APIs show."""
 
 import pytest
-from raw_batches import LAST_CHUNK, STREAM_HEAD, Read, Request, chunk, record_of, stamp_of
 
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind
+from tests.support.raw_batches import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Read,
+    Request,
+    chunk,
+    record_of,
+    stamp_of,
+)
 
 OPENAI = rb"""event: response.created
 data: {"type":"response.created","response":{"id":"resp_1","object":"response","created_at":1741290958,"status":"in_progress","error":null,"incomplete_details":null,"model":"m","output":[],"tools":[],"usage":null}}

@@ -1,15 +1,15 @@
 """What clients that leave do to the results: they are counted, and move no latency."""
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import MS
 
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag, Rows
+from tests.support import fake_run
+from tests.support.fake_run import MS
 
 DELAY_NS = 220 * MS
 

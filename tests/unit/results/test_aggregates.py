@@ -2,17 +2,16 @@
 
 import tracemalloc
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import MS
-from summarised import results
 
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats import columns as columns_module
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Flag, Rows
+from tests.support import fake_run
+from tests.support.fake_run import MS, results
 
 
 def test_warmup_and_failures_are_in_no_plain_latency() -> None:

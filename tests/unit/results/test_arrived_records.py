@@ -1,12 +1,12 @@
 """Records counted by worker, phase and outcome."""
 
-import fake_run
 import numpy as np
 
 from aiperf_svc.core.results.received import count_arrived
 from aiperf_svc.core.stats.columns import CHUNK_ROWS
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag
+from tests.support import fake_run
 
 LAST = int(Flag.LAST_TURN)
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.reports import HistogramDelta
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
 
 URLS = ("http://a:1", "http://b:1/base", "http://c:1")
 

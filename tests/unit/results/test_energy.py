@@ -1,12 +1,12 @@
 """The energy of a run is shared by what its GPUs made."""
 
-import fake_run
 import pytest
 
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.telemetry import with_telemetry
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
+from tests.support import fake_run
 
 SECOND_NS = 1_000_000_000
 POWER, ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"

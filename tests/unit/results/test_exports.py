@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
 import yaml
@@ -27,6 +26,7 @@ from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import METRIC_DTYPE
+from tests.support import fake_run
 
 SAMPLE = Path(__file__).parents[2] / "data" / "aiperf_sample"
 OURS = {"p99_9", "unreliable", "censored_share", "beyond", "relative_error"}

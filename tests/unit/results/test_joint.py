@@ -1,7 +1,6 @@
 """The total of several runs: sums are exact, percentiles are those of all requests, rates are over
 the common time."""
 
-import fake_run
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
 
 SECOND = 10**9
 TIMES = [name for name in fake_run.make_rows(0).dtype.names or () if name.endswith("_wall_ns")]

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import fake_run
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain import metric_docs
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, nearest_tags
 from aiperf_svc.protocol.records import Flag
+from tests.support import fake_run
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "tests" / "data" / "aiperf_sample"

@@ -2,7 +2,6 @@
 
 import math
 
-import fake_run
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag, Rows
+from tests.support import fake_run
 
 
 def value(tag: str, rows: Rows) -> float:

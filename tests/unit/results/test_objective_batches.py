@@ -1,9 +1,7 @@
 """The batches from which a search decides agree with the percentiles of the run."""
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import START_NS
 
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.distributions import distributions
@@ -13,6 +11,8 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Flag, Rows
+from tests.support import fake_run
+from tests.support.fake_run import START_NS
 
 S = 10**9
 

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import MS, START_NS
 from msgspec.structs import replace
-from summarised import results
 
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Rows
 from aiperf_svc.protocol.services import Service
+from tests.support import fake_run
+from tests.support.fake_run import MS, START_NS, results
 
 
 def test_rates_are_totals_over_the_time_from_the_loads_start_to_the_last_end() -> None:

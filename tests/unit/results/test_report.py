@@ -6,11 +6,8 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import MS, START_NS
-from html_balance import assert_is_balanced
 
 from aiperf_svc.adapters.report import page, scales, zoom
 from aiperf_svc.adapters.report.layout import number
@@ -20,6 +17,9 @@ from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
+from tests.support.fake_run import MS, START_NS
+from tests.support.html_balance import assert_is_balanced
 
 
 def report(rows: Rows, **fields: Any) -> str:

@@ -5,7 +5,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import fake_steps as fake
 import msgspec
 import pytest
 import yaml
@@ -18,6 +17,7 @@ from aiperf_svc.core.results.measured import Series
 from aiperf_svc.core.results.run_result import SCHEMA, STATS, RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.command.spec import CommandSpec
+from tests.support import fake_steps as fake
 
 SERIES = Series(name="bandwidth", unit="bit/s", times_s=(0.5, 1.5), values=(1e9, 2e9), label="b")
 

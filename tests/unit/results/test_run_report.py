@@ -5,15 +5,15 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-import fake_steps as fake
 import pytest
-from html_balance import assert_is_balanced
 
 from aiperf_svc.adapters.report import run_page, scales
 from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.workloads.base import Plot
+from tests.support import fake_steps as fake
+from tests.support.html_balance import assert_is_balanced
 
 SERIES = Plot(title="Over time", kind="series", name="bandwidth")
 BY_SIZE = Plot(

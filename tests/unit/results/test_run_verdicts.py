@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import MS, START_NS
-from summarised import results
 
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
@@ -16,6 +13,8 @@ from aiperf_svc.core.verdict.stream_checks import GAP_SHIFT
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
+from tests.support.fake_run import MS, START_NS, results
 
 
 def test_a_failed_run_ended_with_its_last_request_and_not_at_the_planned_stop() -> None:

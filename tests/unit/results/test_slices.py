@@ -6,7 +6,6 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
-import fake_run
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
 
 SECOND = 10**9
 

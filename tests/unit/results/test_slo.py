@@ -2,7 +2,6 @@
 
 import json
 
-import fake_run
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Phase
+from tests.support import fake_run
 
 
 def slo(**parts: object) -> Slo:

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
-from summarised import results
 
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import UNCOUNTED_TOKENS, Rows
+from tests.support import fake_run
+from tests.support.fake_run import results
 
 
 def test_output_lengths_are_held_against_what_was_asked_for() -> None:

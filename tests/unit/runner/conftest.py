@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from played_stack import Played, make_played
+
+from tests.support.fake_stack_run import Played, make_played
 
 
 @pytest.fixture

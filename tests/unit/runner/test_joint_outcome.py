@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fake_folders import write_run, write_trials
 
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -17,6 +16,7 @@ from aiperf_svc.runner.joint_outcome import finish
 from aiperf_svc.runner.joint_runs import JointRun, joint_exit_code
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
+from tests.support.fake_folders import write_run, write_trials
 
 
 def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:

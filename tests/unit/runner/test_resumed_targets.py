@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import fake_run
 import pytest
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.resuming import prepare_members, read_resumed
+from tests.support import fake_run
 
 
 def config(**changes: object) -> BenchmarkConfig:

@@ -3,7 +3,6 @@
 import io
 from typing import Any
 
-import fake_steps as fake
 import msgspec
 import pytest
 from rich.console import Console
@@ -13,6 +12,7 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
+from tests.support import fake_steps as fake
 
 
 def outcome(result: RunResult, **fields: Any) -> RunOutcome:

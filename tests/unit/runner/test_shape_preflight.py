@@ -3,13 +3,13 @@
 from typing import Any, cast
 
 import pytest
-from played_stack import Played, in_shapes
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.shape_preflight import CheckedShapes, check_shapes
+from tests.support.fake_stack_run import Played, in_shapes
 
 
 async def checked(played: Played, said: list[str]) -> CheckedShapes:

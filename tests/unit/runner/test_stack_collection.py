@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from played_stack import RECORD, Played, in_shapes
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
@@ -15,6 +14,7 @@ from aiperf_svc.runner.stack import collection, results_folder
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.stages import StageResult
+from tests.support.fake_stack_run import RECORD, Played, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)
 save_evidence = collection.save_evidence

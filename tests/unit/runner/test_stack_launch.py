@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from played_stack import RECORD, Played, in_shapes, trials_of
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.ownership import TakenOver
@@ -21,6 +20,7 @@ from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import WholeScreen
 from aiperf_svc.runner.stack.state_home import RunRecord
+from tests.support.fake_stack_run import RECORD, Played, in_shapes, trials_of
 
 
 async def test_a_silent_api_server_is_said_from_up_to_the_leak_check(played: Played) -> None:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from played_stack import CLEAN, NOT_ALL, OTHER, RECORD
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
@@ -16,6 +15,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import removal, teardown
 from aiperf_svc.runner.stack.removal import StackRemoval
 from aiperf_svc.runner.stack.state_home import StateHome
+from tests.support.fake_stack_run import CLEAN, NOT_ALL, OTHER, RECORD
 
 
 class PlayedTeardown:

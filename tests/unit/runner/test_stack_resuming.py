@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from played_stack import RECORD, SUMMARY, Played, in_shapes, trials_of
 
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.storage import uploads
@@ -18,6 +17,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders, resuming
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack import bring_up
+from tests.support.fake_stack_run import RECORD, SUMMARY, Played, in_shapes, trials_of
 
 ALL = [(number, "done", "") for number in range(1, 7)]
 

@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import fake_run
 import msgspec
 import pytest
 from rich.console import Console
@@ -14,6 +13,7 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
+from tests.support import fake_run
 
 
 @pytest.fixture(scope="module")

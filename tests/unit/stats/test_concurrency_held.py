@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from aiperf_svc.core.stats.concurrency_held import SlotUse, prefill_slot_use, sl
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag, Rows
+from tests.support import fake_run
 
 
 def use(

@@ -1,15 +1,15 @@
 """Plots' data: what started, ended and was in flight in each bin."""
 
-import fake_run
 import numpy as np
 import pytest
-from fake_run import MS, START_NS
 
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.timeline import MAX_BINS, Timeline, bin_width_s, timeline
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
+from tests.support import fake_run
+from tests.support.fake_run import MS, START_NS
 
 TAGS = ("time_to_first_token", "request_latency")
 

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import fake_run
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from aiperf_svc.adapters.storage import column_store
 from aiperf_svc.adapters.storage.column_store import BUFFER_ROWS, ColumnStore
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+from tests.support import fake_run
 
 
 @pytest.fixture(scope="module")

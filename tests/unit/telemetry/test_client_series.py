@@ -1,11 +1,10 @@
 """The series of the own services tell what the busiest one did, and who else had the CPU."""
 
-from fake_sources import at
-
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.services import Service
+from tests.support.fake_sources import at
 
 
 def last(series: ClientSeries, name: str, label: str = "") -> float:

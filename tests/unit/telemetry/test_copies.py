@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import pytest
-from fake_sources import at, source
 
 from aiperf_svc.core.telemetry.copies import CopyFinder, each_server_once
 from aiperf_svc.core.telemetry.identity import Mark
@@ -11,6 +10,7 @@ from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import server_load
 from aiperf_svc.core.telemetry.sources import judge_sources
+from tests.support.fake_sources import at, source
 
 RUNNING = {"vllm:num_requests_running": 3.0}
 SUM = "vllm:time_to_first_token_seconds_sum"

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from fake_sources import at
 
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
@@ -17,6 +16,7 @@ from aiperf_svc.core.telemetry.families import (
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import ServerLoad, members, server_load
+from tests.support.fake_sources import at
 
 DATA = Path(__file__).parents[2] / "data/telemetry"
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_sources import at, source
 
 from aiperf_svc.core.telemetry import series
 from aiperf_svc.core.telemetry.findings import LoadFacts, SystemReport, judge_system
@@ -13,6 +12,7 @@ from aiperf_svc.core.telemetry.log import Curve, SourceLog, grown
 from aiperf_svc.core.telemetry.sources import judge_source
 from aiperf_svc.core.telemetry.statistics import quantile
 from aiperf_svc.core.verdict.check_result import Severity
+from tests.support.fake_sources import at, source
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 TTFT = "vllm:time_to_first_token_seconds"

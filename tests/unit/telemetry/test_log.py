@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from fake_sources import at, source
 
 from aiperf_svc.core.telemetry import log as source_log
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
+from tests.support.fake_sources import at, source
 
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 GPUS, PAGES = 64, 300

@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from fake_sources import at, source
 
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.sources import SourceReport, judge_source
+from tests.support.fake_sources import at, source
 
 TOKENS = "vllm:generation_tokens_total"
 

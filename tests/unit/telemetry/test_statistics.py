@@ -1,11 +1,10 @@
 """Statistics of a source's series, whatever its page declares them to be."""
 
-from fake_sources import START_NS, at
-
 from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines, unit_of
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.statistics import families, statistics
+from tests.support.fake_sources import START_NS, at
 
 
 def read(text: str) -> SourceLog:

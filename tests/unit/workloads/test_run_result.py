@@ -1,6 +1,5 @@
 """A result counts what succeeded, keeps what failed, and reads back as it was written."""
 
-import fake_steps as fake
 import msgspec
 import pytest
 
@@ -9,6 +8,7 @@ from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
 from aiperf_svc.core.results.run_objectives import check_objectives, limit_of
 from aiperf_svc.core.results.run_result import RunResult, StepWitness
 from aiperf_svc.protocol.messages.steps import RankWitness
+from tests.support import fake_steps as fake
 
 INFOS = (fake.BANDWIDTH, fake.RTT)
 

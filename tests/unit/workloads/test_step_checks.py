@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import fake_steps as fake
 import msgspec
 import pytest
 
@@ -14,6 +13,7 @@ from aiperf_svc.protocol.messages.steps import CommandEnd, StepRecord
 from aiperf_svc.workloads.base import ClaimedBytes
 from aiperf_svc.workloads.checks import CHECKS
 from aiperf_svc.workloads.traffic_checks import UNSENT_BYTES
+from tests.support import fake_steps as fake
 
 VALID, DEGRADED, INVALID = "valid", "degraded", "invalid"
 MS = 1_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from real_cluster import Cluster as RealCluster
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
+from tests.support.stack.real_cluster import Cluster as RealCluster
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 RBAC = "rbac.authorization.k8s.io"

@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from merge_patch import merge_patch
-from real_cluster import Cluster as RealCluster
-from small_pods import of_stack, pod
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, connect
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
@@ -16,6 +13,9 @@ from aiperf_svc.adapters.cluster.teardown.inventory import take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, wait_until_gone
 from aiperf_svc.adapters.cluster.teardown.removal import list_stacks, remove_by_label
 from aiperf_svc.plan.identity import TTL_ANNOTATION
+from tests.support.stack.merge_patch import merge_patch
+from tests.support.stack.real_cluster import Cluster as RealCluster
+from tests.support.stack.small_pods import of_stack, pod
 
 pytestmark = pytest.mark.gate
 

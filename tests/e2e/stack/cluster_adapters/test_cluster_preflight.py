@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import PROJECT
-from merge_patch import merge_patch
-from served_files import PORT, SERVICE, serve
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.preflight import kind_check
@@ -24,6 +21,9 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.stack import StackPlan, plan_stack
+from tests.support.stack.commands import PROJECT
+from tests.support.stack.merge_patch import merge_patch
+from tests.support.stack.served_files import PORT, SERVICE, serve
 
 
 def _plan(space: str, stack: str, image: str, url: str = "http://target", **more: Any) -> StackPlan:

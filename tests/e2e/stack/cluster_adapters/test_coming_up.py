@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_pods import deployment, of_stack, pod
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence
 from aiperf_svc.adapters.cluster.watching.startup_watch import wait_for_startup_failure
+from tests.support.stack.small_pods import deployment, of_stack, pod
 
 HOPELESS_S = 90.0
 SECRET = "c2VjcmV0LXZhbHVl"

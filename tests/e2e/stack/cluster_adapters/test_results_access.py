@@ -10,9 +10,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from finished_run import SIZE as FINISHED_SIZE
-from finished_run import TOKEN, serve_finished_run
-from served_files import PORT, SERVICE, SIZE, add_pod, outputs, serve
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.api.port_forward import PortForward
@@ -20,6 +17,9 @@ from aiperf_svc.adapters.cluster.api.service_proxy import ServiceProxy
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
+from tests.support.stack.finished_run import SIZE as FINISHED_SIZE
+from tests.support.stack.finished_run import TOKEN, serve_finished_run
+from tests.support.stack.served_files import PORT, SERVICE, SIZE, add_pod, outputs, serve
 
 LONGEST_S = 60.0
 """For 1 GiB: what collecting a large run's results may take."""

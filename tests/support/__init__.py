@@ -1,0 +1,1 @@
+"""What tests share: fakes, servers, whole commands; `stack` for tests on a cluster."""

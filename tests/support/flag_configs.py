@@ -1,0 +1,39 @@
+"""Configs and refusals of flags of `profile`."""
+
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.commands import profile
+from aiperf_svc.cli.flag_config import Draft, read_draft
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.errors import ConfigError
+
+TARGET = ("--url", "http://h:1", "--model", "m")
+CLOSED = (*TARGET, "--concurrency", "2")
+RATES = Path(__file__).parents[1] / "data" / "rate_series.csv"
+TRACE = ("--input-file", "trace.jsonl", "--custom-dataset-type", "mooncake_trace")
+REPLAY = ("--fixed-schedule", *TRACE)
+USERS = ("--user-centric-rate", "7.5", "--num-users", "30", "--conversation-turn-mean", "4")
+USERS += ("--duration", "5m")
+
+
+def parser() -> Parser:
+    made = Parser("profile", profile.DESCRIPTION)
+    profile.add_arguments(made)
+    return made
+
+
+def draft(*arguments: str) -> Draft:
+    return read_draft(parser().parse(arguments))
+
+
+def config(*arguments: str) -> BenchmarkConfig:
+    return draft(*arguments).parse()
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config(*arguments)
+    return str(caught.value)

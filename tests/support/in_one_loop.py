@@ -1,0 +1,166 @@
+"""All services of a run in the test's own event loop, over inproc sockets, or over TCP as between
+pods: each service with sockets and keys of its own."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.runner.environment import free_ports
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.host import service_class
+from aiperf_svc.services.records_manager import RecordsManager
+
+WAIT_S = 60.0
+
+
+@dataclass
+class Stack:
+    """The services under test."""
+
+    services: dict[str, BaseService]
+    tasks: dict[str, asyncio.Task[None]]
+    topology: Topology
+    artifacts: Path
+
+    @property
+    def records_manager(self) -> RecordsManager:
+        found = self.services[Service.RECORDS_MANAGER.value]
+        assert isinstance(found, RecordsManager)
+        return found
+
+    async def wait_for_state(self, *states: str) -> None:
+        """Until the run is in one of the states."""
+        async with asyncio.timeout(WAIT_S):
+            while (status := self.records_manager.status()).state not in states:
+                self._raise_failures()
+                await self.records_manager.wait_change(status.number, 0.5)
+
+    async def results(self) -> dict[str, Any]:
+        """The summary, when the run has ended."""
+        async with asyncio.timeout(WAIT_S):
+            while not (status := self.records_manager.status()).results_ready:
+                self._raise_failures()
+                assert status.state != "failed", status.reason
+                await self.records_manager.wait_change(status.number, 0.5)
+        summary = self.records_manager.summary()
+        assert summary is not None
+        return summary
+
+    def _raise_failures(self) -> None:
+        for task in self.tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()
+
+
+@asynccontextmanager
+async def stack(
+    config: dict[str, Any],
+    folder: Path,
+    *,
+    workers: int = 1,
+    processors: int = 1,
+    is_apart: bool = False,
+    is_held: bool = False,
+) -> AsyncIterator[Stack]:
+    """A run of `config` against whatever its URL names; `is_apart`: over TCP, as between pods;
+    `is_held`: it waits for its start."""
+    processes = {"max": workers, "record_processors": processors} | config.get("workers", {})
+    checked = BenchmarkConfig.model_validate(config | {"workers": processes, "name": "in-one-loop"})
+    facts = Facts(where="local", cores=workers + 1, fd_limit=20_000, worker_requests_per_s=1.0)
+    topology = plan(checked, facts)
+    addresses, keys = Addresses(f"inproc://{folder.name}"), CurveKeys.make()
+    if is_apart:
+        addresses = Addresses("tcp://127.0.0.1", ports=free_ports(), advertise="127.0.0.1")
+    buses = [] if is_apart else [Bus(addresses)]
+    names = [(s.value, s) for s in SINGLETONS]
+    names += [(f"record-processor-{i}", Service.RECORD_PROCESSOR) for i in range(processors)]
+    names += [(f"worker-{i}", Service.WORKER) for i in range(topology.workers)]
+    services = {}
+    for name, service in names:
+        if is_apart:
+            buses.append(Bus(addresses, curve=keys.of([service])))
+        if is_apart or not services:
+            await buses[-1].start()
+        context = RunContext(
+            run_id="test",
+            instance=name,
+            config=checked,
+            topology=topology,
+            addresses=addresses,
+            artifacts=folder / "artifacts",
+            state=folder / "state",
+            api_token="token",
+            api_port=0,
+            is_held=is_held,
+        )
+        services[name] = service_class(service)(context, buses[-1])
+    tasks = {name: asyncio.create_task(s.run(), name=name) for name, s in services.items()}
+    try:
+        yield Stack(services, tasks, topology, folder / "artifacts")
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for service in services.values():
+            await service.close()
+        await asyncio.gather(*(bus.close() for bus in buses))
+
+
+@contextmanager
+def server(**settings: Any) -> Iterator[RunningMockServer]:
+    """A mock server that says what it truly did."""
+    with running(MockServerConfig(truth=True, **settings)) as mock:
+        yield mock
+
+
+def config(url: str, *, dataset: dict[str, Any] | None = None, **load: Any) -> dict[str, Any]:
+    """A streaming chat benchmark with this load."""
+    return {
+        "endpoint": {"url": url, "model": "mock", "streaming": True},
+        "load": load,
+        "dataset": dataset or {"entries": 50, "input_tokens": {"mean": 20}},
+    }
+
+
+def talks(folder: Path, *turns: dict[str, Any], count: int) -> dict[str, Any]:
+    """A dataset of `count` conversations, each of these turns."""
+    path = folder / "talks.jsonl"
+    talk = {"turns": turns}
+    path.write_text(
+        "".join(json.dumps({"session_id": f"s{n}"} | talk) + "\n" for n in range(count))
+    )
+    return {"kind": "multi_turn", "file": str(path)}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Every line of profile_export.jsonl."""
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def controller_context(content: dict[str, Any], folder: Path, *, run_id: str) -> RunContext:
+    """The context for a config, with its folders below `folder`."""
+    config = parse_config(content, "test")
+    facts = Facts(where="local", cores=2, fd_limit=20_000, worker_requests_per_s=1000.0)
+    return RunContext(
+        run_id=run_id,
+        instance="system-controller",
+        config=config,
+        topology=plan(config, facts),
+        # One of its own: sockets have short paths only.
+        addresses=Addresses(f"inproc://{folder.name}"),
+        artifacts=folder / "artifacts",
+        state=folder / "state",
+    )

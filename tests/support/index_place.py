@@ -1,0 +1,242 @@
+"""An experiment of two shapes whose indexes and collector have real sockets between them. Only the
+cluster is played."""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from aiperf_svc.adapters.exports.experiment_file import NAME
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object
+from aiperf_svc.adapters.jobs.shape_uploads import Uploader
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.any_kind.loading import load_any
+from aiperf_svc.any_kind.shapes import index_shapes
+from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages.indexes import STOPPED
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
+from aiperf_svc.runner.fan_out.index import SENT
+from aiperf_svc.services.context import RunContext
+from tests.support.forked_commands import finished
+
+JOB = "index-1-s"
+RUN_ID, TOKEN = "0123456789abcdef", "of-the-test"
+INDEX_S = 90.0
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class PlayedCluster:
+    """A cluster that says of its one Job what the test wants."""
+
+    def __init__(self) -> None:
+        self.seen: JobSeen | None = JobSeen(JOB, frozenset(), frozenset(), pods=0)
+        self.alive: list[Object] = []
+        self.lasts_s = math.inf
+        self.parallelism: list[int] = []
+        self.was_seen, self.is_told = threading.Event(), threading.Event()
+        self.may_respond = threading.Event()
+        self.may_respond.set()
+
+    def see(self, name: str) -> JobSeen | None:
+        assert name == JOB
+        self.was_seen.set()
+        return self.seen
+
+    def set_parallelism(self, name: str, parallelism: int) -> bool:
+        assert name == JOB
+        if self.seen is None:
+            return False
+        self.parallelism.append(parallelism)
+        self.is_told.set()
+        assert self.may_respond.wait(INDEX_S)
+        return True
+
+    def pods(self) -> list[Object]:
+        return self.alive
+
+    def left_s(self) -> float:
+        return self.lasts_s
+
+
+class Place:
+    """Two shapes of an experiment, and what their indexes and the collector share."""
+
+    def __init__(self, folder: Path, *, retries: int = 0, **experiment: Any) -> None:
+        self.folder, self.retries = folder, retries
+        self.ports = {"RECORDS": free_port()}
+        self.api_port, self.server_port = free_port(), free_port()
+        keys = CurveKeys.make()
+        for name, service in (("collector", "records-manager"), ("index", "record-processor")):
+            (folder / name).mkdir()
+            keys.of([Service(service)]).save(folder / name)
+        args = "deployment.target.args"
+        config = {
+            "name": "variants",
+            "endpoint": {"url": "http://target", "model": "m", "streaming": True},
+            "load": {"duration": "500ms", "concurrency": 2, "grace_period": "2s"},
+            "workers": {"max": 1},
+            "dataset": {"entries": 20, "output_tokens": {"mean": 4}},
+            "experiment": {
+                "product": {args: [["--ttft", "30ms", "--tokens", "4"], ["--no-such-flag"]]},
+                "repetitions": 2,
+                "fan_out": "jobs",
+                "retries": retries,
+                **experiment,
+            },
+            "deployment": {"target": {"kind": "mock", "port": self.server_port}},
+        }
+        self.config = folder / "config.yaml"
+        self.config.write_text(yaml.safe_dump(config))
+        self.cluster = PlayedCluster()
+
+    def addresses(self) -> Addresses:
+        return Addresses(base="tcp://127.0.0.1", ports=self.ports)
+
+    @contextlib.asynccontextmanager
+    async def collector(self) -> AsyncIterator[ResultsClient]:
+        """The collector at work, and a client of its API."""
+        artifacts = self.folder / "artifacts"
+        artifacts.mkdir(exist_ok=True)
+        context = RunContext(
+            run_id=RUN_ID,
+            instance="collector",
+            config=load_any(self.config),
+            topology=Topology("compact", (), 0, 0, "direct"),
+            addresses=self.addresses(),
+            artifacts=artifacts,
+            state=artifacts,
+            api_token=TOKEN,
+            api_port=self.api_port,
+            curve=CurveKeys.load(self.folder / "collector"),
+        )
+        jobs = (JobShapes(JOB, (1, 2)),)
+        cluster = cast(ClusterJobs, self.cluster)
+        collector = Collector(CollectorPlace(context=context, jobs=jobs, cluster=cluster))
+        task = asyncio.create_task(collector.run(), name="collector")
+        try:
+            url = f"http://127.0.0.1:{self.api_port}"
+            async with ResultsClient(url, token=TOKEN) as client:
+                await until(client, lambda _: True)
+                yield client
+        finally:
+            collector.end()
+            await task
+
+    async def index(self, number: int, *, failures: int = 0) -> subprocess.CompletedProcess[str]:
+        """How an index ends, which runs as in its pod."""
+        return await asyncio.to_thread(self._index, number, failures)
+
+    def _index(self, number: int, failures: int) -> "subprocess.CompletedProcess[str]":
+        own = self.folder / f"pod-{number}-{failures}"
+        (own / "server").mkdir(parents=True)
+        (own / "artifacts").mkdir()
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("AIPERF_")},
+            "AIPERF_CONFIG": str(self.config),
+            "AIPERF_SHAPES": "1,2",
+            "AIPERF_RETRIES": str(self.retries),
+            "AIPERF_FAILURES": str(failures),
+            "AIPERF_RUN_ID": RUN_ID,
+            "AIPERF_SERVICE_ID": f"{JOB}-{number}-{failures}",
+            "AIPERF_BUS": "tcp://127.0.0.1",
+            "AIPERF_PORTS": json.dumps(self.ports),
+            "AIPERF_CURVE_DIR": str(self.folder / "index"),
+            "AIPERF_ARTIFACTS": str(own / "artifacts"),
+            "AIPERF_SERVER": str(own / "server"),
+            "JOB_COMPLETION_INDEX": str(number),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        finished(["index-setup"], cwd=own, env=environ, timeout=INDEX_S).check_returncode()
+        with serving(own / "server", environ):
+            return finished(["index"], cwd=own, env=environ, timeout=INDEX_S)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, environ: dict[str, str]) -> Iterator[None]:
+    """The server of an index, in its own container."""
+    process = subprocess.Popen((folder / "server_launcher", folder, "30"), env=environ)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(INDEX_S)
+
+
+async def until(client: ResultsClient, is_so: Any) -> Status:
+    async with asyncio.timeout(INDEX_S):
+        while True:
+            with contextlib.suppress(EnvironmentProblem):
+                status = await client.status()
+                if is_so(status):
+                    return status
+                await client.status(after=status.number, timeout_s=1.0)
+
+
+async def settled(client: ResultsClient) -> tuple[Status, dict[str, Any]]:
+    """What the collector says at the end, and its summary."""
+    status = await until(client, lambda status: status.is_settled)
+    return status, await client.summary()
+
+
+@contextlib.asynccontextmanager
+async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIterator[Uploader]:
+    bus = Bus(place.addresses(), curve=CurveKeys.load(place.folder / "index"))
+    try:
+        yield Uploader(bus, (RUN_ID, pod, 1), shape)
+    finally:
+        await bus.close()
+
+
+def played(place: Place, count: int) -> Path:
+    """What an index of the first shape leaves that is stopped after so many trials."""
+    left, listed = place.folder / f"played-{count}", []
+    for position, trial in enumerate(index_shapes(load_any(place.config))[0].trials[: count + 1]):
+        folder = left / "trials" / trial.folder
+        folder.mkdir(parents=True)
+        (folder / "profile_export_aiperf.json").write_text('{"aiperf_svc": {"verdict": "valid"}}')
+        listed.append(
+            {
+                "number": trial.number,
+                "repetition": trial.repetition,
+                "parameters": trial.parameters,
+                "state": "done" if position < count else "cancelled",
+                "reason": "",
+                "folder": trial.folder,
+            }
+        )
+    written = {"schema_version": "experiment/1", "version": "1", "trials": listed, "config": {}}
+    (left / NAME).write_text(json.dumps(written))
+    return left
+
+
+async def send_first_shape(place: Place) -> None:
+    """Send what an index of the first shape has measured, to its end."""
+    async with uploading(place) as uploader:
+        await uploader.begin()
+        await uploader.end("", await uploader.upload(played(place, 2), SENT))
+
+
+async def stop(uploader: Uploader, left: Path) -> None:
+    """Send what an index leaves whose pod is stopped."""
+    await uploader.end(STOPPED, await uploader.upload(left, SENT), is_tried_again=True)

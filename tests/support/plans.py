@@ -1,0 +1,67 @@
+"""Configs, plans of stacks, and objects of a cluster."""
+
+from typing import Any
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.plan.stack import StackPlan, plan_stack
+
+
+def make_plan(
+    *, url: str = "http://target", load: dict[str, Any] | None = None, **deployment: Any
+) -> StackPlan:
+    deployment.setdefault("target", {"kind": "mock" if url == "http://target" else "none"})
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": url, "model": "m"},
+            "load": load or {"concurrency": 1000, "requests": 1000},
+            "deployment": deployment,
+        }
+    )
+    return plan_stack(config, stack="bench", version="1.2.3")
+
+
+def in_existing(**deployment: Any) -> StackPlan:
+    return make_plan(namespace={"name": "theirs", "mode": "existing"}, **deployment)
+
+
+def node(name: str = "n", *, cpu: str = "64", memory: str = "256Gi", **rest: Any) -> dict[str, Any]:
+    allocatable = {"cpu": cpu, "memory": memory, "pods": "110", **rest.pop("offers", {})}
+    return {
+        "metadata": {"name": name, "labels": rest.pop("labels", {})},
+        "spec": rest.pop("spec", {}),
+        "status": {
+            "allocatable": allocatable,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            **rest,
+        },
+    }
+
+
+def named(name: str, **rest: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **rest.pop("metadata", {})}, **rest}
+
+
+def make_config(
+    *,
+    url: str = "http://target",
+    load: dict[str, Any] | None = None,
+    s3: dict[str, Any] | None = None,
+    **deployment: Any,
+) -> BenchmarkConfig:
+    deployment.setdefault("target", {"kind": "mock" if url.endswith("/target") else "none"})
+    return BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": url, "model": "m"},
+            "load": load or {"concurrency": 1000, "duration": "10s"},
+            "deployment": deployment,
+            "artifacts": {"s3": s3},
+        }
+    )
+
+
+def plan_it(config: BenchmarkConfig, **how: Any) -> StackPlan:
+    return plan_stack(config, **{"stack": "bench", "version": "1.2.3", **how})
+
+
+def pod(plan: StackPlan, name: str) -> Any:
+    return next(pod for pod in plan.pods if pod.name == name)

@@ -1,0 +1,265 @@
+"""Runs the Pulumi program against an engine that only records what it is asked for, and finds
+objects in the recording."""
+
+import asyncio
+import contextvars
+import json
+import runpy
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi.runtime
+import pulumi.runtime.resource
+import yaml
+from pulumi.runtime.mocks import MockMonitor, Mocks
+from pulumi.runtime.proto.resource_pb2 import RegisterResourceResponse
+from pulumi.runtime.proto.source_pb2 import StackTrace
+from pulumi.runtime.settings import ROOT as ROOT_RESOURCE
+from pulumi.runtime.stack import run_in_stack
+
+from aiperf_svc.plan.identity import COMPONENT_LABEL
+
+ROOT = Path(__file__).parents[2]
+INFRA = ROOT / "infra"
+SUFFIX = "0a1b2c3d"
+"""What Pulumi would have drawn for a name that it makes itself."""
+# For each resource the SDK tells the engine all frames of Python below it, which with those of
+# pytest takes longer than the resource.
+pulumi.runtime.resource._get_stack_trace = StackTrace
+
+Manifest = dict[str, Any]
+
+
+@dataclass
+class Registration:
+    """One resource that the program asked for."""
+
+    type: str
+    name: str
+    inputs: dict[str, Any]
+    parent: str
+    provider: str
+    dependencies: set[str]
+    deleted_with: str
+    ignored: tuple[str, ...]
+    version: str
+    """Of the provider's plugin."""
+    is_deleted_before_replaced: bool
+    secret_inputs: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Recording:
+    """All resources by URN, and the stack's outputs."""
+
+    resources: dict[str, Registration]
+    outputs: dict[str, Any]
+
+    @property
+    def objects(self) -> dict[str, Registration]:
+        """Only what becomes a Kubernetes object."""
+        return {
+            urn: made for urn, made in self.resources.items() if made.type.startswith("kubernetes:")
+        }
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """The Kubernetes objects as a cluster would get them, sorted."""
+        found = []
+        for made in self.objects.values():
+            manifest = normalised(made.inputs)
+            manifest["metadata"].setdefault("name", f"{made.name}-{SUFFIX}")
+            found.append(manifest)
+        return sorted(found, key=lambda m: (m["kind"], m["metadata"]["name"]))
+
+    def manifest(self, kind: str, name: str) -> Manifest:
+        """One object."""
+        return next(m for m in self.manifests if (m["kind"], m["metadata"]["name"]) == (kind, name))
+
+    def registration(self, kind: str, name: str) -> Registration:
+        """One resource, by the last part of its type and its name in the program."""
+        return next(
+            made
+            for made in self.resources.values()
+            if made.type.rpartition(":")[2] == kind and made.name == name
+        )
+
+
+class _Monitor(MockMonitor):
+    """Keeps what the engine is told beside a resource's inputs."""
+
+    def __init__(self, mocks: Mocks) -> None:
+        super().__init__(mocks)
+        self.made: dict[str, Registration] = {}
+        self.stack_outputs: dict[str, Any] = {}
+
+    def RegisterResource(self, request: Any) -> Any:
+        """Keeps the request and responds as a cluster would. The SDK's own makes an event loop and
+        an object of Python for each, which takes longer than the program."""
+        urn = self.make_urn(request.parent, request.type, request.name)
+        response = RegisterResourceResponse(urn=urn, id=f"{request.name}-id", object=request.object)
+        if request.type.startswith("kubernetes:"):
+            metadata = response.object.get_or_create_struct("metadata")
+            if "name" not in metadata:
+                metadata["name"] = f"{request.name}-{SUFFIX}"
+            metadata["uid"] = f"uid-of-{metadata['name']}"
+        if request.type != "pulumi:pulumi:Stack":
+            inputs = pulumi.runtime.rpc.deserialize_properties(request.object)
+            self.made[urn] = Registration(
+                type=request.type,
+                name=request.name,
+                inputs=_plain(inputs),
+                parent=request.parent,
+                provider=request.provider,
+                dependencies=set(request.dependencies),
+                deleted_with=request.deletedWith,
+                ignored=tuple(request.ignoreChanges),
+                version=request.version,
+                is_deleted_before_replaced=request.deleteBeforeReplace,
+                secret_inputs={
+                    key for key, value in inputs.items() if pulumi.runtime.rpc.is_rpc_secret(value)
+                },
+            )
+        return response
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:
+        if "pulumi:pulumi:Stack" in request.urn:
+            outputs = pulumi.runtime.rpc.deserialize_properties(request.outputs)
+            self.stack_outputs = _plain(outputs)
+        return super().RegisterResourceOutputs(request)
+
+
+class _Calls(Mocks):
+    """What the monitor hands on that is no resource: nothing that the program uses."""
+
+    def call(self, args: Any) -> tuple[dict[str, Any], None]:
+        return {}, None
+
+    def new_resource(self, args: Any) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError(args.name)
+
+
+def record(
+    stack: str, config: dict[str, Any], *, secrets: dict[str, str] | None = None
+) -> Recording:
+    """Run the program for `stack` with the values of its configuration (`aiperf:benchmark`, …)."""
+    plain = {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}
+    secret = secrets or {}
+    pulumi.runtime.set_all_config({**plain, **secret}, secret_keys=list(secret))
+    with asyncio.Runner() as runner:
+        monitor = runner.run(_run(stack), context=contextvars.copy_context())
+    return Recording(resources=monitor.made, outputs=monitor.stack_outputs)
+
+
+async def _run(stack: str) -> _Monitor:
+    monitor = _Monitor(_Calls())
+    pulumi.runtime.set_mocks(
+        _Calls(), project="aiperf", stack=stack, preview=False, monitor=monitor
+    )
+    # `set_mocks` makes a stack of its own; the program's has the outputs.
+    ROOT_RESOURCE.set(None)
+    modules = set(sys.modules)
+    sys.path.insert(0, str(INFRA))
+    try:
+        await run_in_stack(_program)
+    finally:
+        sys.path.remove(str(INFRA))
+        for name in set(sys.modules) - modules:
+            if name.split(".")[0] == "components":
+                del sys.modules[name]
+    return monitor
+
+
+def _program() -> None:
+    runpy.run_path(str(INFRA), run_name="__main__")
+
+
+def stack_config(stack: str) -> dict[str, Any]:
+    """The configuration of a committed stack file."""
+    text = (ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text()
+    config: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)["config"]
+    return config
+
+
+def normalised(value: Any) -> Any:
+    """A manifest as it would be written: integers come back from the engine as floats, and secret
+    data differ every time."""
+    if isinstance(value, dict):
+        kept = {key: normalised(item) for key, item in value.items() if item is not None}
+        if kept.get("kind") == "Secret":
+            kept["data"] = dict.fromkeys(sorted(kept["data"]), "(secret)")
+        # The provider's own remark on a name that it made.
+        kept.get("annotations", {}).pop("pulumi.com/autonamed", None)
+        return kept
+    if isinstance(value, list):
+        return [normalised(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if pulumi.runtime.rpc.is_rpc_secret(value):
+        return _plain(pulumi.runtime.rpc.unwrap_rpc_secret(value))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+STACK = "bench"
+
+
+def benchmark(**deployment: Any) -> dict[str, Any]:
+    """A short load on a mock server, with these keys of `deployment`."""
+    return {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"concurrency": 1000, "duration": "10s", "grace_period": "5s"},
+        "deployment": {"target": {"kind": "mock"}, **deployment},
+    }
+
+
+def recorded(**deployment: Any) -> Recording:
+    """The stack of that load."""
+    return record(STACK, {"aiperf:benchmark": benchmark(**deployment)})
+
+
+@cache
+def usual_stack() -> Recording:
+    """The stack with nothing but the default."""
+    return recorded()
+
+
+def pod_templates(recording: Recording) -> list[Manifest]:
+    """The pods of all Deployments."""
+    return [m["spec"]["template"] for m in recording.manifests if m["kind"] == "Deployment"]
+
+
+def component_of(template: Manifest) -> str:
+    """The component of a pod."""
+    name: str = template["metadata"]["labels"][COMPONENT_LABEL]
+    return name
+
+
+def environment_of(template: Manifest) -> dict[str, dict[str, Any]]:
+    """Variables of the one container of a pod, by name."""
+    (container,) = template["spec"]["containers"]
+    return {each["name"]: each for each in container.get("env", ())}
+
+
+def config_file(recording: Recording) -> str:
+    """The config that the services read."""
+    config = next(m for m in recording.manifests if "config.yaml" in m.get("data", {}))
+    text: str = config["data"]["config.yaml"]
+    return text
+
+
+def kinds_and_names(recording: Recording, urns: set[str]) -> set[tuple[str, str]]:
+    """Kinds of those of these resources that are Kubernetes objects, and names in the program."""
+    made = [recording.resources[urn] for urn in urns if urn in recording.objects]
+    return {(one.type.rpartition(":")[2], one.name) for one in made}

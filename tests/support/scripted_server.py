@@ -1,0 +1,96 @@
+"""Servers whose responses and pages of metrics a test provides."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+from aiohttp import web
+
+from tests.support.client_bench import read_request
+
+BODY = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(BODY),
+    BODY,
+)
+"""A stream of one token."""
+
+Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
+
+
+class ScriptedServer:
+    """Hands every request's number, from 0, to `respond`; keeps connections open."""
+
+    def __init__(self, respond: Respond) -> None:
+        self._respond = respond
+        self._numbers = count()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Refuse new connections and break the open ones, as a killed process does."""
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while True:
+                await read_request(reader)
+                await self._respond(next(self._numbers), writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # either side may leave in the middle
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+
+SECOND_HOST = "127.0.0.2"
+"""Another address of the same servers."""
+
+
+@asynccontextmanager
+async def pages(**texts: Any) -> AsyncIterator[str]:
+    """A server with a page at each path; a text may be a function of the number of the read."""
+    reads = dict.fromkeys(texts, 0)
+
+    async def respond(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in texts:
+            raise web.HTTPNotFound
+        reads[name] += 1
+        text = texts[name]
+        return web.Response(text=text(reads[name]) if callable(text) else text)
+
+    app = web.Application()
+    app.router.add_get("/{name}", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        await web.TCPSite(runner, SECOND_HOST, port).start()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
+    """A benchmark that reads these pages."""
+    return base | {"telemetry": telemetry}

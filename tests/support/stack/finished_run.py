@@ -1,0 +1,42 @@
+"""A pod in which a large run has ended: the project's own results API with its files."""
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from tests.support.stack.served_files import PORT, serve
+
+SIZE = 2**30
+TOKEN = "of the run"
+PROGRAM = """
+import asyncio, os
+from pathlib import Path
+import msgspec
+from aiperf_svc.adapters.exports.manifest import build_manifest
+from aiperf_svc.adapters.results_api.server import serve
+
+class Finished:
+    def __init__(self, folder):
+        self._folder = folder
+        self._manifest = msgspec.to_builtins(build_manifest(folder, "run"))
+
+    def folder(self):
+        return self._folder
+
+    def manifest(self):
+        return self._manifest
+
+async def main():
+    folder = Path("/data")
+    with (folder / "records.parquet").open("wb") as file:
+        for _ in range(SIZE >> 24):
+            file.write(os.urandom(1 << 24))
+    await serve(Finished(folder), token="TOKEN", host="0.0.0.0", port=PORT)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+for _name, _value in {"SIZE": SIZE, "TOKEN": TOKEN, "PORT": PORT}.items():
+    PROGRAM = PROGRAM.replace(_name, str(_value))
+
+
+async def serve_finished_run(cluster: Cluster, namespace: str, image: str) -> None:
+    """Service and pod; the pod is ready when its files are there."""
+    await serve(cluster, namespace, image, program=PROGRAM)

@@ -1,0 +1,103 @@
+"""Stacks of ranks whose pods are small, and what their one run measured.
+
+The images of the ranks are built from the Containerfiles that users build from."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import PROJECT, run
+from tests.support.stack.real_cluster import TOOLS, Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Config
+
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""The verdict depends on what else the machine does."""
+BELIEVED = ("exit-codes", "values", "interface-bytes", "rank-lost", "tool-versions", "oom")
+"""Checks that no load of the machine can fail."""
+BUILD_S, LOAD_S = 900.0, 300.0
+
+Results = dict[str, Any]
+
+
+def build_image(cluster: Cluster, containerfile: str, archive: Path) -> str:
+    """Name of an image of ranks, there for the cluster's pods. Fails with what apt or pip said if
+    a package cannot be had. Its layers are kept in the cache of tests/cluster."""
+    recipe = PROJECT / "images/workloads" / containerfile
+    name = f"localhost/aiperf-e2e-{containerfile.replace('/Containerfile', '').lower()}:1"
+    build = (str(TOOLS / "build-image"), str(recipe), str(recipe.parent), name, str(archive))
+    run(build, environ=cluster.environ, timeout_s=BUILD_S)
+    load = (str(TOOLS / "load-image"), str(archive))
+    run(load, environ=cluster.environ, timeout_s=LOAD_S)
+    archive.unlink()
+    return name
+
+
+def make_small(**rank: str) -> Callable[[Config], None]:
+    """Makes the pods of a stack so small that they fit on a node beside others; `rank` replaces
+    what a rank's pod asks for."""
+
+    def change(benchmark: Config) -> None:
+        benchmark.pop("slo", None)
+        benchmark["deployment"].update(
+            layout="compact",
+            pods={
+                "control": {"cpu": "200m", "memory": "768Mi"},
+                "record-processor": {"cpu": "100m", "memory": "384Mi"},
+                "rank": {"cpu": "100m", "memory": "256Mi", **rank},
+            },
+        )
+
+    return change
+
+
+def results_of(runner: Runner) -> Results:
+    """The results of the one run so far."""
+    (found,) = runner.artifacts.glob("*/results.json")
+    content: Results = json.loads(found.read_bytes())
+    return content
+
+
+def measure(cluster: Cluster, runner: Runner) -> Results:
+    """The results of a run to its end that left nothing, whose steps all succeeded, and whose
+    witnesses agree with what the tool said."""
+    ended = runner.run()
+    print(ended.errors, ended.out)
+    assert ended.code in FINE, ended.errors
+    assert "leak check: nothing is left" in ended.errors
+    assert cluster.left_of(runner.name) == []
+    results = results_of(runner)
+    assert [step["problem"] for step in results["steps"]] == [""] * len(results["steps"])
+    for check in results["checks"]:
+        assert check["check"] not in BELIEVED or check["severity"] != "invalid", check
+    return results
+
+
+def values(results: Results) -> dict[str, float]:
+    """The average of each metric by its tag."""
+    return {metric["info"]["tag"]: metric["avg"] for metric in results["metrics"]}
+
+
+def units(results: Results) -> dict[str, str]:
+    """The unit of each metric by its tag."""
+    return {metric["info"]["tag"]: metric["info"]["unit"] for metric in results["metrics"]}
+
+
+def measured_step(results: Results) -> dict[str, Any]:
+    """The one step that was measured."""
+    found: dict[str, Any]
+    (found,) = (step for step in results["steps"] if step["is_measured"])
+    return found
+
+
+def nodes_of(steps: Iterable[dict[str, Any]]) -> list[str]:
+    """Names of the nodes on which steps ran."""
+    return sorted({witness["node"] for step in steps for witness in step["witnesses"]})
+
+
+def stdout_of(runner: Runner, pattern: str) -> list[str]:
+    """What commands printed, by a pattern of their folders below `raw/`."""
+    paths = runner.artifacts.glob(f"*/raw/{pattern}/stdout")
+    return [path.read_text() for path in sorted(paths)]

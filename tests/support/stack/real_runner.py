@@ -1,0 +1,203 @@
+"""`aiperf-svc` at work on a stack: a process that can be watched, signalled and killed, with a
+stack file, artifacts and a state of its own."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.stack.commands import PROJECT, Ended, attempt
+from tests.support.stack.expiry import nobody_ends
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_stack import PASSPHRASE, Config, StackFile
+
+PREFLIGHT, UP, RUN = "✓ cluster: ", "\nup: ", "profiling: "
+COLLECT, DESTROY = " s  done", "destroying the stack"
+"""What it says when a stage has begun. A short load may be over before anybody sees it."""
+SAID_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
+
+
+def share_a_pod(benchmark: Config) -> None:
+    """Put the five single services into one pod: a stack comes up with a fifth less work, and a
+    runner sees no difference."""
+    deployment = benchmark["deployment"]
+    pods = {name: deployment["pods"][name] for name in ("worker", "record-processor")}
+    deployment.update(
+        layout="compact", pods={"control": {"cpu": "200m", "memory": "768Mi"}, **pods}
+    )
+
+
+class Runner(StackFile):
+    """A folder as a user has one, and the commands that are called in it."""
+
+    def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
+        self.cluster, self.name, self.folder = cluster, name, folder
+        self.program: tuple[str, ...] = (sys.executable, "-m", "aiperf_svc")
+        self.artifacts = folder / "artifacts"
+        (folder / "stacks").mkdir(parents=True)
+        self.file = folder / "stacks" / f"Pulumi.{name}.yaml"
+        self.use("bench-smoke")
+        self.change(share_a_pod)
+        self.state_home = folder / "state" / "aiperf-svc"
+        self.environ = {
+            **cluster.environ,
+            "AIPERF_IMAGE": image,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "PULUMI_HOME": str(folder / "home"),
+            "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+            "PYTHONPATH": str(PROJECT),
+        }
+        # As a user who has configured no backend.
+        self.environ.pop("PULUMI_BACKEND_URL", None)
+
+    def call(self, *arguments: str) -> Ended:
+        """How a command ends."""
+        command = self._command(*arguments)
+        return attempt(command, environ=self.environ, folder=self.folder, timeout_s=ENDED_S)
+
+    def gc(self) -> Ended:
+        """How `gc` ends that is given no names; nothing of another test is overdue then."""
+        with nobody_ends():
+            return self.call("gc", "--yes")
+
+    def run(self, *flags: str) -> Ended:
+        """How a whole run ends."""
+        return self.call("run", self.name, "--yes", "--ui", "plain", *flags)
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator["Command"]:
+        """A command that is going on. It never outlives this."""
+        process = subprocess.Popen(
+            self._command(*arguments),
+            env=self.environ,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield Command(process, self.folder)
+            finally:
+                if process.poll() is None:
+                    # The test has failed or was stopped: what was made must go all the same.
+                    process.send_signal(signal.SIGINT)
+                    process.communicate(timeout=ENDED_S)
+
+    def summary(self) -> dict[str, Any]:
+        """The results of the one run so far."""
+        (found,) = self.artifacts.glob("*/profile_export_aiperf.json")
+        content: dict[str, Any] = json.loads(found.read_bytes())
+        return content
+
+    def _command(self, *arguments: str) -> tuple[str, ...]:
+        context = ("--context", self.cluster.context)
+        return (*self.program, *arguments, *context)
+
+
+def in_checkout(runner: Runner) -> None:
+    """Make the runner's folder a checkout, in which plain `pulumi` works."""
+    (runner.folder / "Pulumi.yaml").write_bytes((PROJECT / "Pulumi.yaml").read_bytes())
+    (runner.folder / "infra").symlink_to(PROJECT / "infra")
+    (runner.folder / ".venv").symlink_to(sys.prefix)
+
+
+def plain_environ(runner: Runner) -> dict[str, str]:
+    """Return the environment of plain `pulumi` with the state that the runner uses."""
+    return {
+        "PULUMI_BACKEND_URL": (runner.state_home / "backend").as_uri(),
+        **runner.environ,
+        "PATH": f"{Path(sys.executable).parent}:{runner.environ['PATH']}",
+    }
+
+
+class Command:
+    """One that is going on."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self._process, self._folder = process, folder
+        self._said = b""
+        self._started_mono_s = time.monotonic()
+
+    def wait_for(self, words: str) -> None:
+        """Read what it says until these words come."""
+        deadline = time.monotonic() + SAID_S
+        assert self._process.stderr is not None
+        while words.encode() not in self._said:
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._process.stderr], [], [], left_s)
+            more = os.read(self._process.stderr.fileno(), 65_536) if ready else b""
+            assert more, f"it never said {words!r}:\n{self._said.decode()}"
+            self._said += more
+
+    def leave(self) -> None:
+        """Read nothing more of what it says to people, as a terminal that is closed."""
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it, and none of its children."""
+        self._process.send_signal(number)
+
+    def end(self) -> Ended:
+        """How it ends, which it must by itself."""
+        out, errors = self._process.communicate(timeout=ENDED_S)
+        return Ended(
+            code=self._process.returncode,
+            out=out.decode(),
+            errors=(self._said + errors).decode(),
+            took_s=time.monotonic() - self._started_mono_s,
+        )
+
+    def kill(self) -> None:
+        """As `kill -9` does, which it cannot handle; then wait for the end of its children, who
+        must notice by themselves."""
+        self.send(signal.SIGKILL)
+        self._process.communicate()
+        deadline = time.monotonic() + SILENT_S
+        for pid in processes_with(self._folder):
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                left_s = max(0.0, deadline - time.monotonic())
+                ready, _, _ = select.select([descriptor], [], [], left_s)
+            finally:
+                os.close(descriptor)
+            assert ready, f"process {pid} outlives the command that started it"
+
+
+def kill_pulumi(folder: Path) -> int:
+    """Kill the CLIs of a folder's commands, as the kernel does when there is no memory; how many
+    there were."""
+    number = 0
+    for pid in processes_with(folder):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "pulumi\n":
+                os.kill(pid, signal.SIGKILL)
+                number += 1
+    return number
+
+
+def processes_with(folder: Path) -> list[int]:
+    """Processes that have a folder in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            continue  # It has ended meanwhile, or is somebody else's.
+        if str(folder).encode() in environ:
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,101 @@
+"""An API server that falls silent and responds again: a proxy in front of the real one."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from tests.support.stack.real_cluster import Cluster
+
+BLOCK = 65_536
+
+
+class SilentProxy:
+    """Passes bytes on between its clients and the API server, or holds them back: connections are
+    accepted and stay open, as with a server that hangs."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._there = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._speaks = asyncio.Event()
+        self._speaks.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, "127.0.0.1", 0)
+        )
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=self._loop.run_forever, name="silent proxy")
+        self._thread.start()
+
+    def fall_silent(self) -> None:
+        """Hold everything back from now on."""
+        self._loop.call_soon_threadsafe(self._speaks.clear)
+
+    def speak_again(self) -> None:
+        """Pass on what was held back, and all that follows."""
+        self._loop.call_soon_threadsafe(self._speaks.set)
+
+    def close(self) -> None:
+        """End all connections."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._speaks.wait()
+            there_reader, there_writer = await asyncio.open_connection(*self._there)
+            with contextlib.closing(there_writer):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pass_on(reader, there_writer))
+                    group.create_task(self._pass_on(there_reader, writer))
+        except* (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while block := await reader.read(BLOCK):
+            await self._speaks.wait()
+            writer.write(block)
+            await writer.drain()
+        writer.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def proxy_of(cluster: Cluster, folder: Path) -> Iterator[tuple[SilentProxy, Path]]:
+    """A proxy in front of a cluster's API server, and a kubeconfig whose context leads through
+    it."""
+    config = yaml.safe_load(
+        cluster.kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "yaml")
+    )
+    (entry,) = config["clusters"]
+    there = urlsplit(entry["cluster"]["server"])
+    assert there.hostname is not None
+    proxy = SilentProxy(there.hostname, there.port or 443)
+    try:
+        # The certificate is that of the real server.
+        entry["cluster"].setdefault("tls-server-name", there.hostname)
+        entry["cluster"]["server"] = f"{there.scheme}://127.0.0.1:{proxy.port}"
+        kubeconfig = folder / "kubeconfig-of-the-proxy"
+        kubeconfig.write_text(yaml.safe_dump(config))
+        kubeconfig.chmod(0o600)
+        yield proxy, kubeconfig
+    finally:
+        proxy.close()
