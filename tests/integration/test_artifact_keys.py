@@ -196,6 +196,9 @@ async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
             "load": {
                 "request_rate": 300,
+                # However late this machine is, the last request waits for an earlier one, so that
+                # there is a steady rate.
+                "concurrency": 10,
                 "arrival": {"pattern": "constant"},
                 "requests": 200,
                 "warmup": {"requests": 2},

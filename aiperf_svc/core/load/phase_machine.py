@@ -288,7 +288,9 @@ class PhaseMachine:
 
     def _grant(self, now: int) -> list[Instruction]:
         workers = len(self._ledger.workers)
-        is_time_up = self.stop_wall_ns and now >= self.stop_wall_ns
+        # In open loop all that was due before the stop is granted, however late this machine looks:
+        # what cannot be sent in time counts as unsent and is not left out.
+        is_time_up = self._arrivals is None and self.stop_wall_ns and now >= self.stop_wall_ns
         if is_time_up or self._is_stopping or not workers:
             return self._settle(now)
         instructions: list[Instruction] = []

@@ -48,6 +48,14 @@ def test_after_its_duration_a_phase_grants_nothing_and_waits_for_what_is_in_flig
     assert machine.stop_wall_ns == stop
 
 
+def test_late_open_loop_grants_all_that_was_due_before_the_stop() -> None:
+    machine = at_rate(10, "a", duration_ns=S)
+    machine.handle(TimePassed(NOW))
+    instructions = machine.handle(TimePassed(machine.stop_wall_ns + S))
+    assert isinstance(instructions[0], GrantCredits)
+    assert (machine.stage, machine.report().granted) == (PhaseStage.SETTLING, 10)
+
+
 def test_a_duration_that_was_longer_than_its_credits_lasted_is_no_stop() -> None:
     machine = started("a", credits=1, duration_ns=S)
     machine.handle(TimePassed(NOW))

@@ -1,5 +1,6 @@
 """How an experiment on a cluster goes on after its runner was killed."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,19 @@ from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import folders, resuming
+from aiperf_svc.runner import folders, resuming, shape_trials
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack import bring_up
 from tests.support.fake_stack_run import RECORD, SUMMARY, Played, in_shapes, trials_of
 
 ALL = [(number, "done", "") for number in range(1, 7)]
+
+
+@pytest.fixture(autouse=True)
+def progress_after_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have experiment.json written after each shape. A slow write postpones the next one, so that
+    on a busy machine it would depend on the machine what a killed runner leaves."""
+    monkeypatch.setattr(shape_trials, "QUICK_S", math.inf)
 
 
 async def resumed(played: Played, folder: Path) -> RunOutcome:
