@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiperf_svc.any_kind.trial_configs import CheckedTrials, TrialConfig
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
+    from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig
 
 
 def parallel_problems(config: "Config") -> "list[Problem]":
@@ -35,10 +35,10 @@ def checked_trials(
     `check` returns the problems of one of them. Raises ConfigError with those of the config, or
     with the trials or the target that are refused.
     """
-    from aiperf_svc.any_kind.target_configs import target_configs
-    from aiperf_svc.any_kind.trial_configs import CheckedTrials
     from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.config.target_configs import target_configs
     from aiperf_svc.domain.errors import ConfigError
+    from aiperf_svc.workloads.trials import CheckedTrials
 
     if problems := check(config):
         raise refusal(problems, source, names=names)
@@ -62,8 +62,8 @@ def _checked_members(
 ) -> "tuple[tuple[TrialConfig, ...], list[Config]]":
     """Return the trials of a config, and each different config of theirs. Raises ConfigError with
     the trials that are refused."""
-    from aiperf_svc.any_kind.trial_configs import refuse_trials, trial_configs, trial_name
     from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.workloads.trials import refuse_trials, trial_configs, trial_name
 
     members = trial_configs(config, names=names)
     found = {id(each.config): each for each in members}

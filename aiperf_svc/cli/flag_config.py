@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from aiperf_svc.any_kind.loading import kind_of, parse_any
 from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
@@ -23,7 +22,7 @@ from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.registry import INFERENCE
+from aiperf_svc.workloads.registry import INFERENCE, kind_of, parse_benchmark
 
 REQUESTS_PER_USER = 10
 """Closed loop without an end: requests for each user."""
@@ -59,7 +58,7 @@ class Draft:
 
     def parse(self) -> Config:
         """The config. Raises ConfigError that lists all mistakes."""
-        return parse_any(self.data, self.source, names=self.names, known=self.problems)
+        return parse_benchmark(self.data, self.source, names=self.names, known=self.problems)
 
 
 def read_draft(

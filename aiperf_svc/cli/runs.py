@@ -18,13 +18,13 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
-    from aiperf_svc.any_kind.target_configs import TargetConfig
-    from aiperf_svc.any_kind.trial_configs import CheckedTrials
     from aiperf_svc.cli.checked_files import CheckedFiles
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
+    from aiperf_svc.config.target_configs import TargetConfig
     from aiperf_svc.config.workload import Config, WorkloadConfig
     from aiperf_svc.runner.fork_server import ForkServer
+    from aiperf_svc.workloads.trials import CheckedTrials
 
 Display = Literal["auto", "rich", "plain", "none"]
 DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
@@ -186,17 +186,17 @@ def _show(
     """Print the trials or targets of a config, with the dataset files of an inference benchmark;
     the exit code."""
     from aiperf_svc.adapters.host.machine import local_facts
-    from aiperf_svc.any_kind.planning import no_length, plan_any
-    from aiperf_svc.any_kind.shapes import shapes_of
-    from aiperf_svc.any_kind.target_configs import target_configs
+    from aiperf_svc.config.target_configs import target_configs
     from aiperf_svc.runner import trial_lists
+    from aiperf_svc.workloads.shapes import shapes_of
+    from aiperf_svc.workloads.stacks import no_length, plan_processes
 
     config, members, _ = trials
     if files is not None and (targets := target_configs(config)):
         return _show_targets(targets, args, files)
     shapes, facts = shapes_of(config, "local", members), local_facts()
     for shape in shapes:
-        plan_any(shape, facts)
+        plan_processes(shape, facts)
     lengths = files.replay_ns if files is not None else no_length
     if args.json:
         print(json.dumps(trial_lists.as_json(config, members, lengths), default=str))
@@ -214,15 +214,15 @@ def _show_targets(
 ) -> int:
     """Print the targets that are measured at the same time."""
     from aiperf_svc.adapters.host.machine import local_facts
-    from aiperf_svc.any_kind.planning import plan_any
-    from aiperf_svc.any_kind.shapes import only_shape
-    from aiperf_svc.any_kind.trial_configs import trial_configs
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.runner.local_targets import share_of
+    from aiperf_svc.workloads.shapes import only_shape
+    from aiperf_svc.workloads.stacks import plan_processes
+    from aiperf_svc.workloads.trials import trial_configs
 
     facts = share_of(local_facts(), len(targets))
     for each in targets:
-        plan_any(only_shape(each.config, "local", "targets"), facts)
+        plan_processes(only_shape(each.config, "local", "targets"), facts)
     known = [(each, trial_configs(each.config)) for each in targets]
     if args.json:
         shown = [
@@ -277,10 +277,10 @@ def _run(
     secrets: dict[str, str],
     forks: "ForkServer | None",
 ) -> int:
-    from aiperf_svc.any_kind.shapes import shapes_of
-    from aiperf_svc.any_kind.target_configs import target_configs
+    from aiperf_svc.config.target_configs import target_configs
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.workloads.shapes import shapes_of
 
     options = RunOptions(
         ui=ui,

@@ -16,7 +16,6 @@ from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aiperf_svc.any_kind.trial_configs import CheckedTrials
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.problems import Problem
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from aiperf_svc.runner.resuming import Resumed
     from aiperf_svc.runner.stack.options import StackOptions
     from aiperf_svc.runner.stack.request import StackRequest
+    from aiperf_svc.workloads.trials import CheckedTrials
 
 LONGEST_NAME = 40
 """Longest name of a stack."""
@@ -117,9 +117,9 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
 
 def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest":
     """The request that flags stand for, as a stack of a new name. Raises ConfigError."""
-    from aiperf_svc.any_kind.shapes import is_side_by_side
     from aiperf_svc.plan.identity import stack_name_of
     from aiperf_svc.runner.stack.request import StackRequest
+    from aiperf_svc.workloads.shapes import is_side_by_side
 
     given = _given_key(draft, args)
     _take_authorities(draft, args)

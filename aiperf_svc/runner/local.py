@@ -16,8 +16,6 @@ from pathlib import Path
 
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
-from aiperf_svc.any_kind.planning import plan_any
-from aiperf_svc.any_kind.shapes import shapes_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
@@ -48,6 +46,8 @@ from aiperf_svc.runner.processes import (
 )
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.forks import Order
+from aiperf_svc.workloads.shapes import shapes_of
+from aiperf_svc.workloads.stacks import plan_processes
 
 SERVICE_COMMAND = (*OWN_PROGRAM, "service")
 END_S, KILL_S = 3.0, 5.0
@@ -79,7 +79,7 @@ def run_local(
             return finish(ended, config.artifacts, options)
     facts = local_facts()
     (shape,) = shapes_of(config, "local")
-    topology = plan_any(shape, facts)
+    topology = plan_processes(shape, facts)
     show_warnings(config, facts, topology)
     with folders.private_folder() as private:
         if options.resume is None:

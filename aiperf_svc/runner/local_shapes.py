@@ -11,8 +11,6 @@ from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.host.machine import local_facts
-from aiperf_svc.any_kind.planning import plan_any
-from aiperf_svc.any_kind.shapes import Shape, shape_config
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -33,6 +31,8 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.workloads.shapes import Shape, shape_config
+from aiperf_svc.workloads.stacks import plan_processes
 
 
 def run_shapes(
@@ -67,7 +67,7 @@ class _ShapesRun:
         self._config, self._shapes, self._options = config, shapes, options
         self._stops_on_failure = config.experiment.on_failure == "stop"
         self._configs = [shape_config(config, each) for each in shapes]
-        self._topologies = [plan_any(each, facts) for each in shapes]
+        self._topologies = [plan_processes(each, facts) for each in shapes]
         for each, topology in zip(self._configs, self._topologies, strict=True):
             show_warnings(each, facts, topology)
         folder = options.resume

@@ -10,9 +10,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.host.machine import local_facts
-from aiperf_svc.any_kind.planning import plan_any
-from aiperf_svc.any_kind.shapes import only_shape
-from aiperf_svc.any_kind.target_configs import TargetConfig
+from aiperf_svc.config.target_configs import TargetConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Facts
@@ -29,6 +27,8 @@ from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, MemberScreen, make_board
 from aiperf_svc.runner.stack.stages import Stage
+from aiperf_svc.workloads.shapes import only_shape
+from aiperf_svc.workloads.stacks import plan_processes
 
 KEY = "targets"
 LEAD_S = 2.0
@@ -162,7 +162,7 @@ async def _launched(
     with folders.private_folder() as private:
         run = LocalRun(
             config=target.config,
-            topology=plan_any(only_shape(target.config, "local", KEY), facts),
+            topology=plan_processes(only_shape(target.config, "local", KEY), facts),
             options=options,
             private=private,
             artifacts=artifacts,

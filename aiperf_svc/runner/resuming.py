@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, ExperimentFile, read_experiment_file
-from aiperf_svc.any_kind.shapes import shapes_of
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
@@ -21,6 +20,7 @@ from aiperf_svc.runner import folders
 from aiperf_svc.runner.environment import new_run_id
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.workloads.shapes import shapes_of
 
 SHOWN = 5
 """Most keys that a message names."""

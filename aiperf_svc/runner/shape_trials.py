@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
-from aiperf_svc.any_kind.shapes import Shape
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders
+from aiperf_svc.workloads.shapes import Shape
 
 if TYPE_CHECKING:
     from aiperf_svc.core.experiments.combinations import TrialRow

@@ -3,15 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from aiperf_svc.any_kind.planning import (
-    ReplayNs,
-    TrialTimes,
-    longest_trials,
-    no_length,
-    trial_times,
-)
-from aiperf_svc.any_kind.shapes import Shape, is_fanned_out, is_side_by_side
-from aiperf_svc.any_kind.trial_configs import TrialConfig
 from aiperf_svc.config.base import MINUTE_NS, SECOND_NS
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.search import MOST_POINTS
@@ -19,6 +10,15 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import describe, value_text
 from aiperf_svc.runner.numbers import count
+from aiperf_svc.workloads.shapes import Shape, is_fanned_out, is_side_by_side
+from aiperf_svc.workloads.stacks import (
+    ReplayNs,
+    TrialTimes,
+    longest_trials,
+    no_length,
+    trial_times,
+)
+from aiperf_svc.workloads.trials import TrialConfig
 
 MOST_ROWS = 40
 """Most trials that a list for people has."""

@@ -17,13 +17,13 @@ from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.host.vitals import boot_id
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
-from aiperf_svc.any_kind.loading import load_any
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import AnyWorkloadConfig, Config, WorkloadConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.lasting import Lasting
+from aiperf_svc.workloads.registry import load_benchmark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
         return RunContext(
             run_id=environ["AIPERF_RUN_ID"],
             instance=environ["AIPERF_SERVICE_ID"],
-            config=load_any(Path(environ["AIPERF_CONFIG"])),
+            config=load_benchmark(Path(environ["AIPERF_CONFIG"])),
             topology=msgspec.json.decode(
                 Path(environ["AIPERF_TOPOLOGY"]).read_bytes(), type=Topology
             ),

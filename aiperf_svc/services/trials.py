@@ -18,7 +18,6 @@ import zmq
 from aiperf_svc.adapters.host.memory import use_one_heap
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.any_kind.trial_configs import trial_config, with_own_prompts
 from aiperf_svc.config.experiment import MOST_TRIALS
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
@@ -32,6 +31,7 @@ from aiperf_svc.services.context import RunContext, make_bus
 from aiperf_svc.services.experiment import ExperimentController
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
 from aiperf_svc.services.lasting import Lasting
+from aiperf_svc.workloads.trials import trial_config, with_own_prompts
 
 RUN_ID_LENGTH = 8
 """Characters of the experiment's run id that are in those of its trials."""

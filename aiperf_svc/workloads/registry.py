@@ -4,13 +4,22 @@ A package adds a kind by an entry point of the group `aiperf_svc.workloads`: the
 the `Workload` instance that it stands for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
-from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.config.load_config import (
+    parse_as,
+    parse_config,
+    read_config_data,
+    refusal,
+)
+from aiperf_svc.config.names import nearest
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.workloads.base import Workload
@@ -76,6 +85,47 @@ def config_model(kind: str) -> type[WorkloadConfig[Any]]:
     # The class of a generic model is made by its parameter, which no type checker can follow here.
     model: type[WorkloadConfig[Any]] = WorkloadConfig.__class_getitem__(workload(kind).spec)  # type: ignore[assignment]
     return model
+
+
+def load_benchmark(path: Path) -> Config:
+    """Read the config in a YAML or JSON file, or in a stack file. Raises ConfigError."""
+    return parse_benchmark(read_config_data(path), str(path))
+
+
+def parse_benchmark(
+    data: dict[str, Any],
+    source: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    known: Sequence[Problem] = (),
+) -> Config:
+    """Make the config that `data` describes, by the kind of its `workload`.
+
+    Arguments and errors are those of `config.load_config.parse_config`.
+    """
+    kind = kind_of(data)
+    if kind == INFERENCE:
+        rest = {key: value for key, value in data.items() if key != "workload"}
+        return parse_config(rest, source, names=names, known=known)
+    try:
+        model = config_model(kind)
+    except ConfigError as error:
+        key, _, text = str(error).partition(": ")
+        close = nearest(kind, (*kinds(), INFERENCE))
+        if kind not in kinds():
+            text += f"; did you mean {close}?" if close else f"; expected {', '.join(kinds())}"
+        raise refusal([*known, Problem(key, text)], source, names=names) from error
+    return parse_as(model, data, source, names=names, known=known)
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """Return the kind of a config as it is written; the default is `inference`. A kind that is not
+    a text is returned as text, so that the error message can name it."""
+    written = data.get("workload")
+    if written is None:
+        return INFERENCE
+    kind = written.get("kind") if isinstance(written, Mapping) else written
+    return str(kind)
 
 
 def _entry_points() -> dict[str, EntryPoint]:

@@ -9,13 +9,13 @@ import pulumi
 
 import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER, owner_name
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.planning import plan_any_stack
-from aiperf_svc.any_kind.target_configs import chosen_target
+from aiperf_svc.config.target_configs import chosen_target
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.summary import as_text
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.stacks import plan_shape_stack
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
@@ -84,9 +84,9 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             "`aiperf-svc run` makes a stack in each"
         )
     try:
-        plan = plan_any_stack(
+        plan = plan_shape_stack(
             chosen_target(
-                parse_any(config.require_object("benchmark"), "aiperf:benchmark"),
+                parse_benchmark(config.require_object("benchmark"), "aiperf:benchmark"),
                 config.get("target") or "",
             ),
             stack=pulumi.get_stack(),

@@ -23,8 +23,6 @@ from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.any_kind.loading import load_any
-from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.core.experiments.fan_out import JobSeen, JobShapes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
@@ -33,6 +31,8 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
 from aiperf_svc.runner.fan_out.index import SENT
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.workloads.registry import load_benchmark
+from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.forked_commands import finished
 
 JOB = "index-1-s"
@@ -121,7 +121,7 @@ class Place:
         context = RunContext(
             run_id=RUN_ID,
             instance="collector",
-            config=load_any(self.config),
+            config=load_benchmark(self.config),
             topology=Topology("compact", (), 0, 0, "direct"),
             addresses=self.addresses(),
             artifacts=artifacts,
@@ -211,7 +211,9 @@ async def uploading(place: Place, *, pod: str = "a", shape: int = 1) -> AsyncIte
 def played(place: Place, count: int) -> Path:
     """What an index of the first shape leaves that is stopped after so many trials."""
     left, listed = place.folder / f"played-{count}", []
-    for position, trial in enumerate(index_shapes(load_any(place.config))[0].trials[: count + 1]):
+    for position, trial in enumerate(
+        index_shapes(load_benchmark(place.config))[0].trials[: count + 1]
+    ):
         folder = left / "trials" / trial.folder
         folder.mkdir(parents=True)
         (folder / "profile_export_aiperf.json").write_text('{"aiperf_svc": {"verdict": "valid"}}')

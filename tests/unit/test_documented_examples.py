@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.target_configs import target_configs
-from aiperf_svc.any_kind.trial_configs import trial_configs
 from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import read_workload_draft
 from aiperf_svc.cli.main import COMMANDS, main
+from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.trials import trial_configs
 from tests.support.documented import PAGES, ROOT, commands, yaml_blocks
 
 BASE: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_every_config_of_the_pages_is_accepted(page: str, text: str, tmp_path: P
         data = config = whole(data)
     (tmp_path / name).write_text(yaml.safe_dump(data))
     assert main(["validate", str(tmp_path / name)]) == 0
-    parsed = parse_any(config, page)
+    parsed = parse_benchmark(config, page)
     assert trial_configs(parsed) or target_configs(parsed)
 
 

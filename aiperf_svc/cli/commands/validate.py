@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all of them, and say so of each."""
-    from aiperf_svc.any_kind.loading import load_any
     from aiperf_svc.cli.experiments import checked_trials
     from aiperf_svc.cli.stacks import file_problems
     from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
+    from aiperf_svc.workloads.registry import load_benchmark
 
     names = args.configs or sorted(str(path) for path in STACKS.glob("Pulumi.*.yaml"))
     if not names:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         try:
             path = stack_path(name)
-            config, is_stack = load_any(path), is_stack_file(path)
+            config, is_stack = load_benchmark(path), is_stack_file(path)
             checked_trials(config, partial(file_problems, is_stack=is_stack), source=str(path))
             if is_stack:
                 _check_stack(path, config)

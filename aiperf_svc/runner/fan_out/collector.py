@@ -25,7 +25,6 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.adapters.ttl.deadline import ApiServer, url_of_api
-from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
     Event,
@@ -52,6 +51,7 @@ from aiperf_svc.runner.fan_out.progress import FanOutProgress
 from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 from aiperf_svc.services.serving import serve_results
+from aiperf_svc.workloads.shapes import index_shapes
 
 POLL_S = 1.0
 """Seconds between two looks at the Jobs."""

@@ -20,7 +20,6 @@ from aiperf_svc.adapters.jobs.server_files import how_ended
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
-from aiperf_svc.any_kind.shapes import shape_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.units import format_duration
@@ -41,6 +40,7 @@ from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.workloads.shapes import shape_config
 
 SENT = (NAME, TRIALS, "logs")
 """What is sent of the folder of the run. The rest is said of the trials of all indexes."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from aiperf_svc.any_kind.loading import load_any
-from aiperf_svc.any_kind.shapes import Shape, index_shapes
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.workloads.registry import load_benchmark
+from aiperf_svc.workloads.shapes import Shape, index_shapes
 
 
 class ChosenShape(NamedTuple):
@@ -24,7 +24,7 @@ def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
     try:
         numbers = [int(each) for each in environ["AIPERF_SHAPES"].split(",")]
         number = numbers[int(environ["JOB_COMPLETION_INDEX"])]
-        config = load_any(Path(environ["AIPERF_CONFIG"]))
+        config = load_benchmark(Path(environ["AIPERF_CONFIG"]))
     except KeyError as error:
         raise EnvironmentProblem(
             f"{error.args[0]} is not set; an index is run only in a pod of a Job"

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aiperf_svc.any_kind.shapes import only_shape
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
 from aiperf_svc.config.problems import Problem
@@ -15,6 +14,7 @@ from aiperf_svc.runner.stack.joint_run import run_members
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.side_by_side import Member
+from aiperf_svc.workloads.shapes import only_shape
 
 
 def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tuple[Member, ...]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters, grouped
-from aiperf_svc.any_kind.shapes import is_fanned_out
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.telemetry import MAX_SOURCES
@@ -20,6 +19,7 @@ from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.gpus import is_gpu
+from aiperf_svc.workloads.shapes import is_fanned_out
 
 
 class _Users(NamedTuple):

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.any_kind.loading import load_any
-from aiperf_svc.any_kind.trial_configs import TrialConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.runner import signals, trial_lists
@@ -17,11 +15,13 @@ from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.workloads.registry import load_benchmark
+from aiperf_svc.workloads.trials import TrialConfig
 
 
 def compare_with(request: StackRequest, file: Path) -> Comparison:
     """Compare with another version of the stack's file. Raises ConfigError."""
-    config = load_any(file)
+    config = load_benchmark(file)
     try:
         settings = read_settings(file)
     except ConfigError:

@@ -14,9 +14,6 @@ import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
-from aiperf_svc.any_kind.planning import AllShapes, all_shapes, check_shape, plan_any_stack
-from aiperf_svc.any_kind.shapes import Shape, shapes_of, without_trials
-from aiperf_svc.any_kind.trial_configs import CheckedTrials, TrialConfig, trial_configs
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
@@ -28,6 +25,9 @@ from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
+from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_shape_stack
+from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
@@ -134,7 +134,7 @@ class StackRequest:
         """The plan of the stack for each shape that it runs, which `up` brings up one after the
         other. Raises ConfigError."""
         return tuple(
-            plan_any_stack(
+            plan_shape_stack(
                 self.config,
                 stack=self.stack,
                 version=aiperf_svc.__version__,

@@ -4,8 +4,6 @@ changes from one to the next. Pure."""
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from aiperf_svc.any_kind.planning import trial_times
-from aiperf_svc.any_kind.shapes import Shape
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
@@ -16,6 +14,8 @@ from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.stack.changes import Change, changes
 from aiperf_svc.runner.stack.turns import MOST_BY_ROOM
 from aiperf_svc.runner.trial_lists import human_time, shape_title
+from aiperf_svc.workloads.shapes import Shape
+from aiperf_svc.workloads.stacks import trial_times
 
 FEW = 10
 """Most changed keys that are shown for a shape."""

@@ -9,7 +9,6 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.preflight.shared_room import SharedRoom
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
-from aiperf_svc.any_kind.shapes import is_side_by_side
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError, ConfigError
@@ -30,6 +29,7 @@ from aiperf_svc.runner.stack.side_by_side import Member, check_namespace, run_si
 from aiperf_svc.runner.stack.stack_outcome import NOTHING_MADE
 from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.runner.stack.turns import MOST_BY_ROOM, Turns
+from aiperf_svc.workloads.shapes import is_side_by_side
 
 
 def needs_stacks(request: StackRequest) -> bool:

@@ -4,15 +4,15 @@ result."""
 import copy
 from dataclasses import replace
 
-from aiperf_svc.any_kind.shapes import only_shape
-from aiperf_svc.any_kind.target_configs import TargetConfig, target_configs
 from aiperf_svc.config.parameters import merged
+from aiperf_svc.config.target_configs import TargetConfig, target_configs
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack.joint_run import run_members
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
 from aiperf_svc.runner.stack.side_by_side import Member, check_namespace
+from aiperf_svc.workloads.shapes import only_shape
 
 
 def run_stack_targets(request: StackRequest, options: StackOptions) -> ExitCode:

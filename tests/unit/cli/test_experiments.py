@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.any_kind import trial_configs
 from aiperf_svc.cli import main as cli
 from aiperf_svc.config.load_config import parse_as
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.workloads import trials
 
 SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8, "maximize": "goodput"}
 PROFILE = ("profile", "--url", "http://h:1", "--model", "m", "--dry-run")
@@ -296,7 +296,7 @@ def test_a_config_of_each_trial_is_made_once(
         made.append(source)
         return parse_as(model, data, source, **others)
 
-    monkeypatch.setattr(trial_configs, "parse_as", parse)
+    monkeypatch.setattr(trials, "parse_as", parse)
     lists = {"product": {"load.concurrency": [1, 2, 3, 4]}, "repetitions": 2}
     command = ["preview", stack(tmp_path, lists)]
     if not is_stack:

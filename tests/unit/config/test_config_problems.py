@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.names import all_keys, nearest_key
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.registry import parse_benchmark
 
 
 def refusal_of(data: dict[str, Any], **more: Any) -> str:
@@ -306,7 +306,7 @@ def test_a_key_is_called_what_its_user_calls_it() -> None:
 def test_a_key_in_the_wrong_place_is_named_with_its_places() -> None:
     workload = {"kind": "mpi-pingpong", "repetitions": 3}
     with pytest.raises(ConfigError) as caught:
-        parse_any({"workload": workload}, "")
+        parse_benchmark({"workload": workload}, "")
     assert str(caught.value) == (
         "workload.repetitions: unknown key (value 3); "
         "did you mean repetitions (beside workload) or experiment.repetitions?"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.any_kind.loading import load_any
 from aiperf_svc.config.load_config import (
     load_config,
     parse_config,
@@ -18,6 +17,7 @@ from aiperf_svc.config.load_config import (
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.workloads.registry import load_benchmark
 
 REPOSITORY = Path(__file__).parents[3]
 SMALL: dict[str, Any] = {
@@ -68,7 +68,7 @@ def test_a_saved_config_is_the_same_config_when_it_is_read_again(tmp_path: Path)
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "stacks").glob("Pulumi.*.yaml")), ids=str)
 def test_every_stack_file_of_the_repository_is_a_config(path: Path) -> None:
-    load_any(path)
+    load_benchmark(path)
 
 
 def test_a_stack_is_found_by_its_name_or_its_file(

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.any_kind import planning
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.planning import plan_any_stack
-from aiperf_svc.any_kind.shapes import shape_config, shapes, shapes_of, without_trials
-from aiperf_svc.any_kind.trial_configs import trial_config, trial_configs
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import REPLACEMENTS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts, Topology
+from aiperf_svc.workloads import stacks
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of, without_trials
+from aiperf_svc.workloads.stacks import plan_shape_stack
+from aiperf_svc.workloads.trials import trial_config, trial_configs
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://target", "model": "m"},
@@ -34,16 +34,16 @@ CLUSTER = Facts(where="cluster")
 
 def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Config:
     data = {**TEMPLATE, **template}
-    return parse_any(data | ({"experiment": experiment} if experiment else {}), "f")
+    return parse_benchmark(data | ({"experiment": experiment} if experiment else {}), "f")
 
 
 def stack_of(config: Config, **how: Any) -> Any:
-    return plan_any_stack(config, stack="s", version="1", **how)
+    return plan_shape_stack(config, stack="s", version="1", **how)
 
 
-def plan_any(config: Config, facts: Facts) -> Topology:
+def plan_config(config: Config, facts: Facts) -> Topology:
     (shape,) = shapes_of(config, facts.where)
-    return planning.plan_any(shape, facts)
+    return stacks.plan_processes(shape, facts)
 
 
 def test_trials_that_differ_in_load_and_prompts_have_one_shape() -> None:
@@ -83,7 +83,7 @@ def test_the_ranks_of_a_workload_are_its_shape() -> None:
         "workload": COMMAND,
         "experiment": {"product": {"workload.ranks": [1, 2], "random_seed": [1, 2]}},
     }
-    found = shapes(trial_configs(parse_any(data, "f")), "cluster")
+    found = shapes(trial_configs(parse_benchmark(data, "f")), "cluster")
     assert [[t.number for t in each.trials] for each in found] == [[1, 2], [3, 4]]
 
 
@@ -100,7 +100,7 @@ def test_a_shape_runs_its_trials_under_their_numbers_and_no_others() -> None:
     for shape in shapes(everything, "cluster"):
         part = shape_config(config, shape)
         # As the services read it.
-        read = parse_any(part.model_dump(mode="json", by_alias=True), "f")
+        read = parse_benchmark(part.model_dump(mode="json", by_alias=True), "f")
         assert read == part
         assert read.experiment is not None
         trials = plan_trials(read.experiment, read.random_seed)
@@ -113,7 +113,7 @@ def test_what_a_stack_resolves_is_not_undone_by_the_parameters_of_a_trial() -> N
     rows = [{"endpoint.url": url, "load.concurrency": 7} for url in ("http://target", "http://b")]
     config = config_of({"explicit": rows})
     plan = stack_of(config, shape=1)
-    read = parse_any(yaml.safe_load(plan.files["config.yaml"]), "f")
+    read = parse_benchmark(yaml.safe_load(plan.files["config.yaml"]), "f")
     assert read.experiment is not None
     (trial,) = plan_trials(read.experiment, 0)
     found = trial_config(read, trial.parameters)
@@ -164,16 +164,18 @@ def test_a_search_in_several_shapes_is_refused() -> None:
 @pytest.mark.parametrize("facts", [CLUSTER, Facts(where="local", cores=8)])
 def test_the_topology_is_that_of_the_largest_trial(facts: Facts) -> None:
     users = [1, 30_000, 700]
-    alone = [plan_any(config_of(load={**TEMPLATE["load"], "concurrency": n}), facts) for n in users]
-    together = plan_any(config_of({"product": {"load.concurrency": users}}), facts)
+    alone = [
+        plan_config(config_of(load={**TEMPLATE["load"], "concurrency": n}), facts) for n in users
+    ]
+    together = plan_config(config_of({"product": {"load.concurrency": users}}), facts)
     assert together == alone[1]
     assert len({each.workers for each in alone}) > 1
 
 
 def test_a_search_is_planned_for_the_end_of_its_range() -> None:
     search = {"parameter": "load.concurrency", "from": 1, "to": 4000, "maximize": "goodput"}
-    alone = plan_any(config_of(load={**TEMPLATE["load"], "concurrency": 4000}), CLUSTER)
-    assert plan_any(config_of({"search": search}), CLUSTER) == alone
+    alone = plan_config(config_of(load={**TEMPLATE["load"], "concurrency": 4000}), CLUSTER)
+    assert plan_config(config_of({"search": search}), CLUSTER) == alone
 
 
 def test_pods_are_sized_for_the_most_users_of_a_worker() -> None:
@@ -200,9 +202,9 @@ def test_a_stack_lives_long_enough_for_all_its_trials() -> None:
 
 def test_the_steps_of_all_trials_count() -> None:
     data: dict[str, Any] = {"workload": COMMAND}
-    alone = stack_of(parse_any(data, "f")).times
+    alone = stack_of(parse_benchmark(data, "f")).times
     experiment = {"product": {"workload.timeout": ["30s", "60s"]}, "cooldown": "5s"}
-    together = stack_of(parse_any(data | {"experiment": experiment}, "f")).times
+    together = stack_of(parse_benchmark(data | {"experiment": experiment}, "f")).times
     assert together.load == 3 * alone.load + 5 * 10**9
 
 
@@ -240,7 +242,7 @@ def test_finished_trials_are_in_no_shape_and_the_shapes_keep_their_numbers() -> 
     assert [[t.number for t in each.trials] for each in whole] == [[1, 3], [2, 4]]
     left = without_trials(whole, {1, 2, 4})
     assert [[t.number for t in each.trials] for each in left] == [[3], [2, 4]]
-    planned = stack_of(config, known=planning.all_shapes(config, left))
+    planned = stack_of(config, known=stacks.all_shapes(config, left))
     assert planned == stack_of(config, finished=[1, 2, 4])
     assert planned.config.experiment.part.trials == (3,)
     assert planned.config.load.concurrency == 2

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.shapes import only_shape
-from aiperf_svc.any_kind.target_configs import chosen_target, target_configs
-from aiperf_svc.any_kind.trial_configs import trial_configs
 from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.target_configs import chosen_target, target_configs
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.runner.local_targets import share_of
+from aiperf_svc.workloads.shapes import only_shape
+from aiperf_svc.workloads.trials import trial_configs
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 BASE: dict[str, Any] = {

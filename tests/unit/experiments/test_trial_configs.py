@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.trial_configs import trial_config, with_own_prompts
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.trials import trial_config, with_own_prompts
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://localhost:8000", "model": "m"},
@@ -19,7 +19,7 @@ SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8}
 
 def configs(experiment: dict[str, Any], **template: Any) -> list[BenchmarkConfig]:
     """The config of each trial, in the order of running."""
-    config = parse_any({**TEMPLATE, **template, "experiment": experiment}, "f")
+    config = parse_benchmark({**TEMPLATE, **template, "experiment": experiment}, "f")
     assert config.experiment is not None
     planned = plan_trials(config.experiment, config.random_seed)
     found = [trial_config(config, trial.parameters) for trial in planned]
@@ -30,14 +30,15 @@ def configs(experiment: dict[str, Any], **template: Any) -> list[BenchmarkConfig
 def refused(experiment: Any, **template: Any) -> str:
     """What is said of an experiment that is refused."""
     with pytest.raises(ConfigError) as caught:
-        parse_any({**TEMPLATE, **template, "experiment": experiment}, "f")
+        parse_benchmark({**TEMPLATE, **template, "experiment": experiment}, "f")
     return str(caught.value)
 
 
 def test_a_trial_is_the_template_with_its_parameters_and_no_experiment() -> None:
     load = {"duration": "60s", "warmup": {"duration": "10s"}}
     alone = [
-        parse_any({**TEMPLATE, "load": {**load, "concurrency": users}}, "f") for users in (1, 4)
+        parse_benchmark({**TEMPLATE, "load": {**load, "concurrency": users}}, "f")
+        for users in (1, 4)
     ]
     assert configs({"product": {"load.concurrency": [1, 4]}}) == alone
 
@@ -92,19 +93,19 @@ def test_a_saved_config_has_the_same_trials() -> None:
             {"load.ramp": 1, "load.concurrency": 3},
         ]
     }
-    config = parse_any({**TEMPLATE, "experiment": experiment}, "f")
-    again = parse_any(config.model_dump(mode="json"), "f")
+    config = parse_benchmark({**TEMPLATE, "experiment": experiment}, "f")
+    again = parse_benchmark(config.model_dump(mode="json"), "f")
     assert again == config
 
 
 def test_a_search_is_saved_as_it_is_written() -> None:
     search = {"parameter": "load.request_rate", "from": 1, "to": 1000, "maximize": "goodput"}
-    config = parse_any({**TEMPLATE, "experiment": {"search": search}}, "f")
+    config = parse_benchmark({**TEMPLATE, "experiment": {"search": search}}, "f")
     assert isinstance(config, BenchmarkConfig)
     assert config.load.request_rate == 1
     saved = config.model_dump(mode="json")
     assert saved["experiment"]["search"].items() >= search.items()
-    assert parse_any(saved, "f") == config
+    assert parse_benchmark(saved, "f") == config
 
 
 def test_names_in_maps_may_have_dots_and_lists_are_counted() -> None:
@@ -131,7 +132,7 @@ def test_a_workload_has_no_load_to_search() -> None:
     search = {"parameter": "repetitions", "from": 1, "to": 4, "maximize": "speed"}
     data = {"workload": {"kind": "iperf"}, "experiment": {"search": search}}
     with pytest.raises(ConfigError, match=r"experiment\.product"):
-        parse_any(data, "f")
+        parse_benchmark(data, "f")
 
 
 def test_keys_of_a_workload_are_varied_too() -> None:
@@ -139,10 +140,10 @@ def test_keys_of_a_workload_are_varied_too() -> None:
         "workload": {"kind": "iperf"},
         "experiment": {"product": {"workload.streams": [1, 4]}},
     }
-    config = parse_any(data, "f")
+    config = parse_benchmark(data, "f")
     assert config.experiment is not None
     found = [trial_config(config, t.parameters) for t in plan_trials(config.experiment, 0)]
-    alone = [parse_any({"workload": {"kind": "iperf", "streams": n}}, "f") for n in (1, 4)]
+    alone = [parse_benchmark({"workload": {"kind": "iperf", "streams": n}}, "f") for n in (1, 4)]
     assert found == alone
 
 

@@ -6,9 +6,6 @@ import pytest
 import yaml
 
 from aiperf_svc.adapters.cluster.preflight.quotas import asked_of_quota
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.planning import plan_any_stack
-from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
@@ -16,6 +13,9 @@ from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.shapes import index_shapes
+from aiperf_svc.workloads.stacks import plan_shape_stack
 
 ARGS = "deployment.target.args"
 GPU = "deployment.target.gpu"
@@ -37,8 +37,8 @@ def benchmark(experiment: dict[str, Any] | None = None, **target: Any) -> dict[s
 
 
 def planned(data: dict[str, Any], **how: Any) -> StackPlan:
-    config = parse_any(data, "the test")
-    return plan_any_stack(config, stack="bench", version="1.2.3", **how)
+    config = parse_benchmark(data, "the test")
+    return plan_shape_stack(config, stack="bench", version="1.2.3", **how)
 
 
 def test_shapes_that_differ_in_arguments_and_variables_share_a_job() -> None:
@@ -83,7 +83,7 @@ def test_the_order_of_the_indexes_is_that_of_the_priority() -> None:
     wanted = {"priority": [{ARGS: ["--ttft", "3ms"]}]}
     first = planned(benchmark(wanted))
     assert first.jobs[0].shapes == (1, 2, 3)
-    config = parse_any(benchmark(wanted), "the test")
+    config = parse_benchmark(benchmark(wanted), "the test")
     assert index_shapes(config)[0].parameters == {ARGS: ["--ttft", "3ms"]}
 
 
@@ -199,7 +199,7 @@ def test_a_config_that_is_too_large_for_a_config_map_is_refused(name: str) -> No
 
 
 def test_the_server_of_each_shape_has_its_own_arguments() -> None:
-    config = parse_any(benchmark(), "the test")
+    config = parse_benchmark(benchmark(), "the test")
     configs = [each.configs[0] for each in index_shapes(config)]
     servers = [server_of(each) for each in configs if isinstance(each, BenchmarkConfig)]
     assert [each.command[-1] for each in servers] == ["1ms", "2ms", "3ms"]
@@ -232,7 +232,9 @@ def test_trials_that_have_ended_before_are_in_no_index() -> None:
     plan = planned(benchmark(), finished=(1, 3))
     (job,) = plan.jobs
     assert job.shapes == (1,)
-    found = index_shapes(parse_any(yaml.safe_load(plan.files["config.yaml"]), "the collector"))
+    found = index_shapes(
+        parse_benchmark(yaml.safe_load(plan.files["config.yaml"]), "the collector")
+    )
     assert [shape.trials[0].number for shape in found] == [2]
 
 

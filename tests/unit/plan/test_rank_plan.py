@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.network import Rule, StackPods
 from aiperf_svc.plan.pods import PodPlan, SecretKey
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.stacks import plan_shape_stack
 
 COMMAND = {
     "kind": "command",
@@ -25,7 +25,7 @@ def plan_of(workload: dict[str, Any] | None = None, **ranks: Any) -> StackPlan:
 
 
 def plan_whole(data: dict[str, Any], **how: Any) -> StackPlan:
-    return plan_any_stack(parse_any(data, ""), stack="s", version="1", **how)
+    return plan_shape_stack(parse_benchmark(data, ""), stack="s", version="1", **how)
 
 
 def ranks_of(plan: StackPlan) -> PodPlan:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.ports import Port
@@ -17,6 +16,7 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import LocalRun, free_ports
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context
+from aiperf_svc.workloads.registry import parse_benchmark
 
 
 def make_run(
@@ -138,7 +138,7 @@ def test_the_key_of_pages_is_no_workers_although_it_is_a_secret_of_the_run(tmp_p
 
 def test_the_secrets_of_a_tool_are_given_to_couriers_only(tmp_path: Path) -> None:
     workload = {"kind": "iperf", "secret_env": {"TOKEN": "aiperf-token"}}
-    config = parse_any({"workload": workload}, "a test")
+    config = parse_benchmark({"workload": workload}, "a test")
     run = replace(
         make_run(tmp_path), config=config, options=RunOptions(secrets={"TOKEN": "from the shell"})
     )

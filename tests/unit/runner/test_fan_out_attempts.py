@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.exports.experiment_file import NAME
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.fan_out.attempts import Attempts
 from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.shapes import index_shapes
 
 DATA: dict[str, Any] = {
     "endpoint": {"url": "http://target", "model": "m"},
@@ -23,7 +23,7 @@ DATA: dict[str, Any] = {
     },
     "deployment": {"target": {"kind": "mock"}},
 }
-CONFIG = parse_any(DATA, "")
+CONFIG = parse_benchmark(DATA, "")
 SHAPES = index_shapes(CONFIG)
 
 

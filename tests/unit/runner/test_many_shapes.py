@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.shape_lines import MOST_SHAPES
 from aiperf_svc.runner.stack.shape_stacks import shape_members
+from aiperf_svc.workloads.registry import parse_benchmark
 
 
 def request_of(number: int, parallel: int) -> StackRequest:
@@ -23,7 +23,7 @@ def request_of(number: int, parallel: int) -> StackRequest:
         "experiment": {"product": {"deployment.target.args": servers}, "parallel": parallel},
     }
     return StackRequest(
-        stack="s", config=parse_any(data, "f"), benchmark=data, environ={}, settings={}
+        stack="s", config=parse_benchmark(data, "f"), benchmark=data, environ={}, settings={}
     )
 
 

@@ -12,13 +12,13 @@ import pytest
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.storage import experiment_artifacts
 from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.shapes import index_shapes
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.runner import shape_trials
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.shapes import index_shapes
 
 COUNT = 50
 LARGE_BYTES = 200_000
@@ -26,7 +26,7 @@ LARGE_BYTES = 200_000
 
 
 def test_whole_results_of_trials_are_not_kept_in_memory(tmp_path: Path) -> None:
-    config = parse_any(jobs({"explicit": [{}], "repetitions": COUNT}), "")
+    config = parse_benchmark(jobs({"explicit": [{}], "repetitions": COUNT}), "")
     shapes = index_shapes(config)
     trials = ShapeTrials(config, shapes, tmp_path)
     listed = []
@@ -64,7 +64,7 @@ def test_the_progress_of_many_shapes_takes_a_small_part_of_the_time_and_survives
     monkeypatch.setattr(shape_trials, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(experiment_artifacts, "write_progress", write)
     args = [["--seed", str(number)] for number in range(COUNT)]
-    config = parse_any(jobs({"product": {"deployment.target.args": args}}), "")
+    config = parse_benchmark(jobs({"product": {"deployment.target.args": args}}), "")
     shapes = index_shapes(config)
     trials = ShapeTrials(config, shapes, tmp_path)
     for number, shape in enumerate(shapes, start=1):

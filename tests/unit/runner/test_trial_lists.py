@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.trial_configs import trial_configs
 from aiperf_svc.runner.trial_lists import MOST_ROWS, as_json, as_lines, headline
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.trials import trial_configs
 
 LOAD = {"duration": "60s", "grace_period": "5s", "warmup": {"duration": "10s", "grace_period": 0}}
 
@@ -20,7 +20,7 @@ def data_of(experiment: dict[str, Any] | None, load: dict[str, Any]) -> dict[str
 
 
 def lines_of(experiment: dict[str, Any], **load: Any) -> list[str]:
-    config = parse_any(data_of(experiment, load or LOAD), "f")
+    config = parse_benchmark(data_of(experiment, load or LOAD), "f")
     return as_lines(config, trial_configs(config))
 
 
@@ -66,7 +66,7 @@ def test_a_step_of_a_workload_has_a_longest_time() -> None:
         "workload": {"kind": "iperf", "timeout": "20s"},
         "experiment": {"product": {"workload.streams": [1, 2]}},
     }
-    config = parse_any(data, "f")
+    config = parse_benchmark(data, "f")
     title, _, *rows = as_lines(config, trial_configs(config))
     assert title.startswith("2 trials, at most ")
     assert all(" at most " in row for row in rows)
@@ -74,7 +74,7 @@ def test_a_step_of_a_workload_has_a_longest_time() -> None:
 
 def test_a_long_list_is_cut_for_people_and_whole_as_json() -> None:
     number = MOST_ROWS + 7
-    config = parse_any(
+    config = parse_benchmark(
         data_of({"product": {"load.concurrency": list(range(1, number + 1))}}, LOAD), "f"
     )
     members = trial_configs(config)
@@ -97,7 +97,7 @@ def test_a_long_list_is_cut_for_people_and_whole_as_json() -> None:
 
 def test_a_search_says_where_it_looks() -> None:
     search = {"parameter": "load.concurrency", "from": 1, "to": 64, "maximize": "goodput"}
-    config = parse_any(data_of({"search": search}, LOAD), "f")
+    config = parse_benchmark(data_of({"search": search}, LOAD), "f")
     members = trial_configs(config)
     assert as_lines(config, members) == [headline(config, members)]
     assert headline(config, members) == (
@@ -111,5 +111,5 @@ def test_a_search_says_where_it_looks() -> None:
 
 @pytest.mark.parametrize("experiment", [None, {"repetitions": 1, "explicit": [{}]}])
 def test_a_single_run_is_one_trial(experiment: dict[str, Any] | None) -> None:
-    config = parse_any(data_of(experiment, LOAD), "f")
+    config = parse_benchmark(data_of(experiment, LOAD), "f")
     assert headline(config, trial_configs(config)) == "1 trial, about 1m10s, at most 1m15s"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.workloads.base import Rank
+from aiperf_svc.workloads.registry import parse_benchmark
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -37,7 +37,7 @@ def config() -> Callable[..., WorkloadConfig[Any]]:
 
     def parsed(kind: str, *, on: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[Any]:
         data = {"workload": {"kind": kind, **spec}, "deployment": {"ranks": on or {}}}
-        result = parse_any(data, "")
+        result = parse_benchmark(data, "")
         assert isinstance(result, WorkloadConfig)
         return result
 

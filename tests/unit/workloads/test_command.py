@@ -2,12 +2,12 @@
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, UnreadableOutput
 from aiperf_svc.workloads.command import WORKLOAD
 from aiperf_svc.workloads.command.spec import CommandSpec
+from aiperf_svc.workloads.registry import parse_benchmark
 
 RANKS = tuple(
     Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
@@ -16,7 +16,7 @@ RANKS = tuple(
 
 
 def config_of(**metric: str) -> WorkloadConfig[CommandSpec]:
-    config = parse_any(
+    config = parse_benchmark(
         {
             "workload": {
                 "kind": "command",

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.mpi_pingpong import WORKLOAD
 from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
+from aiperf_svc.workloads.registry import parse_benchmark
 
 RECORDED = Path(__file__).parent / "recorded" / "mpi-pingpong"
 IMB = (RECORDED / "imb-2021.8-intel-mpi-2021.14.txt").read_text()
@@ -22,7 +22,7 @@ RANKS = tuple(
 
 
 def config_of(ranks: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[MpiPingPongSpec]:
-    config = parse_any(
+    config = parse_benchmark(
         {"workload": {"kind": "mpi-pingpong", **spec}, "deployment": {"ranks": ranks or {}}}, ""
     )
     assert isinstance(config, WorkloadConfig)

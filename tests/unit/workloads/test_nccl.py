@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.cli.workload_checks import local_workload_problems
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.nccl import WORKLOAD
 from aiperf_svc.workloads.nccl.spec import NcclSpec
+from aiperf_svc.workloads.registry import parse_benchmark
 
 SAMPLE = (Path(__file__).parent / "samples" / "nccl-tests-2.18.3-all-reduce.txt").read_text()
 OF_SAMPLE = {"min_bytes": "1Mi", "max_bytes": "64Mi"}
@@ -28,7 +28,7 @@ def ranks(count: int = 2, *, interface: str = "") -> list[Rank]:
 
 
 def config_of(devices: dict[str, int] | None = None, **spec: Any) -> Config:
-    config = parse_any(
+    config = parse_benchmark(
         {
             "workload": {"kind": "nccl", **OF_SAMPLE, **spec},
             "deployment": {"ranks": {"devices": GPU if devices is None else devices}},

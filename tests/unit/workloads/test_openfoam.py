@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.errors import ConfigError
@@ -14,6 +13,7 @@ from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.openfoam import WORKLOAD
 from aiperf_svc.workloads.openfoam.cavity import division
 from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
+from aiperf_svc.workloads.registry import parse_benchmark
 
 RECORDED = Path(__file__).parent / "recorded" / "openfoam"
 LOG = (RECORDED / "icofoam-1912-xs-fixed-iter-2-processes.txt").read_text()
@@ -28,7 +28,7 @@ def ranks(*addresses: str) -> list[Rank]:
 
 
 def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
-    config = parse_any(
+    config = parse_benchmark(
         {
             "workload": {"kind": "openfoam", "size": "XS", **spec},
             "deployment": {"ranks": placed or {}},

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.workloads.base import Rank
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.registry import parse_benchmark
 
 RANKS = tuple(
     Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
@@ -26,7 +26,7 @@ RANKS = tuple(
 def test_a_symmetric_test_measures_each_pair_once_and_a_directed_one_both_ways(
     asked: str, is_directed: bool, expected: list[tuple[int, int]]
 ) -> None:
-    config = parse_any(
+    config = parse_benchmark(
         {
             "workload": {
                 "kind": "command",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.any_kind.loading import parse_any
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.pytorch import WORKLOAD
 from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
+from aiperf_svc.workloads.registry import parse_benchmark
 
 RECORDED = Path(__file__).parent / "recorded" / "pytorch"
 MEASURED = json.loads((RECORDED / "alexnet-train-bfloat16-debian-1.13.json").read_text())
@@ -29,7 +29,7 @@ def ranks(count: int, *, cores: float = 4.0, interface: str = "") -> list[Rank]:
 
 
 def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
-    config = parse_any(
+    config = parse_benchmark(
         {
             "workload": {"kind": "pytorch", **OF_RUN, **spec},
             "deployment": {"ranks": placed or {}},

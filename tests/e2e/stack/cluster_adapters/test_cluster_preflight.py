@@ -15,12 +15,12 @@ from aiperf_svc.adapters.cluster.preflight import kind_check
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
-from aiperf_svc.any_kind.loading import parse_any
-from aiperf_svc.any_kind.planning import plan_any_stack
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.stacks import plan_shape_stack
 from tests.support.stack.commands import PROJECT
 from tests.support.stack.merge_patch import merge_patch
 from tests.support.stack.served_files import PORT, SERVICE, serve
@@ -311,8 +311,8 @@ async def test_a_kind_whose_package_the_image_lacks_is_known_beforehand(
     workload = {"kind": "iperf", "image": image}
     namespace = {"mode": "existing", "name": space}
     deployment = {"image": {"name": image}, "namespace": namespace}
-    config = parse_any({"workload": workload, "deployment": deployment}, "the test")
-    plan = plan_any_stack(config, stack=stack, version="1")
+    config = parse_benchmark({"workload": workload, "deployment": deployment}, "the test")
+    plan = plan_shape_stack(config, stack=stack, version="1")
     check = await kind_check.check_kind(connected, plan, namespace=space)
     assert check is not None
     assert check.state == "failed", check

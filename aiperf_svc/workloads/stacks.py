@@ -6,16 +6,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aiperf_svc.any_kind.shapes import (
-    Shape,
-    index_shapes,
-    is_fanned_out,
-    is_side_by_side,
-    shape_config,
-    shapes_of,
-    without_trials,
-)
-from aiperf_svc.any_kind.trial_configs import trial_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.image_names import check_replacement
 from aiperf_svc.config.search import MOST_POINTS
@@ -32,9 +22,19 @@ from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
+from aiperf_svc.workloads.shapes import (
+    Shape,
+    index_shapes,
+    is_fanned_out,
+    is_side_by_side,
+    shape_config,
+    shapes_of,
+    without_trials,
+)
+from aiperf_svc.workloads.trials import trial_config
 
 
-def plan_any(shape: Shape, facts: Facts) -> Topology:
+def plan_processes(shape: Shape, facts: Facts) -> Topology:
     """Plan the topology for trials of one shape at a place described by `facts`: one that is large
     enough for each. Raises ConfigError."""
     return largest_topology([_plan_trial(each, facts) for each in shape.configs])
@@ -76,7 +76,7 @@ def all_shapes(config: Config, shapes: Sequence[Shape]) -> AllShapes:
     return AllShapes(config, tuple(shapes), experiment, whole, one_after_the_other(times))
 
 
-def plan_any_stack(
+def plan_shape_stack(
     config: Config,
     *,
     stack: str,

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from aiperf_svc.any_kind.trial_configs import TrialConfig, trial_configs, with_trial
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Part, has_parameters
 from aiperf_svc.config.parameters import is_below
@@ -15,6 +14,7 @@ from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
+from aiperf_svc.workloads.trials import TrialConfig, trial_configs, with_trial
 
 Place = Literal["local", "cluster"]
 SHAPE_KEYS: dict[Place, tuple[str, ...]] = {
