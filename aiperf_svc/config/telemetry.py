@@ -1,7 +1,7 @@
 """Settings of telemetry: what the server and its GPUs report while a run goes."""
 
 import ipaddress
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -53,6 +53,19 @@ class ClusterExporters(Model):
         return self
 
 
+PAGE_LISTS = {"server_metrics": False, "gpu_telemetry": True}
+"""Keys with lists of pages, and whether these are pages of GPU exporters."""
+
+
+class NamedPage(NamedTuple):
+    """A page that the user names."""
+
+    key: str
+    """Key of its list, below `telemetry`."""
+    url: str
+    is_gpu: bool
+
+
 class Telemetry(Model):
     """Pages that are read while a run goes. A page that fails is named and never fails the run."""
 
@@ -73,9 +86,18 @@ class Telemetry(Model):
     interval: PositiveDurationNs = SECOND_NS
     """Time between two reads of a page."""
 
+    @property
+    def named_pages(self) -> tuple[NamedPage, ...]:
+        """All pages that the user names, by list."""
+        return tuple(
+            NamedPage(key, url, is_gpu)
+            for key, is_gpu in PAGE_LISTS.items()
+            for url in getattr(self, key)
+        )
+
     @model_validator(mode="after")
     def _has_pages_for_its_key(self) -> Self:
-        if self.key_env is not None and not (self.server_metrics or self.gpu_telemetry):
+        if self.key_env is not None and not self.named_pages:
             raise ValueError(
                 "{key_env} is for pages that are named; give {server_metrics} or {gpu_telemetry}"
             )

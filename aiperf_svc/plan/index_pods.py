@@ -126,7 +126,7 @@ def check_index(config: BenchmarkConfig) -> None:
             f"{KEY}: placement.host_network: servers of two indexes on one node would take the "
             "same port"
         )
-    pages = (*telemetry.server_metrics, *telemetry.gpu_telemetry)
+    pages = (page.url for page in telemetry.named_pages)
     if other := next((url for url in pages if address_of(url).host != HOST), ""):
         raise ConfigError(
             f"{KEY}: telemetry has {other}; only pages of the server itself are read there, "

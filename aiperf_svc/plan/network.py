@@ -145,20 +145,19 @@ def _to_pages(
     own = {port for port in _own_pages(config) if port not in _read_anyway(config)}
     if own:
         rules.append(Rule(_pods((HOST,), hosted), tuple(sorted(own))))
-    for key in ("server_metrics", "gpu_telemetry"):
-        for url in getattr(telemetry, key):
-            host, port, _ = address_of(url)
-            if _is_target(config, host) and target.kind != "none":
-                continue
-            if _is_target(config, host) and target.pods:
-                # The port of a Service may be another one of its pods.
-                rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
-                found = list[str]()
-            else:
-                remedy = f"an address in telemetry.{key}"
-                rule, found = _way(host, port, (), who=reader, remedy=remedy)
-            rules += [rule] if rule not in rules else []
-            notes += [note for note in found if note not in notes]
+    for page in telemetry.named_pages:
+        host, port, _ = address_of(page.url)
+        if _is_target(config, host) and target.kind != "none":
+            continue
+        if _is_target(config, host) and target.pods:
+            # The port of a Service may be another one of its pods.
+            rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
+            found = list[str]()
+        else:
+            remedy = f"an address in telemetry.{page.key}"
+            rule, found = _way(host, port, (), who=reader, remedy=remedy)
+        rules += [rule] if rule not in rules else []
+        notes += [note for note in found if note not in notes]
     rules += map(_to_exporters, telemetry.exporters)
     return tuple(rules), notes
 
@@ -179,8 +178,7 @@ def _own_pages(config: BenchmarkConfig) -> set[int]:
     """Return the ports of the stack's own target on which the config names pages."""
     if config.deployment.target.kind == "none":
         return set()
-    named = (*config.telemetry.server_metrics, *config.telemetry.gpu_telemetry)
-    found = map(address_of, named)
+    found = (address_of(page.url) for page in config.telemetry.named_pages)
     return {each.port for each in found if _is_target(config, each.host)}
 
 

@@ -86,21 +86,18 @@ def resolve_pages(config: BenchmarkConfig, host: str) -> Telemetry:
     """Return `telemetry` with `host`, at which the stack's own target is reached, in the URLs of
     pages; a URL without a port means that of the target. Raises ConfigError."""
     telemetry, target = config.telemetry, config.deployment.target
-    update = {}
-    for key in ("server_metrics", "gpu_telemetry"):
-        urls = []
-        for url in getattr(telemetry, key):
-            parts = urlsplit(url)
-            if parts.hostname == HOST:
-                if target.kind == "none":
-                    raise ConfigError(
-                        f"telemetry.{key} has {url!r}: host `{HOST}` stands for a target in the "
-                        "stack, and there is none"
-                    )
-                netloc = f"{host}:{parts.port or target.port}"
-                url = parts._replace(netloc=netloc).geturl()
-            urls.append(url)
-        update[key] = tuple(urls)
+    update: dict[str, tuple[str, ...]] = {}
+    for key, url, _ in telemetry.named_pages:
+        parts = urlsplit(url)
+        if parts.hostname == HOST:
+            if target.kind == "none":
+                raise ConfigError(
+                    f"telemetry.{key} has {url!r}: host `{HOST}` stands for a target in the "
+                    "stack, and there is none"
+                )
+            netloc = f"{host}:{parts.port or target.port}"
+            url = parts._replace(netloc=netloc).geturl()
+        update[key] = (*update.get(key, ()), url)
     return telemetry.model_copy(update=update)
 
 

@@ -121,8 +121,7 @@ class TelemetryReader:
         self._unread = len(self._sources)
         make_tls = functools.partial(tls_context, self._config.endpoint.tls)
         telemetry = self._config.telemetry
-        named = (*telemetry.server_metrics, *telemetry.gpu_telemetry)
-        key = key_of_pages(telemetry)
+        key, named = key_of_pages(telemetry), [page.url for page in telemetry.named_pages]
         async with (
             PageClient(make_tls, key=key, key_urls=named) as client,
             asyncio.TaskGroup() as group,
@@ -217,13 +216,14 @@ def key_of_pages(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) 
 def _sources(config: BenchmarkConfig) -> list[SourceLog]:
     """Every page to read, each once."""
     telemetry = config.telemetry
-    found = {url: SourceLog(url, is_gpu=True) for url in telemetry.gpu_telemetry}
+    named = {page.url: SourceLog(page.url, is_gpu=page.is_gpu) for page in telemetry.named_pages}
+    found = {url: source for url, source in named.items() if source.is_gpu}
     found |= {
         url: SourceLog(url, is_gpu=True, is_guess=True)
         for each in telemetry.exporters
         for url in each.pages
     }
-    found |= {url: SourceLog(url) for url in telemetry.server_metrics}
+    found |= {url: source for url, source in named.items() if not source.is_gpu}
     if telemetry.target:
         for target in config.endpoint.all_urls:
             parts = urlsplit(target)

@@ -55,7 +55,7 @@ def _imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names = [node.module]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("importorskip"):
-            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            names = [ast.literal_eval(each) for each in node.args]
         for name in names:
             first = name.partition(".")[0]
             if first not in sys.stdlib_module_names and first not in LOCAL:

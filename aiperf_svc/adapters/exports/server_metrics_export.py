@@ -171,10 +171,8 @@ def unit_of(name: str) -> str | None:
 
 def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
     """Yield a line for each GPU on each page on which one of its values is new."""
-    for log, _, fields in gpus(logs):
-        number = next(iter(fields.values()))[1]
-        labels = dict(log.series[number].series.labels)
-        index = labels.get("gpu", "")
+    for gpu in gpus(logs):
+        log, labels, fields = gpu.log, gpu.labels, gpu.fields
         curves = {name: log.curve(at).values * f.scale for name, (f, at) in fields.items()}
         changed = {int(t) for _, at in fields.values() for t in log.changes(at).wall_ns}
         for place, wall_ns in enumerate(log.wall_ns.tolist()):
@@ -184,12 +182,12 @@ def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
             line = {
                 "timestamp_ns": wall_ns,
                 "dcgm_url": log.url,
-                "gpu_index": int(index) if index.isdecimal() else 0,
-                "gpu_model_name": labels.get("modelName", ""),
-                "gpu_uuid": labels.get("UUID", ""),
+                "gpu_index": int(gpu.index) if gpu.index.isdecimal() else 0,
+                "gpu_model_name": labels.get(gpu.exporter.model, ""),
+                "gpu_uuid": gpu.uuid,
                 "pci_bus_id": labels.get("pci_bus_id"),
                 "device": labels.get("device"),
-                "hostname": labels.get("Hostname"),
+                "hostname": labels.get(gpu.exporter.host),
                 "telemetry_data": {k: v for k, v in data.items() if not math.isnan(v)},
             }
             yield msgspec.json.encode(line) + b"\n"

@@ -33,7 +33,7 @@ class Portable(msgspec.Struct, frozen=True):
 
 
 class GpuField(msgspec.Struct, frozen=True):
-    """A field of a DCGM exporter."""
+    """A field of a GPU exporter."""
 
     name: str
     """Name in AIPerf's `telemetry_data`."""
@@ -41,13 +41,33 @@ class GpuField(msgspec.Struct, frozen=True):
     unit: str
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
-    """From DCGM's unit to the one here."""
+    """From the exporter's unit to the one here."""
 
     @property
     def title(self) -> str:
         """Its name for people."""
         words = self.name.removeprefix("gpu_").replace("_", " ")
         return f"GPU {words}"
+
+
+class GpuExporter(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of GPU exporter: the meaning of its series, and how its pods are found."""
+
+    fields: tuple[GpuField, ...]
+    no_values: frozenset[float] = frozenset()
+    """Numbers that stand for a missing value."""
+    host: str
+    """Label with the name of the GPU's node. The next ones are labels too."""
+    uuid: str
+    index: str
+    model: str
+    namespace: str = "namespace"
+    """Label with the namespace of the pod that uses the GPU."""
+    pod: str = "pod"
+    pod_labels: dict[str, tuple[str, ...]]
+    """Labels of the exporter's own pods, with the values that usual installations give them."""
+    port: int
+    """Port of the exporter if its container names none."""
 
 
 SUPERSEDED = {
@@ -206,32 +226,50 @@ PORTABLE = (
 )
 """The portable quantities, in the order of the report."""
 
-GPU_FIELDS = (
-    GpuField("gpu_power_usage", "DCGM_FI_DEV_POWER_USAGE", "W"),
-    GpuField(
-        "energy_consumption", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "MJ", Kind.COUNTER, 1e-9
+DCGM = GpuExporter(
+    fields=(
+        GpuField("gpu_power_usage", "DCGM_FI_DEV_POWER_USAGE", "W"),
+        GpuField(
+            "energy_consumption", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "MJ", Kind.COUNTER, 1e-9
+        ),
+        GpuField("gpu_utilization", "DCGM_FI_DEV_GPU_UTIL", "%"),
+        GpuField("mem_utilization", "DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
+        GpuField("gpu_memory_used", "DCGM_FI_DEV_FB_USED", "GB", scale=1.048576e-3),
+        GpuField("gpu_memory_free", "DCGM_FI_DEV_FB_FREE", "GB", scale=1.048576e-3),
+        GpuField("gpu_temperature", "DCGM_FI_DEV_GPU_TEMP", "°C"),
+        GpuField("sm_clock_frequency", "DCGM_FI_DEV_SM_CLOCK", "MHz"),
+        GpuField("sm_utilization", "DCGM_FI_PROF_SM_ACTIVE", "ratio"),
+        GpuField("tensor_utilization", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "ratio"),
+        GpuField("dram_utilization", "DCGM_FI_PROF_DRAM_ACTIVE", "ratio"),
+        GpuField("xid_errors", "DCGM_FI_DEV_XID_ERRORS", ""),
+        GpuField("power_violation", "DCGM_FI_DEV_POWER_VIOLATION", "µs", Kind.COUNTER, 1e-3),
+        GpuField("thermal_violation", "DCGM_FI_DEV_THERMAL_VIOLATION", "µs", Kind.COUNTER, 1e-3),
     ),
-    GpuField("gpu_utilization", "DCGM_FI_DEV_GPU_UTIL", "%"),
-    GpuField("mem_utilization", "DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
-    GpuField("gpu_memory_used", "DCGM_FI_DEV_FB_USED", "GB", scale=1.048576e-3),
-    GpuField("gpu_memory_free", "DCGM_FI_DEV_FB_FREE", "GB", scale=1.048576e-3),
-    GpuField("gpu_temperature", "DCGM_FI_DEV_GPU_TEMP", "°C"),
-    GpuField("sm_clock_frequency", "DCGM_FI_DEV_SM_CLOCK", "MHz"),
-    GpuField("sm_utilization", "DCGM_FI_PROF_SM_ACTIVE", "ratio"),
-    GpuField("tensor_utilization", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "ratio"),
-    GpuField("dram_utilization", "DCGM_FI_PROF_DRAM_ACTIVE", "ratio"),
-    GpuField("xid_errors", "DCGM_FI_DEV_XID_ERRORS", ""),
-    GpuField("power_violation", "DCGM_FI_DEV_POWER_VIOLATION", "µs", Kind.COUNTER, 1e-3),
-    GpuField("thermal_violation", "DCGM_FI_DEV_THERMAL_VIOLATION", "µs", Kind.COUNTER, 1e-3),
+    no_values=frozenset(
+        float(blank + reason) for blank in (2**31 - 16, 2**47, 2**63 - 16) for reason in range(4)
+    ),
+    host="Hostname",
+    uuid="UUID",
+    index="gpu",
+    model="modelName",
+    pod_labels={
+        "app.kubernetes.io/name": ("dcgm-exporter", "gke-managed-dcgm-exporter"),
+        "app": ("nvidia-dcgm-exporter", "dcgm-exporter"),
+    },
+    port=9400,
 )
-"""Fields of a GPU. Violations are times in which the clock was held down: nanoseconds, although
-older exporters call them microseconds in their help texts."""
+"""NVIDIA's exporter, with the labels of its chart, of GKE and of the GPU operator.
 
-NO_VALUES = frozenset(
-    float(blank + reason) for blank in (2**31 - 16, 2**47, 2**63 - 16) for reason in range(4)
-)
-"""What DCGM has in place of a value of 32 bits, of a real number, or of 64 bits that is blank, not
-found, not supported or not permitted (dcgm_structs.h). Older exporters write it."""
+Violations are times in which the clock was held down: nanoseconds, although older exporters call
+them microseconds in their help texts. Older exporters write DCGM's values for numbers of 32 bits,
+real numbers and numbers of 64 bits that are blank, not found, not supported or not permitted
+(dcgm_structs.h)."""
+
+GPU_EXPORTERS = (DCGM,)
+"""The exporters whose pages are understood, and that are found in a cluster."""
+NO_VALUES = frozenset(value for each in GPU_EXPORTERS for value in each.no_values)
+GPU_FIELDS = tuple({f.name: f for each in GPU_EXPORTERS for f in each.fields}.values())
+"""Each field of a GPU once, in the order of the report."""
 
 RANK_LABELS = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
 """Labels by which the ranks that serve the same requests together differ."""
@@ -240,7 +278,7 @@ _BY_FAMILY: dict[str, list[Portable]] = {}
 for _portable in PORTABLE:
     for _family in _portable.families:
         _BY_FAMILY.setdefault(_family, []).append(_portable)
-_GPU_BY_FAMILY = {field.family: field for field in GPU_FIELDS}
+_GPU_BY_FAMILY = {f.family: (each, f) for each in GPU_EXPORTERS for f in each.fields}
 _PARTS = ("_bucket", "_sum", "_count")
 
 
@@ -269,7 +307,14 @@ def portables_of(series: Series) -> Sequence[Portable]:
 
 def gpu_field_of(series: Series) -> GpuField | None:
     """Return the field of a GPU that a series is."""
-    return _GPU_BY_FAMILY.get(series.name)
+    found = _GPU_BY_FAMILY.get(series.name)
+    return None if found is None else found[1]
+
+
+def exporter_of(series: Series) -> GpuExporter | None:
+    """Return the kind of exporter of a series that is a field of a GPU."""
+    found = _GPU_BY_FAMILY.get(series.name)
+    return None if found is None else found[0]
 
 
 def is_known(series: Series) -> bool:

@@ -27,6 +27,8 @@ between samples here, which makes that of a load at most half of this share too 
 LONG_REQUEST_MS = 100.0
 """Median latency from which on requests are nearly always on the server: of shorter ones a large
 part is on its way at any moment."""
+JOULES_A_MEGAJOULE = 1e6
+"""Energy fields are in MJ."""
 MIN_READS = 3
 """Fewest reads under load for a mean over time."""
 
@@ -200,15 +202,17 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     has_energy = False
     throttled: list[tuple[float, str, str]] = []
     xids: list[str] = []
-    for log, name, fields in series.gpus(logs):
+    for gpu in series.gpus(logs):
+        log, fields = gpu.log, gpu.fields
         if "gpu_power_usage" in fields:
-            values = within(log.sampled(fields["gpu_power_usage"][1]), facts.begin_ns, facts.end_ns)
-            watts += [float(values.mean())] if len(values) else []
+            field, number = fields["gpu_power_usage"]
+            values = within(log.sampled(number), facts.begin_ns, facts.end_ns)
+            watts += [float(values.mean()) * field.scale] if len(values) else []
         if "energy_consumption" in fields:
-            curve = log.sampled(fields["energy_consumption"][1])
-            growth = _growth(curve, facts, longest_share=SAMPLED_SHARE)
-            # No GPU works without energy: it has no such counter.
-            joules += [growth / 1e3] if growth else []
+            field, number = fields["energy_consumption"]
+            growth = _growth(log.sampled(number), facts, longest_share=SAMPLED_SHARE)
+            # A GPU without growth has no such counter.
+            joules += [growth * field.scale * JOULES_A_MEGAJOULE] if growth else []
             has_energy = True
         for kind in ("power", "thermal"):
             if f"{kind}_violation" in fields:
@@ -216,10 +220,10 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
                 growth = _growth(log.sampled(number), facts, longest_share=1.0)
                 if growth is not None:
                     length_us = (facts.end_ns - facts.begin_ns) / 1e3
-                    throttled.append((growth * field.scale / length_us, kind, name))
+                    throttled.append((growth * field.scale / length_us, kind, gpu.name))
         if "xid_errors" in fields:
             codes = _new_codes(log, fields["xid_errors"][1], facts)
-            xids += [f"{', '.join(map(str, codes))} on {name}"] if codes else []
+            xids += [f"{', '.join(map(str, codes))} on {gpu.name}"] if codes else []
     checks = []
     if watts:
         metrics["gpu_power"] = sum(watts)

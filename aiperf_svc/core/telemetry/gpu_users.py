@@ -1,14 +1,15 @@
-"""Tells which GPUs of an exporter's page are used by certain pods: dcgm-exporter has their names as
-labels on a cluster.
+"""Selects the GPUs of an exporter's page that certain pods use. On a cluster, exporters have the
+names of these pods as labels.
 
-The pods of a Deployment have names that are made of its own: a hash of the template, and five
-random characters. A prefix alone would also be that of a Deployment whose name goes on, such as
-that of another stack in the same namespace.
+The names of a Deployment's pods consist of its own name, a hash of the template, and five random
+characters. A comparison of prefixes would also match a Deployment with a longer name, such as that
+of another stack in the same namespace.
 """
 
 import re
 from collections.abc import Sequence
 
+from aiperf_svc.core.telemetry.families import exporter_of
 from aiperf_svc.core.telemetry.page import Page
 
 DEPLOYMENT = "deployment/"
@@ -22,14 +23,18 @@ _MADE = re.compile(f"{_DIGIT}{{1,10}}(-?){_DIGIT}{{5}}")
 def used_by(page: Page, namespace: str, users: Sequence[str]) -> Page | None:
     """Return the page with the GPUs alone that are used by pods of `namespace` with these names, or
     by those of a Deployment: `deployment/NAME`. None if there are none."""
+    known = (exporter_of(series) for series in page.values)
+    exporter = next((each for each in known if each is not None), None)
+    if exporter is None:
+        return None
     exact = frozenset(users)
     deployments = [u.removeprefix(DEPLOYMENT) for u in users if u.startswith(DEPLOYMENT)]
     values = {
         series: value
         for series, value in page.values.items()
-        if series.label("namespace") == namespace
+        if series.label(exporter.namespace) == namespace
         and (
-            (pod := series.label("pod")) in exact
+            (pod := series.label(exporter.pod)) in exact
             or any(_is_pod_of(pod, deployment) for deployment in deployments)
         )
     }

@@ -11,9 +11,11 @@ from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,
     SUPERSEDED,
+    GpuExporter,
     GpuField,
     Kind,
     Portable,
+    exporter_of,
     family_of,
     gpu_field_of,
 )
@@ -125,30 +127,53 @@ def _last_gauge(logs: Iterable[SourceLog], name: str) -> float | None:
     return portable.scale * (max(known) if portable.is_worst else sum(known))
 
 
-def gpus(
-    logs: Iterable[SourceLog],
-) -> Iterator[tuple[SourceLog, str, dict[str, tuple[GpuField, int]]]]:
-    """Yield each GPU once: source, name, and by the name of a field itself and the number of its
-    series. Several pages may have a GPU, such as those of one exporter under two URLs."""
+class Gpu(msgspec.Struct, frozen=True):
+    """A GPU on one exporter's page."""
+
+    log: SourceLog
+    exporter: GpuExporter
+    labels: dict[str, str]
+    """Labels of its first series."""
+    fields: dict[str, tuple[GpuField, int]]
+    """Each field by its name, with the number of its series."""
+
+    @property
+    def uuid(self) -> str:
+        """Its UUID; empty if the exporter gives none."""
+        return self.labels.get(self.exporter.uuid, "")
+
+    @property
+    def index(self) -> str:
+        """Its number on its node."""
+        return self.labels.get(self.exporter.index, "")
+
+    @property
+    def name(self) -> str:
+        """UUID and host, as far as the exporter gives them."""
+        host = self.labels.get(self.exporter.host, "")
+        return " ".join(part for part in (self.uuid, f"on {host}" if host else "") if part)
+
+
+def gpus(logs: Iterable[SourceLog]) -> Iterator[Gpu]:
+    """Yield each GPU once. Several pages may have a GPU, such as those of one exporter under two
+    URLs."""
     seen: set[str] = set()
     for log in logs:
         known = _of_exporter(log)
-        for (host, uuid), fields in known.items():
-            if uuid not in seen:
-                name = " ".join(part for part in (uuid, f"on {host}" if host else "") if part)
-                yield log, name, fields
-        seen |= {uuid for _, uuid in known if uuid}
+        yield from (gpu for gpu in known if gpu.uuid not in seen)
+        seen |= {gpu.uuid for gpu in known if gpu.uuid}
 
 
-def _of_exporter(log: SourceLog) -> dict[tuple[str, str], dict[str, tuple[GpuField, int]]]:
-    """Return the fields of each GPU of a source, by host and UUID."""
-    found: dict[tuple[str, str], dict[str, tuple[GpuField, int]]] = {}
+def _of_exporter(log: SourceLog) -> list[Gpu]:
+    """Return the GPUs of a source."""
+    found: dict[tuple[str, str], Gpu] = {}
     for number, each in enumerate(log.series):
-        field = gpu_field_of(each.series)
-        if field is not None:
-            key = each.series.label("Hostname"), each.series.label("UUID")
-            found.setdefault(key, {})[field.name] = field, number
-    return found
+        exporter, field = exporter_of(each.series), gpu_field_of(each.series)
+        if exporter is not None and field is not None:
+            key = each.series.label(exporter.host), each.series.label(exporter.uuid)
+            gpu = found.setdefault(key, Gpu(log, exporter, dict(each.series.labels), {}))
+            gpu.fields[field.name] = field, number
+    return list(found.values())
 
 
 def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
@@ -165,20 +190,19 @@ def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
             yield Plotted(portable.name, portable.title, unit, (("", times, values),))
     for field in GPU_FIELDS:
         if field.kind is Kind.GAUGE:
-            lines = tuple(_gpu_lines(known, field))
+            lines = tuple(_gpu_lines(known, field.name))
             if lines:
                 yield Plotted(field.name, field.title, field.unit, lines)
 
 
-def _gpu_lines(logs: list[SourceLog], field: GpuField) -> Iterator[tuple[str, Times, Values]]:
-    """A line for each GPU, with a point for each value that is new: a repeated one is no
+def _gpu_lines(logs: list[SourceLog], name: str) -> Iterator[tuple[str, Times, Values]]:
+    """Yield a line of a field for each GPU, with a point for each new value: a repeated one is no
     measurement."""
-    for log, _, fields in gpus(logs):
-        if field.name in fields:
-            number = fields[field.name][1]
-            curve = log.changes(number)
-            label = f"GPU {log.series[number].series.label('gpu')}"
-            yield label, curve.wall_ns, curve.values * field.scale
+    for gpu in gpus(logs):
+        if name in gpu.fields:
+            field, number = gpu.fields[name]
+            curve = gpu.log.changes(number)
+            yield f"GPU {gpu.index}", curve.wall_ns, curve.values * field.scale
 
 
 def _named(name: str) -> Portable:

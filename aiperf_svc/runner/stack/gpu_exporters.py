@@ -1,7 +1,7 @@
 """Finds the DCGM exporters of the nodes on which a stack's target uses GPUs.
 
 A target outside the stack has pods, and so nodes, that the cluster knows. Where the stack's own
-target will run is not known before it is made: all exporters come into question, and the pages tell
+target will run is not known before it is made: all exporters are candidates, and the pages show
 which GPUs its pods use.
 """
 
@@ -42,7 +42,11 @@ async def with_gpu_exporters(
     if not isinstance(config, BenchmarkConfig) or not config.telemetry.find_gpus:
         return request
     telemetry = config.telemetry
-    if telemetry.gpu_telemetry or telemetry.exporters or is_fanned_out(config):
+    if (
+        any(page.is_gpu for page in telemetry.named_pages)
+        or telemetry.exporters
+        or is_fanned_out(config)
+    ):
         # Pages do not tell the servers of two indexes from each other.
         return request
     users = await _users(config, request.stack, cluster)
@@ -53,7 +57,7 @@ async def with_gpu_exporters(
         exporters = tuple(each for each in exporters if each.node in users.nodes)
     if len(exporters) > MAX_SOURCES:
         say(
-            f"note: GPUs are not read: {len(exporters)} exporters come into question, and a run "
+            f"note: GPUs are not read: {len(exporters)} exporters are candidates, and a run "
             f"reads at most {MAX_SOURCES}; name some in telemetry.gpu_telemetry"
         )
         return request

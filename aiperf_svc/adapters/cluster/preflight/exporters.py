@@ -8,22 +8,21 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.core.cluster.facts import Exporter
+from aiperf_svc.core.telemetry.families import GPU_EXPORTERS, GpuExporter
 
 Object = Mapping[str, Any]
-LABELS = {
-    "app.kubernetes.io/name": ("dcgm-exporter", "gke-managed-dcgm-exporter"),
-    "app": ("nvidia-dcgm-exporter", "dcgm-exporter"),
-}
-"""Labels of dcgm-exporter's chart, of GKE's own and of the GPU operator's exporters."""
-PORT = 9400
-"""Port of dcgm-exporter, if its container names none."""
+VALUES: dict[str, dict[str, GpuExporter]] = {}
+"""By label of a pod and its value, the kind of exporter."""
+for _kind in GPU_EXPORTERS:
+    for _label_name, _values in _kind.pod_labels.items():
+        VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
 
 
 async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
     """Return the exporters that run in the cluster; None if pods of all namespaces may not be
     listed. Raises Unreachable."""
     pods: dict[str, Object] = {}
-    for label, values in LABELS.items():
+    for label, values in VALUES.items():
         selector = f"{label} in ({','.join(values)})"
         try:
             found = await cluster.get("/api/v1/pods", labelSelector=selector)
@@ -44,7 +43,8 @@ def _exporter(pod: Object) -> Exporter | None:
     address, label = status.get("podIP"), _label(labels)
     if status.get("phase") != "Running" or not address or label is None:
         return None
-    port = _port(pod)
+    key, value = label
+    port = _port(pod, VALUES[key][value].port)
     host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
     return Exporter(
         namespace=pod["metadata"]["namespace"],
@@ -80,18 +80,18 @@ def grouped(
 
 
 def _label(labels: Mapping[str, str]) -> tuple[str, str] | None:
-    known = ((key, labels.get(key, "")) for key in LABELS)
-    return next(((key, value) for key, value in known if value in LABELS[key]), None)
+    known = ((key, labels.get(key, "")) for key in VALUES)
+    return next(((key, value) for key, value in known if value in VALUES[key]), None)
 
 
-def _port(pod: Object) -> int:
-    """Return the port that is called metrics or is dcgm-exporter's, else the only one."""
+def _port(pod: Object, default: int) -> int:
+    """Return the port that is called metrics or is the exporter's default, else the only one."""
     ports = [
         (each.get("name", ""), int(each["containerPort"]))
         for container in pod["spec"].get("containers") or ()
         for each in container.get("ports") or ()
     ]
-    named = [number for name, number in ports if "metrics" in name or number == PORT]
+    named = [number for name, number in ports if "metrics" in name or number == default]
     if named:
         return named[0]
-    return ports[0][1] if len(ports) == 1 else PORT
+    return ports[0][1] if len(ports) == 1 else default
