@@ -42,11 +42,8 @@ async def with_gpu_exporters(
     if not isinstance(config, BenchmarkConfig) or not config.telemetry.find_gpus:
         return request
     telemetry = config.telemetry
-    if (
-        any(page.is_gpu for page in telemetry.named_pages)
-        or telemetry.exporters
-        or is_fanned_out(config)
-    ):
+    is_named = any(page.is_gpu for page in telemetry.named_pages)
+    if is_named or telemetry.exporters or is_fanned_out(config):
         # Pages do not tell the servers of two indexes from each other.
         return request
     users = await _users(config, request.stack, cluster)

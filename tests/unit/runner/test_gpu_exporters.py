@@ -122,7 +122,7 @@ async def test_nothing_is_read_that_nobody_asked_for_or_that_has_no_gpu_of_the_t
 async def test_more_exporters_than_a_run_reads_are_said() -> None:
     found, _, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
     assert found == ()
-    assert "65 exporters come into question, and a run reads at most 64" in said
+    assert "65 exporters are candidates, and a run reads at most 64" in said
 
 
 async def test_exporters_that_have_moved_make_no_other_run() -> None:
