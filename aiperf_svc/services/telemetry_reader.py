@@ -17,11 +17,10 @@ from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES, Telemetry
 from aiperf_svc.config.urls import address_of
-from aiperf_svc.core.telemetry.copies import CopyFinder
+from aiperf_svc.core.telemetry.copies import CopyFinder, SourceAddress, each_once
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
-from aiperf_svc.core.telemetry.places import Place, each_once
 from aiperf_svc.core.telemetry.series import ServerLoad, server_load
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
@@ -114,8 +113,8 @@ class TelemetryReader:
         self._is_over = True
 
     async def _read_all(self) -> None:
-        found = await asyncio.gather(*map(self._places_of, self._sources))
-        instead = each_once([place for places in found for place in places])
+        found = await asyncio.gather(*map(self._addresses_of, self._sources))
+        instead = each_once([address for addresses in found for address in addresses])
         self._sources = list(dict.fromkeys(instead.values()))
         self._replicas = [[instead[each.source] for each in s] for s in found if len(s) > 1]
         self._unread = len(self._sources)
@@ -129,7 +128,7 @@ class TelemetryReader:
             for source in self._sources:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
 
-    async def _places_of(self, source: SourceLog) -> list[Place]:
+    async def _addresses_of(self, source: SourceLog) -> list[SourceAddress]:
         """Return the source with its addresses, or of the target's name one for each address: each
         is a server of its own, to which requests go in turn. The certificate of one that uses TLS
         has its name, so there the name is read."""
@@ -143,13 +142,13 @@ class TelemetryReader:
             async with asyncio.timeout(None if is_target else LOOK_UP_S):
                 found = await look_up_apart(at_url(config, source.url))
         except (ConfigError, TimeoutError):
-            return [Place(source, frozenset({host}))]
+            return [SourceAddress(source, frozenset({host}))]
         # A machine may have an address of either version of IP.
         hosts = [str(each.address[0]) for each in found if each.family == found[0].family]
         if not is_target or is_tls or len(hosts) == 1:
-            return [Place(source, frozenset(str(each.address[0]) for each in found))]
+            return [SourceAddress(source, frozenset(str(each.address[0]) for each in found))]
         return [
-            Place(
+            SourceAddress(
                 SourceLog(f"http://{f'[{h}]' if ':' in h else h}:{port}/metrics", is_guess=True),
                 frozenset({h}),
             )

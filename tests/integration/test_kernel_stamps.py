@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from aiperf_svc.adapters.inference.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
+from aiperf_svc.adapters.inference.pool import SO_TIMESTAMPNS, KernelStamps
 
 
 @pytest.fixture

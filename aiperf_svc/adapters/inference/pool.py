@@ -11,13 +11,13 @@ import os
 import resource
 import select
 import socket
+import struct
 from collections import deque
 from contextlib import suppress
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import Final, NamedTuple
 
 from aiperf_svc.adapters.inference.connection import CLOSED, CONNECTING, Connection
-from aiperf_svc.adapters.inference.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.tcp_info import NetworkTimes
 from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
@@ -28,7 +28,11 @@ ROOM_FOR: Final = 65_536
 CONNECTING_AT_ONCE: Final = 256
 """Number of connections made ahead of need at the same time."""
 
+SO_TIMESTAMPNS: Final = 35
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
+_TIMESPEC: Final = struct.Struct("@ll")
+_STAMPS_START_WITHIN_NS: Final = 200_000_000
+"""Longest wait for the first stamp. A busy machine runs the work item within milliseconds."""
 _OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
 """Errors for which another address does not help."""
 _OWN_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
@@ -45,6 +49,48 @@ class NotConnected(NamedTuple):
     def kind(self) -> ErrorKind:
         """Return the error of a request that waited for the connection."""
         return _error_kind(self.code)
+
+
+class KernelStamps:
+    """Keeps the kernel stamping received packets until `close`.
+
+    The kernel stamps packets only while some socket has `SO_TIMESTAMPNS`. It starts in a work item,
+    microseconds to milliseconds after the first such socket is made, and stops with the last one. A
+    response that arrives in between has no stamp. So this opens a socket first and waits until its
+    packets are stamped.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.has_started = False
+        """Whether packets are known to be stamped. False if the loopback cannot show it."""
+        with suppress(OSError):  # no IPv4 loopback: reads without a stamp are flagged and counted
+            self._wait()
+
+    def fileno(self) -> int:
+        """Return the descriptor that keeps the kernel stamping."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Let the kernel stop, if no other socket asks for stamps."""
+        self._socket.close()
+
+    def _wait(self) -> None:
+        own = self._socket
+        own.bind(("127.0.0.1", 0))
+        own.connect(own.getsockname())
+        own.setblocking(False)
+        give_up = monotonic_ns() + _STAMPS_START_WITHIN_NS
+        while not self.has_started and monotonic_ns() < give_up:
+            own.send(b"x")
+            if select.select([own], [], [], _STAMPS_START_WITHIN_NS / 1e9)[0]:
+                readable = time_ns()
+                # A datagram without a stamp gets the time of its reading in place of one: only a
+                # stamp from before the reading is the kernel's own.
+                self.has_started = any(
+                    _wall_ns(data) <= readable for _, _, data in own.recvmsg(1, 64)[1]
+                )
 
 
 class ConnectionPool:
@@ -282,3 +328,8 @@ def _make_room(fd: int) -> None:
     highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], ROOM_FOR) - 1
     with suppress(OSError):  # nothing there is free, so the table is as large already
         os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest))
+
+
+def _wall_ns(timespec: bytes) -> int:
+    seconds, nanoseconds = _TIMESPEC.unpack_from(timespec)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)

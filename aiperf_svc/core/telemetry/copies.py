@@ -1,18 +1,24 @@
-"""Finds pages that say the same of the same servers under URLs that do not show it, such as two
-addresses of one server, or all URLs of a gateway. Their sums would count a server several times.
+"""Finds sources that report the same servers, which would be counted several times.
 
-A page is recognized by what only one server can say: when it began to count, or the exact times
-that it has spent on its requests. Counts of requests and tokens prove nothing: replicas under the
-same load have the same.
+Before any page is read, `each_once` compares URLs and the addresses of their hosts. Pages of one
+server may still have unrelated URLs, such as two addresses of it, or all URLs of a gateway. Then
+`CopyFinder` compares their contents.
 
-The times spent differ between two reads of a busy server. That both pages had the same times at
-the same moment once, be it before the load, is enough: times of replicas are never the same again.
+A page is recognized by values that no other server has: when it began to count, or the exact times
+that it has spent on its requests. Counts of requests and tokens are no evidence, because replicas
+under the same load have the same ones.
+
+The times spent change between two reads of a busy server. If two pages had the same times at the
+same moment once, even before the load, they are copies: the times of replicas never coincide.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from aiperf_svc.core.telemetry.identity import Mark
-from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import Series
 
 READ_NS = 5_000_000_000
@@ -21,18 +27,72 @@ same moment."""
 _NEVER = 2**63 - 1
 
 
+# --- by URL and address --------------------------------------------------------------------------
+
+
+class SourceAddress(NamedTuple):
+    """A source, and the addresses of its URL's host."""
+
+    source: SourceLog
+    addresses: frozenset[str]
+
+    def is_same(self, other: "SourceAddress") -> bool:
+        """Return whether both are one page. Servers with different names may share the address of a
+        proxy that selects them by name."""
+        own, its = urlsplit(self.source.url), urlsplit(other.source.url)
+        here, there = address_of(self.source.url), address_of(other.source.url)
+        return (
+            (here.is_tls, here.port, own.path, own.query)
+            == (there.is_tls, there.port, its.path, its.query)
+            and bool(self.addresses & other.addresses)
+            and _may_be_one(here.host, there.host)
+        )
+
+
+def each_once(places: Sequence[SourceAddress]) -> dict[SourceLog, SourceLog]:
+    """Return for each source the one to read: itself, or another one with the same page. Sources
+    that the user named are preferred, then those with fewer addresses."""
+    kept: list[SourceAddress] = []
+    found: dict[SourceLog, SourceLog] = {}
+    for place in sorted(places, key=lambda each: (each.source.is_guess, len(each.addresses))):
+        same = next((each for each in kept if each.is_same(place)), place)
+        if same is place:
+            kept.append(place)
+        found[place.source] = same.source
+    return {place.source: found[place.source] for place in places}
+
+
+def _may_be_one(host: str, other: str) -> bool:
+    if _is_address(host) or _is_address(other):
+        return True
+    # A name with and without its domain is the same.
+    short, long = sorted((f"{host}.", f"{other}."), key=len)
+    return long.startswith(short)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+# --- by content ----------------------------------------------------------------------------------
+
+
 def each_server_once(
     logs: Iterable[SourceLog], finder: "CopyFinder | None" = None
 ) -> list[SourceLog]:
-    """Return the sources without those that repeat what another one says. With the same `finder`
-    at each call, only new pages are looked at."""
+    """Return the sources without copies of others. With the same `finder` at each call, only new
+    pages are compared."""
     known = list(logs)
     instead = (finder or CopyFinder()).repeated(known)
     return [log for log in known if log not in instead]
 
 
 class CopyFinder:
-    """Remembers which pages have said the same."""
+    """Remembers which sources had the same values."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[SourceLog, int]] = {}
@@ -43,8 +103,8 @@ class CopyFinder:
         """A source to another one that had the same times."""
 
     def repeated(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
-        """Return each source that repeats what another one says, with that one. A source that the
-        user named goes before one that nobody named."""
+        """Return each source that is a copy, with its original. A source that the user named is
+        preferred as the original."""
         kept = _Kept()
         found: dict[SourceLog, SourceLog] = {}
         ordered = sorted((log for log in logs if log.portable), key=lambda each: each.is_guess)

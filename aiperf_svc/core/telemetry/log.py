@@ -1,7 +1,9 @@
 """The series of one source over a run: when it was read, and each value that changed."""
 
+import re
 from array import array
 from collections.abc import Iterable
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -9,15 +11,29 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.changes import ChangeFinder, NewSeries
 from aiperf_svc.core.telemetry.families import NO_VALUES, RANK_LABELS, gpu_field_of, portables_of
-from aiperf_svc.core.telemetry.identity import Mark, mark_of, names_a_server
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_POINTS = 2_000_000
 """Values of a source that are kept: 24 MB. A server with 300 changing series fills them in nearly
 two hours at one page a second."""
+_SERVERS = ("instance", "server")
+"""Labels that distinguish the servers of a page, of Prometheus' federation and of routers."""
+_SPENT = re.compile(r"(?!process_|python_|http_).*(?:seconds|duration).*_(?:sum|total|us)")
+"""Times that servers spend on requests. The time to read a page is excluded: it always differs."""
 
 Times = NDArray[np.int64]
 Values = NDArray[np.float64]
+
+
+class Mark(Enum):
+    """What a series reveals about the identity of its page's server."""
+
+    CREATED = "created"
+    """When it began to count, in microseconds."""
+    START = "start"
+    """When its process began, in hundredths of a second: replicas may begin together."""
+    SPENT = "spent"
+    """The time that it has spent on its requests."""
 
 
 class Curve(NamedTuple):
@@ -235,3 +251,18 @@ def returns(curves: Iterable[Curve]) -> int:
         begins = np.flatnonzero(np.diff(is_there.astype(np.int8)) > 0)
         most = max(most, len(begins) - (not is_there[:1].all()))
     return most
+
+
+def mark_of(series: Series) -> Mark | None:
+    """Return what a series reveals about its server; None for most series."""
+    name = series.name
+    if name.endswith("_created"):
+        return Mark.CREATED
+    if name == "process_start_time_seconds":
+        return Mark.START
+    return Mark.SPENT if _SPENT.fullmatch(name) else None
+
+
+def names_a_server(series: Series) -> bool:
+    """Return whether a series is that of one of several servers of its page."""
+    return any(series.label(name) for name in _SERVERS)

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from aiperf_svc.core.telemetry.copies import CopyFinder, each_server_once
-from aiperf_svc.core.telemetry.identity import Mark
-from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import server_load
 from aiperf_svc.core.telemetry.sources import judge_sources

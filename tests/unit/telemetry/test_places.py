@@ -2,15 +2,15 @@
 
 import pytest
 
+from aiperf_svc.core.telemetry.copies import SourceAddress, each_once
 from aiperf_svc.core.telemetry.log import SourceLog
-from aiperf_svc.core.telemetry.places import Place, each_once
 
 
-def place(url: str, *addresses: str, is_guess: bool = False) -> Place:
-    return Place(SourceLog(url, is_guess=is_guess), frozenset(addresses))
+def place(url: str, *addresses: str, is_guess: bool = False) -> SourceAddress:
+    return SourceAddress(SourceLog(url, is_guess=is_guess), frozenset(addresses))
 
 
-def read(*places: Place) -> list[str]:
+def read(*places: SourceAddress) -> list[str]:
     """The URLs that are read."""
     return [source.url for source in dict.fromkeys(each_once(places).values())]
 
@@ -27,7 +27,7 @@ NAMED = place("http://10.0.0.1/metrics", "10.0.0.1")
     ],
     ids=["default port", "name", "name of several addresses"],
 )
-def test_one_page_under_two_urls_is_read_as_the_user_names_it(other: Place) -> None:
+def test_one_page_under_two_urls_is_read_as_the_user_names_it(other: SourceAddress) -> None:
     assert read(other, NAMED) == read(NAMED, other) == ["http://10.0.0.1/metrics"]
 
 
@@ -47,7 +47,7 @@ def test_a_name_is_the_same_with_its_domain() -> None:
     ],
     ids=["scheme", "port", "path", "address"],
 )
-def test_different_pages_are_read_each(other: Place) -> None:
+def test_different_pages_are_read_each(other: SourceAddress) -> None:
     assert len(read(NAMED, other)) == 2
 
 
