@@ -40,14 +40,10 @@ COMMANDS = {
     "bench": "a short measurement of the built-in mock server",
     "calibrate": "find what this machine can measure at most, for the plans of later runs",
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
-    "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",
-    "deadline": "delete this pod's stack when its time is over (started by a stack)",
-    "rank-setup": "prepare the pod of a workload's rank (started by a stack)",
-    "collector": "run the Jobs of an experiment and receive their results (started by a stack)",
-    "index": "measure the server of this pod of a Job (started by a stack)",
-    "index-setup": "prepare the server of a pod of a Job (started by a stack)",
     "version": "print the version",
 }
+POD_COMMANDS = ("service", "deadline", "rank-setup", "collector", "index", "index-setup")
+"""Commands that only stacks and this program itself start. They are not in the help."""
 
 WITH_RESULTS = ("profile", "run", "bench", "results", "export")
 """Commands that write the results of runs, which nobody else is to read."""
@@ -93,7 +89,7 @@ def _run(arguments: list[str]) -> int:
     name, *rest = arguments
     if name == "--version":
         name = "version"
-    if name not in COMMANDS:
+    if name not in (*COMMANDS, *POD_COMMANDS):
         close = did_you_mean(name, COMMANDS)
         raise ConfigError(f"{name!r} is not a command{close or '; see aiperf-svc --help'}")
     command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")

@@ -155,19 +155,21 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{aiperf_svc.__version__}\n" * 2
 
 
-def test_help_lists_every_command_and_every_exit_code(
+def test_help_lists_user_commands_and_exit_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     for command in cli.COMMANDS:
         assert re.search(rf"^  {command} ", text, re.MULTILINE)
+    for command in cli.POD_COMMANDS:
+        assert not re.search(rf"^  {command}\b", text, re.MULTILINE)
     assert set(EXIT_CODES) == set(ExitCode)
     for code in ExitCode:
         assert f"{int(code):>3}  {EXIT_CODES[code]}" in text
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", [*cli.COMMANDS, *cli.POD_COMMANDS])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])
