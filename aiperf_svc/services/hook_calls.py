@@ -1,11 +1,11 @@
-"""Calls the hooks of a run, for the timing manager, which alone knows when a phase has begun and
-ended.
+"""Calls the hooks of a run. The timing manager owns it, since only that knows when a phase begins
+and ends.
 
-If one before a phase fails, the phase does not begin, and those after it are called all the same:
-a profiler that has been started is stopped.
+If a hook before a phase fails, the phase does not begin. The hooks after it are called anyway, so a
+profiler that was started is stopped.
 
-A run that is held calls those before its first phase while it is configured. Its start is given
-when all runs that start together are ready, so no hook delays the load of one of them.
+A held run calls the hooks before its first phase while it is configured. It gets its start time
+when all runs that start together are ready, so a hook delays none of them.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger("hooks")
 
 
 class HookCalls:
-    """Calls each hook once for each server, one after the other."""
+    """Calls each hook once for each server, sequentially."""
 
     def __init__(self, context: RunContext) -> None:
         self._config, self._run_id = context.inference, context.run_id
@@ -33,14 +33,14 @@ class HookCalls:
         self._limit: asyncio.Timeout | None = None
         self._is_stopped = False
         self._open: Phase | None = None
-        """The phase whose hooks before it have been called, and those after it have not."""
+        """The phase whose first hooks have been called, but not those after it."""
 
     def made(self, phase: Phase) -> tuple[HookCall, ...]:
         """Return the calls before and after a phase so far."""
         return self._made.get(phase, ())
 
     def stop(self) -> None:
-        """Wait no longer for a hook before a phase, because the run ends."""
+        """Stop waiting for a hook before a phase, because the run ends."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -48,8 +48,8 @@ class HookCalls:
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def before(self, phase: Phase, *, is_first: bool) -> None:
-        """Call the hooks before a phase if that has not been done; the rest is left out when the
-        run is stopped. Raises BenchmarkFailed if one fails."""
+        """Call the hooks before a phase once. The rest is skipped when the run is stopped. Raises
+        BenchmarkFailed if one fails."""
         if self._open is phase:
             return
         self._open = phase
@@ -63,7 +63,7 @@ class HookCalls:
                     raise BenchmarkFailed(f"{made.text}: {made.problem}; the load has not begun")
 
     async def after(self, phase: Phase) -> None:
-        """Call the hooks after a phase, all of them, whatever they respond."""
+        """Call all hooks after a phase, whatever they return."""
         self._open = None
         for hook in hooks_at(self._config.endpoint, "after", phase, is_first=False):
             for origin in origins(self._config.endpoint):
@@ -72,7 +72,8 @@ class HookCalls:
                     log.warning("%s: %s", made.text, made.problem)
 
     async def close(self) -> None:
-        """Call the hooks after a phase that has not begun although those before it were called."""
+        """Call the hooks after a phase that did not begin although the hooks before it were
+        called."""
         if self._open is not None:
             await self.after(self._open)
 

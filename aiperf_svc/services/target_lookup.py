@@ -56,7 +56,7 @@ async def find_target(
 
 
 async def check_targets(endpoint: Endpoint, targets: Iterable[Target]) -> None:
-    """Fail the run before its load if nothing listens anywhere. Raises BenchmarkFailed."""
+    """Fail the run before its load if nothing listens at any target. Raises BenchmarkFailed."""
     if may_begin_to_listen(endpoint):
         return
     for target in targets:

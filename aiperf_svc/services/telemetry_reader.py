@@ -1,7 +1,7 @@
-"""Reads the pages of servers and GPU exporters while a run goes.
+"""Reads the pages of servers and GPU exporters during a run.
 
-It is a part of the records manager and has nothing to do with the run's success: what fails here is
-logged and named in the results.
+It is a part of the records manager and does not affect the run's success. Failures are logged and
+reported in the results.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
 
 TIMEOUT_S = 5.0
-"""Longest time for a page. A server that is saturated may take seconds; the run does not wait."""
+"""Longest time for a page. A saturated server may take seconds; the run does not wait for it."""
 FIRST_PAGES_S = 2.0
-"""Longest time for which the load waits for the first page of each source: what a server counted
-before its first page was read is not known."""
+"""Longest time for which the load waits for the first page of each source. What a server counted
+before its first page is unknown."""
 LOOK_UP_S = 1.0
-"""Longest time to find out whether a page's server is another page's."""
+"""Longest look-up of a page's server, which is needed to find copies."""
 LAST_PAGE_S = 1.0
 """Longest time for the last page, for which the results wait."""
 
@@ -42,7 +42,7 @@ class TelemetryReader:
     """Reads every source of a run at its interval."""
 
     def __init__(self, config: BenchmarkConfig, *, namespace: str = "") -> None:
-        """`namespace` is that of this pod, in which the stack's own target is."""
+        """`namespace` is that of this pod, which contains the stack's own target."""
         self._config = config
         self._namespace = namespace
         self._interval_s = config.telemetry.interval / 1e9
@@ -51,20 +51,20 @@ class TelemetryReader:
         self._stopping = asyncio.Event()
         self._load_begins = asyncio.Event()
         self._replicas: list[list[SourceLog]] = []
-        """The pages of each name of the target that has several addresses: of servers that have
-        other names too, under those that are read."""
+        """For each name of the target with several addresses, the pages that are read for them. A
+        server may be known by another name too."""
         self._copies = CopyFinder()
         self._unread = 0
-        """Sources of which no read has ended."""
+        """Sources whose first read has not ended."""
         self._started = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_over = False
-        """True if the results are being made: a page that comes now is too late."""
+        """Whether the results are being made: later pages are ignored."""
 
     @property
     def logs(self) -> list[SourceLog]:
-        """What was read of each source. The target's page is not among them if it has none; that of
-        one of its addresses is if another one has a page."""
+        """Return the log of each source. The target's page is left out if it does not exist, unless
+        another address of the target has one."""
         known = {
             each.url
             for replicas in self._replicas
@@ -78,11 +78,11 @@ class TelemetryReader:
         ]
 
     def server_load(self) -> ServerLoad:
-        """Return what the servers say of themselves, by the newest pages."""
+        """Return the load of the servers by the newest pages."""
         return server_load(self._sources, self._copies)
 
     async def run(self) -> None:
-        """Read until `stop`. What a source does is never an error of the run."""
+        """Read until `stop`. A failing source is not an error of the run."""
         try:
             if self._sources:
                 await self._read_all()
@@ -97,12 +97,12 @@ class TelemetryReader:
             self._ended.set()
 
     async def started(self) -> None:
-        """Wait until each page was read once, or could not be, within limits."""
+        """Wait until the first read of each page has ended, within limits."""
         await is_set_within(self._started, FIRST_PAGES_S)
 
     def read_now(self) -> None:
-        """Read every page before its interval is over: between the warmup, whose requests have all
-        ended, and the measured load, so that what the servers counted until now is left out."""
+        """Read every page now: between the warmup, whose requests have all ended, and the measured
+        load, so that earlier counts are excluded."""
         self._load_begins.set()
 
     async def stop(self) -> None:
@@ -129,9 +129,9 @@ class TelemetryReader:
                 group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
 
     async def _addresses_of(self, source: SourceLog) -> list[SourceAddress]:
-        """Return the source with its addresses, or of the target's name one for each address: each
-        is a server of its own, to which requests go in turn. The certificate of one that uses TLS
-        has its name, so there the name is read."""
+        """Return the source with its addresses. The target's name gives a source for each address,
+        since each is a server to which requests go in turn. With TLS the name itself is read, since
+        certificates contain names."""
         host, port, is_tls = address_of(source.url)
         is_target = source.is_guess and not source.is_gpu
         # Pages are read without the proxy.
@@ -200,7 +200,7 @@ class TelemetryReader:
 
 
 def key_of_pages(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the key of pages that are named; empty if they have none. Raises ConfigError."""
+    """Return the key for named pages; empty if they need none. Raises ConfigError."""
     if telemetry.key_env is None:
         return ""
     key = environ.get(telemetry.key_env, "").strip()
@@ -213,7 +213,7 @@ def key_of_pages(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) 
 
 
 def _sources(config: BenchmarkConfig) -> list[SourceLog]:
-    """Every page to read, each once."""
+    """Return every page to read once."""
     telemetry = config.telemetry
     named = {page.url: SourceLog(page.url, is_gpu=page.is_gpu) for page in telemetry.named_pages}
     found = {url: source for url, source in named.items() if source.is_gpu}

@@ -1,15 +1,15 @@
 """Sends HTTP/1.1 requests over plain sockets and reads their responses: the hot path of a worker.
 
-The problem: at 40,000 requests or 120,000 chunks a second an HTTP library costs more than the
-server, and the time at which such a library hands over a chunk says how busy *we* are, not when
-the bytes came. So the client does only what must happen while a request is in flight: write bytes
-that are ready, read, note the kernel's receive stamp, and find where the response ends. It decodes
-nothing; the raw bytes leave in batches for a record processor.
+At 40,000 requests or 120,000 chunks a second, an HTTP library costs more CPU than the server. The
+time at which it delivers a chunk depends on the load of this process, not on the arrival of the
+bytes. Therefore the client does only what has to happen while a request is in flight: write
+prepared bytes, read, record the kernel's receive stamp, and find the end of the response. It
+decodes nothing. The raw bytes leave in batches for a record processor.
 
-A `Request` holds all that is known of it, and a `Connection` carries one at a time; nothing else is
+A `Request` holds its whole state, and a `Connection` carries one request at a time. Nothing else is
 allocated for a request. `request_writer` writes it, `response_reader` reads its response, and
-`in_flight` ends it; this module joins them, and watches the time. Where the flow goes next:
-`services.load_generator` decides what to send, `core.records.assembly` reads what leaves here.
+`in_flight` ends it. This module joins them and checks limits of time. `services.load_generator`
+decides what to send, and `core.records.assembly` reads the batches.
 """
 
 import select
@@ -32,24 +32,23 @@ from aiperf_svc.protocol.messages.reports import AddressUse, HistogramDelta
 from aiperf_svc.protocol.records import Flag
 
 CUT_AT_ONCE: Final = 256
-"""Requests cancelled between two turns of the event loop: a worker with thousands of them must not
-be silent for longer than the others believe it alive."""
+"""Requests cancelled between two turns of the event loop. With thousands of them in one turn, a
+worker would miss its heartbeats."""
 CLOCK_JUMP_NS: Final = 1_000_000
 READS_OF_OVERDUE: Final = 64
-"""Most reads of responses that are overdue, before they are ended: far more than a socket's buffer
-holds, and a bound for a server that never stops sending."""
+"""Most reads of overdue responses before they are ended. This is far more than a socket's buffer
+holds, and bounds a server that never stops sending."""
 
 _CLOCK_JUMP = int(Flag.CLOCK_JUMP)
 
 
 class InferenceClient:
-    """Sends requests to one target and packs what comes back into raw record batches.
+    """Sends requests to one target and packs the responses into raw record batches.
 
-    `on_end(request, outcome)` is called when a request has ended; it may send the next one at once.
-    `on_timer(now_wall_ns)` is called when the time given to `wake_at` has come.
-    `on_batch(fragments, reads, bodies, last_seq)` takes a finished batch.
-    `on_part(request)` is called for each read after which the response to a request whose response
-    is kept (`Request.kept`) goes on; it may send.
+    `on_end(request, outcome)` is called when a request has ended. It may send the next one.
+    `on_timer(now_wall_ns)` is called at the time given to `wake_at`. `on_batch(fragments, reads,
+    bodies, last_seq)` takes a finished batch. `on_part(request)` is called after each read of an
+    incomplete response whose bytes are kept (`Request.kept`). It may send.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class InferenceClient:
         records: RawRecords | None = None,
         first_id: int = 0,
     ) -> None:
-        """`records` are those of several clients, whose request ids differ by `first_id`."""
+        """`records` may be shared by several clients, whose request ids differ by `first_id`."""
         self._target = target
         self._on_timer = on_timer
         self._poll_every_ns = poll_every_ns
@@ -74,7 +73,7 @@ class InferenceClient:
         self._ticker = Ticker()
         epoll.register(self._ticker.fd, select.EPOLLIN)
         self._pool = pool = ConnectionPool(target, epoll)
-        # The pool's own, without the way over it.
+        # The pool's own containers, without an attribute access for each use.
         self._connections, self._closing = pool.by_fd, pool.closing
         self._records = records = records or RawRecords(on_batch)
         self._in_flight = in_flight = RequestsInFlight(
@@ -93,7 +92,7 @@ class InferenceClient:
         self._nothing_expires_before_mono_ns = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
         self._last_seq_at_look = 0
-        """Highest record number at the last reading of the clocks."""
+        """Highest record number when the clocks were last read."""
         self.clock_steps_ns = 0
         self.ended_near_steps = 0
 
@@ -127,7 +126,7 @@ class InferenceClient:
         )
 
     def network_times(self) -> tuple[HistogramDelta, ...]:
-        """Return what the way to the target takes so far. Visits every connection."""
+        """Return the network times of the target so far. Visits every connection."""
         return self._pool.network_times.with_open(self._connections.values())
 
     @property
@@ -142,17 +141,17 @@ class InferenceClient:
 
     @property
     def requests_sent(self) -> int:
-        """Return the number of requests written, including those that were sent again."""
+        """Return the number of requests written, including retries."""
         return self._writer.requests_sent
 
     @property
     def retries(self) -> int:
-        """Return the number of requests that had to be sent again."""
+        """Return the number of retries."""
         return self._writer.retries
 
     @property
     def unasked(self) -> int:
-        """Return the number of connections on which bytes came that no request had asked for."""
+        """Return the number of connections that received bytes without a request."""
         return self._in_flight.unasked
 
     @property
@@ -163,8 +162,8 @@ class InferenceClient:
     # --- what the load generator calls -----------------------------------------------------------
 
     def send(self, request: Request) -> Connection | None:
-        """Write a request, on an idle connection or on a new one, which is returned; None if there
-        is none, and the request has ended."""
+        """Write a request on an idle or a new connection. Returns the connection; None if none
+        could be made and the request has ended."""
         return self._writer.send(request)
 
     def carrier_of(self, request: Request) -> Connection | None:
@@ -172,12 +171,12 @@ class InferenceClient:
         return next((c for c in self._connections.values() if c.request is request), None)
 
     def has(self, conn: Connection) -> bool:
-        """Return whether a connection is one of this client's, and open."""
+        """Return whether an open connection belongs to this client."""
         return self._connections.get(conn.fd) is conn
 
     def abandon(self, carrier: Connection, request: Request) -> None:
-        """End a request because its client leaves, and close its connection, once all that has
-        arrived is read. A response that has ended by then is complete. Must be called within
+        """End a request whose client leaves, after reading all that has arrived, and close its
+        connection. A response that is complete by then counts as completed. Must be called within
         `on_timer`."""
         self._to_abandon.append((carrier, request))
 
@@ -188,16 +187,16 @@ class InferenceClient:
                 self._in_flight.abandon(conn)
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections; see the pool's. Returns False, and
-        makes none, where each request is to have a new one."""
+        """Connect ahead until there are `count` connections, see `ConnectionPool.preconnect`.
+        Returns False without connecting if each request needs a new connection."""
         return self._in_flight.keeps_connections and self._pool.preconnect(count)
 
     def poll_often(self, is_on: bool) -> None:
-        """Poll every `poll_every_ns` at least, because a phase begins, or stop that at its end.
+        """Poll at least every `poll_every_ns` from the start of a phase, or stop that at its end.
 
         A stamp is uncertain by the time since the previous poll. An idle client would poll only
         when something arrives, and the first token of a slow server would seem uncertain by its
-        whole latency; polling more often makes the bound say how busy the client was, not the
+        whole latency. With regular polls the bound measures how busy the client was, not the
         server.
         """
         self._is_in_phase = is_on
@@ -205,14 +204,14 @@ class InferenceClient:
         self._pool.reset_connect_failures()
 
     def wake_at(self, wall_ns: int | None) -> None:
-        """Set the time at which `on_timer` is called; None: never."""
+        """Set the time at which `on_timer` is called; None for never."""
         if wall_ns != self._wake_at_wall_ns:
             self._wake_at_wall_ns = wall_ns
             self._timer.set(wall_ns)
 
     def cancel_in_flight(self, message: str) -> None:
-        """End every request in flight as cancelled and close its connection: some now, the others
-        in the next turns of the event loop, and then `on_timer` is called."""
+        """Cancel every request in flight and close its connection. Takes several turns of the event
+        loop for many requests, then `on_timer` is called."""
         self._to_cut = [conn for conn in self._connections.values() if conn.request is not None]
         self._cut_message = message
         self._cut_some()
@@ -225,8 +224,8 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def hold_back(self) -> None:
-        """Stop reading responses that are in their middle until `go_on`. Their servers wait when
-        the kernel's buffers are full."""
+        """Stop reading responses that have begun, until `go_on`. Their servers wait when the
+        kernel's buffers are full."""
         self._reader.hold_back()
 
     def go_on(self) -> None:
@@ -234,7 +233,7 @@ class InferenceClient:
         self._reader.go_on()
 
     def revoke_unwritten(self) -> list[Request]:
-        """Take back the requests that wait for a connection, and return them."""
+        """Remove the requests that wait for a connection, and return them."""
         waiting = [
             (conn, conn.request)
             for conn in self._connections.values()
@@ -288,7 +287,7 @@ class InferenceClient:
             self._timer.set(self._wake_at_wall_ns)
 
     def housekeeping(self) -> None:
-        """Check overdue connects, clock jumps and waiting batches; called about every 50 ms."""
+        """Check overdue connects, clock jumps and waiting batches. Called about every 50 ms."""
         self._look_at_clocks()
         self._reader.reset_layout_budget()
         self._reader.end_done()
@@ -302,11 +301,11 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def _look_at_clocks(self) -> None:
-        """Count a step of the wall clock, and mark the requests that it may have hit."""
+        """Count a step of the wall clock, and flag the requests that it may affect."""
         before = monotonic_ns()
         wall = time_ns()
         after = monotonic_ns()
-        # Where processes share cores, one may be stopped between two readings: no clock jumped.
+        # A process may be stopped between two readings, which looks like a step of the clock.
         if after - before >= CLOCK_JUMP_NS // 4:
             return
         gap_ns = wall - before
@@ -321,7 +320,7 @@ class InferenceClient:
         self._last_seq_at_look = self.last_seq
 
     def expire(self) -> None:
-        """End requests and connects that took too long, and try addresses that are down; called
+        """End requests and connects that took too long, and try addresses that are down. Called
         about every second."""
         self._pool.network_times.fold()
         if self._is_in_phase:
@@ -331,7 +330,7 @@ class InferenceClient:
             return
         target = self._target
         self._read_overdue(started_before_mono_ns=now - target.request_timeout_ns)
-        # What begins after this look expires later than this.
+        # Requests that begin later expire later.
         next_mono_ns = now + min(target.request_timeout_ns, target.connect_timeout_ns)
         for conn in list(self._connections.values()):
             request = conn.request
@@ -358,7 +357,7 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def _read_overdue(self, *, started_before_mono_ns: int) -> None:
-        """Read what came while this process stood still: its own pause is not a time-out of the
+        """Read what arrived while this process was stopped: its own pause is not a time-out of the
         server."""
         self.run_ready()
         requests = (conn.request for conn in self._connections.values())

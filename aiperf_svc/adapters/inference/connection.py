@@ -11,25 +11,25 @@ from aiperf_svc.core.load.target_addresses import TargetAddress
 CONNECTING: Final = 0
 HANDSHAKING: Final = 1
 IDLE: Final = 2
-"""The connection can carry a request, and carries none."""
+"""The connection can carry a request, but has none."""
 HEAD: Final = 3
 """The request is written, and the headers of the response are incomplete."""
 BODY: Final = 4
 CLOSED: Final = 5
 """The pool has dropped the connection."""
 DRAINING: Final = 6
-"""The response has ended with its `[DONE]`, and the end of its framing may still come."""
+"""The response has ended with `[DONE]`, but its framing is incomplete."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 try:
     from aiperf_svc.adapters.inference import _stamped_reads as compiled
 except ImportError:
-    compiled = None  # type: ignore[assignment]  # no C compiler was there
+    compiled = None  # type: ignore[assignment]  # built without a C compiler
 
 
 class PlainConnectionFields:
-    """The fields of a connection where no C compiler was there."""
+    """The fields of a connection without the compiled steps."""
 
     __slots__ = (
         "connect_ns",
@@ -68,11 +68,11 @@ if TYPE_CHECKING or compiled is None:
     ConnectionFields = PlainConnectionFields
 else:
     ConnectionFields = compiled.ConnectionFields
-    """The same fields, which the compiled steps read and write without a look-up by name."""
+    """The same fields. The compiled steps access them without a look-up by name."""
 
 
 class Connection(ConnectionFields):
-    """A socket, the request that it carries, and how far the framing of its response has come."""
+    """A socket, its current request, and the state of the response's framing."""
 
     __slots__ = ("address", "epoll", "handshake_rtt_ns", "made_in_ns", "sock", "taken_mono_ns")
 
@@ -84,43 +84,44 @@ class Connection(ConnectionFields):
         *,
         opened_mono_ns: int,
     ) -> None:
-        """`epoll` watches the connection, which is being made."""
+        """`epoll` watches the connection, which is connecting."""
         self.sock = sock
         self.address = address
         self.epoll = epoll
-        """The set that watches it, until it is closed."""
+        """The set that watches it until it is closed."""
         self.fd = sock.fileno()
         self.state = CONNECTING
         self.opened_mono_ns = self.taken_mono_ns = opened_mono_ns
-        """When the connect began, and from when a request waits for it: later if the connection was
-        made ahead of need, earlier if the request had another connection before."""
+        """Start of the connect, and start of a request's wait for it. The wait starts later if the
+        connection was made ahead of need, and earlier if the request had another connection
+        before."""
         self.made_in_ns = 0
         """Duration of the connect."""
         self.connect_ns = self.tls_ns = 0
-        """How long the first request waited for the connect, and for the handshake of TLS."""
+        """How long the first request waited for the connect and for the TLS handshake."""
         self.handshake_rtt_ns = 0
-        """Round trip of the TCP handshake by the kernel; 0: not known."""
+        """Round trip of the TCP handshake by the kernel; 0 if unknown."""
         self.requests = 0
         """Requests written on it."""
         self.is_used = False
         """Whether a response has ended on it."""
         self.request = None
-        """A request that waits for the connection, is written on it, or gets its response."""
+        """The request that waits for the connection, is written on it, or receives its response."""
         self.unsent = None
-        """Bytes that the kernel has not taken yet."""
+        """Bytes that the kernel has not accepted yet."""
         self.tls = None
         self.keep_alive = True
         """Whether the server keeps the connection open after the response."""
         self.left = 0
-        """Bytes of the body, or of the chunk and the line end after it, that are still to come."""
+        """Missing bytes of the body, or of the chunk and the line end after it."""
         self.line = b""
-        """The beginning of a line of the framing whose end is still to come."""
+        """The beginning of an incomplete line of the framing."""
         self.in_trailers = False
-        """Whether the last chunk has come, but not the empty line after it."""
+        """Whether the last chunk has arrived, but not the empty line after it."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether the pool still has the connection."""
+        """Return whether the connection is still in the pool."""
         return self.state != CLOSED
 
     @property
@@ -131,12 +132,12 @@ class Connection(ConnectionFields):
     @property
     def may_reuse(self) -> bool:
         """Return whether another request may follow, as far as the connection itself knows. None
-        may after a request whose response came before all of it was written."""
+        may if the response came before the whole request was written."""
         return self.unsent is None and (self.tls is None or self.tls.may_reuse)
 
     def count_from_taken(self) -> None:
-        """Count the times of connecting from when a request waited: without what was over before,
-        and with the time of connections that did not carry it."""
+        """Count connect and handshake from the start of the request's wait: exclude time before it,
+        and include the time of connections that failed before this one."""
         ahead_ns = self.taken_mono_ns - self.opened_mono_ns
         self.tls_ns -= min(self.tls_ns, max(0, ahead_ns - self.connect_ns))
         self.connect_ns -= min(self.connect_ns, ahead_ns)
@@ -154,6 +155,6 @@ class Connection(ConnectionFields):
         epoll.register(self.fd, _IN if self.unsent is None else _IN | _OUT)
 
     def wait_to_write(self, unsent: memoryview) -> None:
-        """Keep bytes that the kernel did not take, until it takes more."""
+        """Keep bytes until the kernel accepts them."""
         self.unsent = unsent
         self.epoll.modify(self.fd, _IN | _OUT)

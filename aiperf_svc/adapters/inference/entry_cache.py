@@ -1,8 +1,7 @@
 """Holds the dataset at a worker: entries as finished HTTP request bytes, fetched in blocks.
 
-A dataset that fits `CACHE_BYTES` is fetched whole before the run. Credits go through a larger one
-in order, so of it the blocks that come next are held: they are fetched ahead, and dropped when a
-credit has gone past them.
+A dataset that fits into `CACHE_BYTES` is fetched completely before the run. Credits use a larger
+one in order, so the next blocks are fetched ahead, and dropped when the credits have passed them.
 """
 
 from array import array
@@ -17,9 +16,9 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 
 CACHE_BYTES = 256 * 2**20
-"""Request bytes that one worker keeps."""
+"""Most request bytes that one worker keeps."""
 AHEAD_BYTES = 8 * 2**20
-"""Request bytes that a worker fetches ahead of a dataset that does not fit."""
+"""Request bytes that a worker fetches ahead if the dataset does not fit."""
 
 
 class Entry:
@@ -40,17 +39,17 @@ class Entry:
         first = conversation.turns[0]
         self.number = number
         self.turns = len(conversation.turns)
-        # A single turn is whole in `first`; its parts would hold every prompt twice.
+        # A single turn is complete in `first`; its parts would hold each prompt twice.
         self._conversation = conversation if self.turns > 1 else Conversation("", ())
         self._target = target
         body = conversation.head + first.messages + first.tail
         self.first = PreparedTurn(
             before, target.request(body)[1], number, 0, first.input_tokens, first.requested_tokens
         )
-        """The first turn, which needs no history."""
+        """The first turn. It needs no history."""
 
     def prepare(self, number: int, history: bytes) -> PreparedTurn:
-        """Return a turn of a conversation of several, which repeats its `history`."""
+        """Return a later turn of a conversation, with its `history`."""
         turn = self._conversation.turns[number]
         body = self._conversation.head + history + turn.messages + turn.tail
         return PreparedTurn(
@@ -62,12 +61,12 @@ class Entry:
         )
 
     def turn(self, number: int) -> Turn:
-        """Return a turn of a conversation of several."""
+        """Return a later turn of a conversation."""
         return self._conversation.turns[number]
 
     @property
     def size(self) -> int:
-        """Return the bytes held, roughly."""
+        """Return the approximate number of bytes held."""
         return len(self.first.after) * (2 if self.turns > 1 else 1)
 
 
@@ -80,11 +79,12 @@ class EntryCache:
         request: Callable[[int], None],
         order_of: Callable[[int], EntryOrder | None] = lambda count: None,
     ) -> None:
-        """`order_of` returns the order of so many entries, if it is not that of the dataset."""
+        """`order_of` returns the order of a number of entries if it differs from that of the
+        dataset."""
         self._target = target
         self._order_of = order_of
         self.leaves_length_free = False
-        """Requests go without the members that force an output length."""
+        """Whether requests omit the members that force an output length."""
         self._request = request
         self._blocks: dict[int, list[Entry]] = {}
         self._asked: set[int] = set()
@@ -92,28 +92,28 @@ class EntryCache:
         self._most_bytes = CACHE_BYTES
         """Bytes up to which blocks are fetched."""
         self._at = 0
-        """Block of the credit that was asked for last."""
+        """Block of the last requested credit."""
         self._before = target.request(b"")[0]
         self._starts = array("I", [0])
         """First entry of each block."""
         self._block_count = 0
         self._sizes = {int(Phase.WARMUP): (0, 1), int(Phase.PROFILING): (0, 1)}
         self._orders: dict[int, EntryOrder | None] = {}
-        """Phase to the order of its entries."""
+        """The order of entries by phase."""
         self._all: list[Entry] | None = None
 
     @property
     def is_started(self) -> bool:
-        """Return whether the first block, and with it the dataset's shape, is there."""
+        """Return whether the first block, which has the dataset's shape, has arrived."""
         return self._block_count > 0
 
     @property
     def is_ready(self) -> bool:
-        """Return whether everything that fits is there."""
+        """Return whether everything that fits has arrived."""
         return self.is_started and not self._asked
 
     def put(self, block: DatasetBlock) -> None:
-        """Take a block."""
+        """Add a block."""
         if not self.is_started:
             self._block_count = block.block_count
             self._starts = array("I", block.starts)
@@ -144,7 +144,7 @@ class EntryCache:
         return without_forced_length(conversation) if self.leaves_length_free else conversation
 
     def fetch_what_fits(self) -> None:
-        """Ask for the next missing block, if there is room for it or it is needed next."""
+        """Request the next missing block if there is room for it or it is needed next."""
         if self._asked:
             return
         count = self._block_count or 1
@@ -156,8 +156,7 @@ class EntryCache:
                 return
 
     def find(self, phase: int, index: int) -> Entry | None:
-        """Return the entry that a credit sends. If it is not there yet, ask for it and return
-        None."""
+        """Return the entry that a credit sends; None after requesting it if it has not arrived."""
         first, count = self._sizes[phase]
         order = self._orders.get(phase)
         number = first + (index % count if order is None else order.entry(index))
@@ -173,15 +172,15 @@ class EntryCache:
         return block[number - self._starts[at]]
 
     def whole(self, phase: int) -> list[Entry] | None:
-        """Return all entries of a phase, of which credit `index` sends `whole[index % len(whole)]`;
-        None while, or where, not all of them are here, and where they have another order."""
+        """Return all entries of a phase, where credit `index` sends `whole[index % len(whole)]`.
+        Returns None if some are missing or the order is another one."""
         if self._all is None or self._orders[phase] is not None:
             return None
         first, count = self._sizes[phase]
         return self._all[first : first + count]
 
     def _go_to(self, block: int) -> None:
-        """Drop the blocks that are behind, and fetch ahead."""
+        """Drop the blocks before the credits, and fetch ahead."""
         self._at = block
         count = self._block_count
         for number in [n for n in self._blocks if (n - block) % count > count // 2]:

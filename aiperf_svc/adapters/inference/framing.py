@@ -1,7 +1,7 @@
-"""Finds where a response ends: HTTP/1.1 framing, as little as must be known while bytes arrive.
+"""Finds the end of a response by the HTTP/1.1 framing, with as little parsing as possible.
 
-The bytes of heads and chunk sizes that repeat between responses are remembered: within a second
-of load every head and every chunk size has been seen, and finding the end is a few look-ups.
+Heads and lines with chunk sizes repeat between responses, so their meaning is cached by their
+bytes. After a second of load, finding the end takes a few look-ups.
 """
 
 from typing import Final
@@ -15,9 +15,9 @@ from aiperf_svc.protocol.records import Framing
 MAX_HEAD_BYTES: Final = 65_536
 MAX_CHUNK_LINE: Final = 1_024
 KNOWN_HEADS: Final = 512
-"""Parsed heads that are remembered, at the most."""
+"""Most parsed heads in the cache."""
 KNOWN_SIZES: Final = 4_096
-"""Lines with chunk sizes that are remembered, at the most."""
+"""Most lines with chunk sizes in the cache."""
 
 
 class HeadTooLarge(ProtocolViolation):
@@ -25,9 +25,9 @@ class HeadTooLarge(ProtocolViolation):
 
 
 class ResponseFraming:
-    """Follows the framing of responses. What must be kept between two reads is in the connection
-    and its request. All methods return the offset just after the response, None while its end has
-    still to come, and raise ProtocolViolation for what is not HTTP/1.1."""
+    """Follows the framing of responses. The state between two reads is in the connection and its
+    request. All methods return the offset just after the response, or None while it is incomplete,
+    and raise ProtocolViolation for bytes that are not HTTP/1.1."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
@@ -36,7 +36,7 @@ class ResponseFraming:
     def take_head(
         self, conn: Connection, request: Request, data: bytes, stamp_wall_ns: int
     ) -> int | None:
-        """Look for the end of the headers in all that has come, then for the end of the body."""
+        """Find the end of the headers in `data`, then the end of the body."""
         offset = 0
         while True:
             end = data.find(b"\r\n\r\n", offset)
@@ -67,7 +67,7 @@ class ResponseFraming:
         return self.end_of_body(conn, request, data, offset)
 
     def end_of_body(self, conn: Connection, request: Request, data: bytes, at: int) -> int | None:
-        """Look for the end of the body in `data[at:]`."""
+        """Find the end of the body in `data[at:]`."""
         size = len(data)
         if request.framing == Framing.LENGTH:
             at += conn.left
@@ -78,7 +78,7 @@ class ResponseFraming:
         if request.framing == Framing.UNTIL_CLOSE:
             return None
         if conn.line:
-            # The last read ended within a line.
+            # The previous read ended within a line.
             start, conn.line = conn.line, b""
             end = self._end_of_chunks(conn, start + data[at:], 0)
             return None if end is None else end - len(start) + at

@@ -1,4 +1,4 @@
-"""Puts HTTP/2 between the bytes of a connection and those of HTTP/1.1, over TLS or without."""
+"""Translates between HTTP/2 on a connection and HTTP/1.1 behind it, with or without TLS."""
 
 from collections.abc import Iterable
 
@@ -10,18 +10,18 @@ ALPN = "h2"
 
 
 class NoHttp2(StreamProblem):
-    """The server has chosen no HTTP/2 in the TLS handshake."""
+    """The server did not choose HTTP/2 in the TLS handshake."""
 
 
 def check_alpn(chosen: str | None) -> None:
-    """Raise NoHttp2 unless the server has chosen HTTP/2."""
+    """Raise NoHttp2 unless the server chose HTTP/2."""
     if chosen != ALPN:
         raise NoHttp2(f"the server does not offer HTTP/2 (ALPN {ALPN}); {REMEDY}")
 
 
 def new_connection(scheme: str) -> Http2Connection:
-    """Return an HTTP/2 connection on which nothing was sent."""
-    # Only runs over HTTP/2 pay for the import.
+    """Return a new HTTP/2 connection."""
+    # Imported only by runs over HTTP/2.
     from hpack import Decoder, HPACKError
 
     decoder = Decoder()
@@ -36,9 +36,9 @@ def new_connection(scheme: str) -> Http2Connection:
 
 
 class Http2Stream:
-    """A stream as `TlsStream` is one: `encrypt` takes HTTP/1.1 requests, `decrypted` returns
-    HTTP/1.1 responses. Its handshake ends when the server's settings have come, so that a server
-    without HTTP/2 is found before a request is written."""
+    """Implements `Stream`: `encrypt` takes HTTP/1.1 requests, `decrypted` returns HTTP/1.1
+    responses. The handshake ends when the server's settings arrive, so a server without HTTP/2 is
+    found before a request is written."""
 
     __slots__ = ("_http2", "_is_inner_ready", "_problem", "_received", "_tls")
 
@@ -46,17 +46,17 @@ class Http2Stream:
     closed_text = f"closed by the server before its HTTP/2 settings came; {REMEDY}"
 
     def __init__(self, tls: TlsStream | None) -> None:
-        """Without `tls`, the server has to know that HTTP/2 comes."""
+        """Without `tls`, the server has to expect HTTP/2."""
         self._tls = tls
         self._http2 = new_connection("http" if tls is None else "https")
         self._is_inner_ready = tls is None
         self._received = b""
-        """What came without TLS, and is not looked at yet."""
+        """Bytes received without TLS that are not processed yet."""
         self._problem: StreamProblem | None = None
 
     @property
     def problem(self) -> StreamProblem | None:
-        """Return why nothing comes after what was decrypted."""
+        """Return why nothing follows the decrypted bytes."""
         problem = self._http2.problem
         if problem is not None and self._problem is None:
             self._problem = _translated(problem)
@@ -64,14 +64,14 @@ class Http2Stream:
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
-        """Return the error of a request whose connection is not ready in time, and its message."""
+        """Return error and message of a request whose connection is not ready in time."""
         if self._tls is not None and not self._is_inner_ready:
             return self._tls.timeout
         return self.handshake_kind, f"timed out before the server's HTTP/2 settings came; {REMEDY}"
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the server has said that no more comes."""
+        """Return whether the server announced that it sends nothing more."""
         return self._http2.is_closed or (self._tls is not None and self._tls.is_closed)
 
     @property
@@ -81,18 +81,18 @@ class Http2Stream:
 
     @property
     def is_sending(self) -> bool:
-        """Return whether a part of the request waits for the server."""
+        """Return whether a part of the request waits for the server's window."""
         return self._http2.is_sending
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the connection."""
+        """Take received bytes."""
         if self._tls is None:
             self._received += data
         else:
             self._tls.receive(data)
 
     def handshake(self) -> bool:
-        """Go on with the handshakes of TLS and of HTTP/2. Returns whether they are done."""
+        """Continue the handshakes of TLS and of HTTP/2. Returns whether they are done."""
         if self._tls is not None and not self._is_inner_ready:
             if not self._tls.handshake():
                 return False
@@ -106,15 +106,15 @@ class Http2Stream:
         return self._http2.is_ready
 
     def leave_stream(self) -> None:
-        """Reset the stream of a response of which nothing more is wanted."""
+        """Reset the stream of a response that is no longer wanted."""
         self._http2.leave_stream()
 
     def encrypt(self, data: bytes) -> None:
-        """Take a whole request."""
+        """Take a complete request."""
         self._http2.send(data)
 
     def decrypted(self) -> bytes:
-        """Return what has come of the response."""
+        """Return the received part of the response."""
         if self._tls is None:
             data, self._received = self._received, b""
         else:
@@ -122,7 +122,7 @@ class Http2Stream:
         return self._http2.receive(data)
 
     def to_send(self) -> bytes:
-        """Return bytes that are to be sent now."""
+        """Return the bytes to send now."""
         if not self._is_inner_ready or self._tls is None:
             return self._http2.to_send() if self._tls is None else self._tls.to_send()
         data = self._http2.to_send()

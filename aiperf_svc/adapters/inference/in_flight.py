@@ -1,4 +1,4 @@
-"""Ends requests: records each, frees or drops its connection, and tells the load generator."""
+"""Ends requests: records each, frees or drops its connection, and notifies the load generator."""
 
 import select
 from collections.abc import Callable
@@ -14,11 +14,11 @@ _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED, _ABANDONED = int(Outcome.CANCELLED), int(Outcome.ABANDONED)
 
 OnEnd = Callable[[Request, int], None]
-"""Called with a request that has ended and its outcome; it may send the next one at once."""
+"""Called with an ended request and its outcome. It may send the next one."""
 
 
 class RequestsInFlight:
-    """Counts the requests that were sent and have not ended, and ends them."""
+    """Counts the requests in flight and ends them."""
 
     def __init__(
         self,
@@ -37,61 +37,61 @@ class RequestsInFlight:
         self.keeps_connections = keeps_connections
         self.count = 0
         self.unasked = 0
-        """Connections on which bytes came that no request had asked for."""
+        """Connections that received bytes without a request."""
         self.previous_poll_wall_ns = time_ns()
-        """Time of the previous poll of the set whose events are being handled. What has come since
-        then was not there yet at that time."""
+        """Time of the previous poll of the set whose events are being handled. Later bytes had not
+        arrived by then."""
 
     def complete_recorded(self, conn: Connection, request: Request) -> None:
-        """End a request whose good response is recorded; its connection is idle."""
+        """End a request whose successful response is recorded; its connection is idle."""
         self.count -= 1
         self._free(conn)
         self._on_end(request, _COMPLETED)
 
     def complete(self, conn: Connection, end_wall_ns: int, *, may_reuse: bool) -> None:
-        """End a request whose good response is whole."""
+        """End a request with a complete successful response."""
         self._end(conn, _COMPLETED, ErrorKind.NONE, end_wall_ns, may_reuse=may_reuse)
 
     def complete_at_done(self, conn: Connection, free_wall_ns: int) -> None:
-        """End a request whose good stream is whole, though its framing goes on: its connection is
-        draining then, unless it can carry no other request. Its user goes on at `free_wall_ns`."""
+        """End a request whose stream is complete but whose framing is not. Its connection drains,
+        unless it cannot carry another request. The user continues at `free_wall_ns`."""
         self._end(conn, _COMPLETED, ErrorKind.NONE, free_wall_ns, is_done=True)
 
     def free_drained(self, conn: Connection) -> None:
-        """Make a connection available whose framing has ended."""
+        """Make a connection with a complete framing available."""
         conn.become_idle()
         self._free(conn)
 
     def complete_with_error_status(
         self, conn: Connection, end_wall_ns: int, *, may_reuse: bool
     ) -> None:
-        """End a request whose response is whole and has an error status."""
+        """End a request whose complete response has an error status."""
         self._end(conn, _ERRORED, ErrorKind.STATUS, end_wall_ns, may_reuse=may_reuse)
 
     def cancel(self, conn: Connection, message: str) -> None:
-        """End the request on a connection before its response is whole, and drop the connection."""
+        """End a request with an incomplete response, and drop its connection."""
         self._end(conn, _CANCELLED, ErrorKind.NONE, time_ns(), message)
 
     def abandon(self, conn: Connection) -> None:
-        """End the request on a connection because its client leaves, and drop the connection."""
+        """End a request whose client leaves, and drop its connection."""
         self._end(conn, _ABANDONED, ErrorKind.NONE, time_ns())
 
     def fail(self, conn: Connection, kind: ErrorKind, message: str) -> None:
-        """Drop a connection. The request on it, if there is one, ends with this error."""
+        """Drop a connection. Its request, if there is one, ends with this error."""
         if conn.request is None:
             self._pool.drop(conn)
         else:
             self._end(conn, _ERRORED, kind, time_ns(), message)
 
     def fail_unconnected(self, request: Request, why: NotConnected) -> None:
-        """End a request for which no connection could be tried."""
+        """End a request without a connection, because none could be tried."""
         self.count -= 1
         request.end_wall_ns = time_ns()
         self._records.end(request, _ERRORED, int(why.kind), why.reason.encode())
         self._on_end(request, _ERRORED)
 
     def revoke(self, conn: Connection) -> None:
-        """Forget the request that waits for a connection, without a record."""
+        """Remove the request that waits for a connection, without a record."""
         conn.request = None
         self.count -= 1
         self._pool.drop(conn)
@@ -112,14 +112,14 @@ class RequestsInFlight:
         done_wall_ns = request.end_wall_ns
         end_of_record = done_wall_ns if is_done else end_wall_ns
         if done_wall_ns and outcome != _COMPLETED:
-            # All of the stream has come, and what the connection does after it says nothing.
+            # The stream is complete, and later events of its connection do not matter.
             outcome, error, message = _COMPLETED, ErrorKind.NONE, ""
             end_of_record = done_wall_ns
         if not request.was_written:
             request.connect_ns, request.tls_ns = conn.connect_ns, conn.tls_ns
         request.end_wall_ns = end_of_record
         self._records.end(request, outcome, int(error), message.encode())
-        # From when its user may go on.
+        # The time from which its user may continue.
         request.end_wall_ns = end_wall_ns
         self.count -= 1
         if may_reuse:

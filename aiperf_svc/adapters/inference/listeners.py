@@ -1,6 +1,6 @@
-"""Finds out whether anything listens at the target, before a load is sent to it.
+"""Checks whether anything listens at the target before a load is sent to it.
 
-It imports little, so that a command can ask before the services have started.
+It imports little, so that a command can check before the services have started.
 """
 
 import socket
@@ -17,9 +17,8 @@ FamilyAndAddress = tuple[int, Any]
 
 
 def check_listeners(endpoints: Iterable[Endpoint]) -> None:
-    """Fail if nothing listens anywhere: every address of these endpoints refuses a connection. One
-    that may begin to listen, after a wait or by a hook, is not asked, and neither are the others.
-    Blocks. Raises BenchmarkFailed."""
+    """Fail if every address of these endpoints refuses a connection. Nothing is checked if a server
+    may begin to listen later, after a wait or by a hook. Blocks. Raises BenchmarkFailed."""
     endpoints = tuple(endpoints)
     if any(may_begin_to_listen(endpoint) for endpoint in endpoints):
         return
@@ -29,7 +28,8 @@ def check_listeners(endpoints: Iterable[Endpoint]) -> None:
 
 
 def may_begin_to_listen(endpoint: Endpoint) -> bool:
-    """Return whether a server that is not there yet is expected: a hook may start it."""
+    """Return whether a server may begin to listen later: the run waits for it, or a hook starts
+    it."""
     return bool(endpoint.wait_for_server or endpoint.all_hooks)
 
 
@@ -42,8 +42,8 @@ def nothing_listens(hops: Iterable[str]) -> BenchmarkFailed:
 
 
 def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
-    """Return whether every address refuses a connection. Blocks, but not for an address that is
-    silent: that one may be slow."""
+    """Return whether every address refuses a connection. Blocks, but not for a silent address,
+    which may only be slow."""
     is_asked = False
     for family, address in addresses:
         is_asked = True
@@ -60,7 +60,7 @@ def refuses(addresses: Iterable[FamilyAndAddress]) -> bool:
 
 
 def _addresses(url: str) -> list[FamilyAndAddress]:
-    """Return the addresses of a URL's host; none if it has none, which the run reports."""
+    """Return the addresses of a URL's host; none if the look-up fails, which the run reports."""
     host, port, _ = address_of(url)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

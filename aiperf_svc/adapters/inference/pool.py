@@ -1,8 +1,8 @@
-"""Pools the connections to one target: idle ones, ones made ahead of need, new ones, and probes
-of addresses that are down.
+"""Pools the connections to one target: idle ones, ones made ahead of need, new ones, and probes of
+addresses that are down.
 
-A connection is made without waiting: its descriptor becomes writable, in the epoll set given, when
-the attempt has ended. One that breaks is forgotten at once, and its socket closed later.
+Connecting does not block: the descriptor becomes writable in the given epoll set when the attempt
+has ended. A broken connection is removed at once, and its socket is closed later.
 """
 
 import errno
@@ -26,7 +26,7 @@ from aiperf_svc.domain.outcomes import ErrorKind
 ROOM_FOR: Final = 65_536
 """Initial size of the descriptor table: half a megabyte of kernel memory."""
 CONNECTING_AT_ONCE: Final = 256
-"""Number of connections made ahead of need at the same time."""
+"""Most connections made ahead of need at the same time."""
 
 SO_TIMESTAMPNS: Final = 35
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
@@ -34,12 +34,12 @@ _TIMESPEC: Final = struct.Struct("@ll")
 _STAMPS_START_WITHIN_NS: Final = 200_000_000
 """Longest wait for the first stamp. A busy machine runs the work item within milliseconds."""
 _OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
-"""Errors for which another address does not help."""
+"""Errors that another address would have too."""
 _OWN_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
 
 class NotConnected(NamedTuple):
-    """Why a connection could not even be tried."""
+    """Why no connection could be tried."""
 
     code: int
     """An errno."""
@@ -86,7 +86,7 @@ class KernelStamps:
             own.send(b"x")
             if select.select([own], [], [], _STAMPS_START_WITHIN_NS / 1e9)[0]:
                 readable = time_ns()
-                # A datagram without a stamp gets the time of its reading in place of one: only a
+                # A datagram without a stamp gets the time of the read instead: only a
                 # stamp from before the reading is the kernel's own.
                 self.has_started = any(
                     _wall_ns(data) <= readable for _, _, data in own.recvmsg(1, 64)[1]
@@ -106,13 +106,13 @@ class ConnectionPool:
         self.closing: list[socket.socket] = []
         """Sockets of dropped connections; see `close_sockets`."""
         self.wanted = 0
-        """Connections that `preconnect` asked for; 0 when they exist."""
+        """Connections that `preconnect` requested; 0 when they exist."""
         self._spare: list[Connection] = []
-        """Connections made ahead; those that became idle or broke since are skipped."""
+        """Connections made ahead. Those that have become idle or broken are skipped."""
         self._connecting = 0
         self._has_refused = False
         self._attempts: deque[Connection] = deque()
-        """Connect attempts, the oldest first; some have ended since."""
+        """Connect attempts, the oldest first. Some have ended."""
         self._probes: dict[TargetAddress, Connection] = {}
         """The last probe of each address that was down."""
         self.network_times = NetworkTimes()
@@ -120,7 +120,7 @@ class ConnectionPool:
         _make_room(self._stamps.fileno())
 
     def spare_or_new(self) -> Connection | NotConnected:
-        """Return a connection that is being made, ahead of need or now."""
+        """Return a connecting connection: one made ahead of need, or a new one."""
         while self._spare:
             conn = self._spare.pop()
             if conn.is_being_made and (not conn.address.is_down or not self.addresses.has_up):
@@ -129,7 +129,7 @@ class ConnectionPool:
         return self.new()
 
     def new(self) -> Connection | NotConnected:
-        """Begin to make a connection, to the next address for which that can be tried."""
+        """Begin to connect to the next address that can be tried."""
         addresses = self.addresses
         while True:
             made = self._open(addresses.next())
@@ -157,8 +157,7 @@ class ConnectionPool:
         return conn
 
     def connected(self, conn: Connection) -> ErrorKind:
-        """Take the result of a connect attempt. If it is an error, the caller drops the
-        connection."""
+        """Handle the result of a connect attempt. On an error, the caller drops the connection."""
         code: int = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self.failed(conn, os.strerror(code))
@@ -179,7 +178,7 @@ class ConnectionPool:
             self._refused()
 
     def connect_message(self, address: TargetAddress) -> str:
-        """Return why a request got no connection; the last attempt was at this address."""
+        """Return why a request got no connection; this address was tried last."""
         count = len(self.addresses.in_use)
         message = f"{address.place}: {address.error}"
         if count > 1 and not self.addresses.has_up:
@@ -187,8 +186,8 @@ class ConnectionPool:
         return message
 
     def overdue(self) -> list[Connection]:
-        """Return attempts that should not be waited for; their addresses are down from here on.
-        Each is returned once, and goes on."""
+        """Return attempts that take too long, and mark their addresses as down. Each attempt is
+        returned once, and continues."""
         attempts, addresses, now = self._attempts, self.addresses, monotonic_ns()
         waits_ns = addresses.fallback_ns
         found = []
@@ -207,7 +206,8 @@ class ConnectionPool:
         return found
 
     def keep_as_probe(self, conn: Connection) -> None:
-        """Let an overdue attempt without a request go on, unless its address has one already."""
+        """Keep an overdue attempt without a request as a probe, unless its address has one
+        already."""
         probe = self._probes.get(conn.address)
         if probe is None or not probe.is_open:
             self._probes[conn.address] = conn
@@ -215,8 +215,8 @@ class ConnectionPool:
             self.drop(conn)
 
     def probe(self) -> None:
-        """Try again what is down, by a connection that nobody waits for, and that is idle when it
-        has been made."""
+        """Try addresses that are down, by connections without a request. They become idle when
+        connected."""
         for address in self.addresses.probes(monotonic_ns()):
             before = self._probes.get(address)
             if before is None or before.state != CONNECTING:
@@ -234,8 +234,8 @@ class ConnectionPool:
     def preconnect(self, count: int) -> bool:
         """Connect ahead until there are `count` connections, so that users start with them.
 
-        Returns False, and does nothing, when a connect has failed since the phase began: a target
-        that is away is not asked ahead of need.
+        Returns False, and does nothing, if a connect has failed since the start of the phase: an
+        unreachable target is not contacted ahead of need.
         """
         if self._has_refused:
             return False
@@ -244,8 +244,8 @@ class ConnectionPool:
         return True
 
     def connect_ahead(self) -> None:
-        """Make more of the wanted connections, a few at a time: the loop has more to do, and a
-        server's backlog holds thousands only."""
+        """Make more of the wanted connections, a few at a time. The loop has other work, and a
+        server's backlog holds only thousands."""
         wanted = self.wanted
         while len(self.by_fd) < wanted and self._connecting < CONNECTING_AT_ONCE:
             made = self.new()
@@ -257,7 +257,7 @@ class ConnectionPool:
             self.wanted = 0
 
     def reset_connect_failures(self) -> None:
-        """Allow connecting ahead again after failures, because a phase begins or has ended."""
+        """Allow connecting ahead again after failures: a phase begins or has ended."""
         self._has_refused = False
 
     def _refused(self) -> None:
@@ -265,8 +265,8 @@ class ConnectionPool:
         self.wanted = 0
 
     def drop(self, conn: Connection) -> None:
-        """Forget a connection; its socket is closed after the current events, so that no event of
-        this batch can meet a new connection with the same descriptor."""
+        """Remove a connection. Its socket is closed after the current events, so that no event of
+        this batch can refer to a new connection with the same descriptor."""
         if not conn.is_open:
             return
         self.by_fd.pop(conn.fd, None)
@@ -321,12 +321,12 @@ def _begin_connect(address: TargetAddress) -> socket.socket:
 def _make_room(fd: int) -> None:
     """Make the kernel's table of this process' descriptors as large as it may get.
 
-    It doubles when it is full, and in a process with threads whoever opens a descriptor then waits
-    until every core has taken notice: 10 to 20 ms at 64, 128, 256 connections, in which no request
+    The table doubles when it is full. In a process with threads, opening a descriptor then waits
+    until every core has noticed: 10 to 20 ms at 64, 128 and 256 connections, in which no request
     leaves.
     """
     highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], ROOM_FOR) - 1
-    with suppress(OSError):  # nothing there is free, so the table is as large already
+    with suppress(OSError):  # the descriptor exists, so the table is large enough
         os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest))
 
 

@@ -1,6 +1,5 @@
-"""What a proxy in front of the target needs: the request that opens a tunnel to an https target, or
-for an http target the absolute form of the request's line (RFC 9110, section 9.3.6; RFC 9112,
-section 3.2.2)."""
+"""Requests through a proxy: the request that opens a tunnel to an https target, and the absolute
+form of the request line for an http target (RFC 9110, section 9.3.6; RFC 9112, section 3.2.2)."""
 
 import base64
 import os
@@ -21,27 +20,27 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 class Way(NamedTuple):
-    """The first hop of connections, and what a proxy there is told."""
+    """The first hop of connections, and what a proxy there needs."""
 
     host: str
     port: int
     tunnel: bytes = b""
     """Request for a tunnel; empty if none is needed."""
     origin: str = ""
-    """What precedes the path in a request's line; empty without a proxy, or through a tunnel."""
+    """What precedes the path in a request line; empty without a proxy, or through a tunnel."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers of each request that are for the proxy."""
+    """Headers for the proxy in each request."""
 
 
 class TunnelRefused(StreamProblem):
-    """The proxy has made no tunnel, so there is no TLS with the server."""
+    """The proxy did not open a tunnel, so there is no TLS with the server."""
 
     kind = ErrorKind.CONNECT
 
 
 def way_to(endpoint: Endpoint) -> Way:
-    """Return the way to `endpoint.url`. Raises ConfigError when the variable with the proxy's user
-    and password is not set."""
+    """Return the first hop to `endpoint.url`. Raises ConfigError if the variable with the proxy's
+    user and password is not set."""
     host, port, is_tls = address_of(endpoint.url)
     if endpoint.proxy is None:
         return Way(host, port)
@@ -67,8 +66,8 @@ def way_to(endpoint: Endpoint) -> Way:
 
 
 def after_head(received: bytes) -> bytes | None:
-    """Return what follows the head of a proxy's response that has opened the tunnel; None while the
-    head is not whole. Raises TunnelRefused."""
+    """Return the bytes after the proxy's successful response to CONNECT; None while its head is
+    incomplete. Raises TunnelRefused."""
     end = received.find(_END_OF_HEAD)
     if end < 0:
         if len(received) > LONGEST_HEAD:
@@ -85,7 +84,7 @@ def after_head(received: bytes) -> bytes | None:
 
 
 class TunnelledStream(TlsStream):
-    """A TLS stream whose first bytes ask a proxy for the way to the server."""
+    """A TLS stream through a tunnel, which it requests from the proxy first."""
 
     __slots__ = ("_head", "_problem", "_request")
 
@@ -93,18 +92,18 @@ class TunnelledStream(TlsStream):
         super().__init__(context, server_name)
         self._request = tunnel
         self._head: bytes | None = b""
-        """What has come of the proxy's response; None when there is a tunnel."""
+        """The received part of the proxy's response; None when the tunnel is open."""
         self._problem: TunnelRefused | None = None
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
-        """Return the error of a request whose connection is not ready in time, and its message."""
+        """Return error and message of a request whose connection is not ready in time."""
         if self._head is None:
             return super().timeout
         return ErrorKind.CONNECT, "timed out before the proxy gave a way to the server"
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the proxy, or encrypted ones."""
+        """Take bytes of the proxy's response, or encrypted bytes of the server."""
         if self._head is None:
             super().receive(data)
             return
@@ -119,13 +118,13 @@ class TunnelledStream(TlsStream):
             super().receive(rest)
 
     def handshake(self) -> bool:
-        """Go on with the handshake, once there is a tunnel."""
+        """Continue the handshake when the tunnel is open."""
         if self._problem is not None:
             raise self._problem
         return self._head is None and super().handshake()
 
     def to_send(self) -> bytes:
-        """Return the request for the tunnel first."""
+        """Return the request for the tunnel, and later encrypted bytes."""
         if self._request:
             request, self._request = self._request, b""
             return request

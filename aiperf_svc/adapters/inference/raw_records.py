@@ -1,8 +1,8 @@
-"""Packs what the client has of each request into raw records: rows, and raw bytes.
+"""Packs the client's data of each request into raw records: rows and raw bytes.
 
-A response's bytes gather in its request, and leave in fragments long before a long response has
-ended, so that a held connection stays small. Fragments of all connections share a batch, which
-leaves when it is full or with the next housekeeping tick.
+The bytes of a response collect in its request and leave in fragments, so that a connection with a
+long response stays small. The fragments of all connections share a batch. It leaves when it is full
+or at the next housekeeping tick.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,10 @@ class RawRecords:
         self.fragments = bytearray()
         self.reads = bytearray()
         self.bodies = bytearray()
-        """Who adds to these three itself, as a compiled read does, calls `flush_if_full` then."""
+        """Code that appends to these three directly, as a compiled read does, calls
+        `flush_if_full`."""
         self.last_seq = 0
-        """Number of the request that ended last."""
+        """Number of the last ended request."""
 
     def add_read(
         self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
@@ -55,8 +56,9 @@ class RawRecords:
     def add_whole(
         self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """Add a good response in one read, as `add_read` and `end` do: where responses are short
-        enough for the client to matter, nearly all are like this."""
+        """Add a successful response that came in one read, with the same result as `add_read` and
+        `end`. Nearly all responses that are short enough for the client's speed to matter are of
+        this kind."""
         if request.kept is not None:
             request.kept += data
         self.last_seq = seq = self.last_seq + 1
@@ -100,11 +102,11 @@ class RawRecords:
         self._pack(request, self.last_seq, outcome, error, message)
 
     def take_part(self, request: Request) -> None:
-        """Add what has come of a response that goes on, as a fragment."""
+        """Add the received part of an incomplete response as a fragment."""
         self._pack(request, 0, 0, 0, b"")
 
     def flush(self) -> None:
-        """Hand over the batch as it is, when it holds anything."""
+        """Ship the batch unless it is empty."""
         if self.fragments:
             batch = bytes(self.fragments), bytes(self.reads), bytes(self.bodies)
             self.fragments.clear()
@@ -159,6 +161,6 @@ class RawRecords:
         self.flush_if_full()
 
     def flush_if_full(self) -> None:
-        """Hand over the batch when it is full."""
+        """Ship the batch if it is full."""
         if len(self.bodies) >= BATCH_BYTES or len(self.fragments) >= _BATCH_FRAGMENT_BYTES:
             self.flush()

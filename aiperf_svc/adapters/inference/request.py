@@ -1,7 +1,7 @@
-"""Holds one request, from what is to be sent to the end of its response.
+"""Holds one request, from its bytes to the end of its response.
 
-The load generator makes it, a connection carries it, and its end is its record. A retry, or another
-address, is the same request on another connection.
+The load generator makes it, a connection carries it, and its end is its record. A request that is
+retried, or moves to another address, remains the same object on another connection.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ from aiperf_svc.protocol.records import UNKNOWN_TOKENS, Flag
 try:
     from aiperf_svc.adapters.inference import _stamped_reads as compiled
 except ImportError:
-    compiled = None  # type: ignore[assignment]  # no C compiler was there
+    compiled = None  # type: ignore[assignment]  # built without a C compiler
 
 _REUSED, _RETRIED = int(Flag.REUSED), int(Flag.RETRIED)
 
@@ -29,11 +29,11 @@ class PreparedTurn(NamedTuple):
     turn: int
     input_tokens: int = UNKNOWN_TOKENS
     requested_tokens: int = UNKNOWN_TOKENS
-    """Output tokens that it asks for."""
+    """Requested output tokens."""
 
 
 class PlainRequestFields:
-    """The fields of a request where no C compiler was there."""
+    """The fields of a request without the compiled steps."""
 
     __slots__ = (
         "ack_wall_ns",
@@ -125,33 +125,33 @@ if TYPE_CHECKING or compiled is None:
     RequestFields = PlainRequestFields
 else:
     RequestFields = compiled.RequestFields
-    """The same fields, which the compiled steps read and write without a look-up by name."""
+    """The same fields. The compiled steps access them without a look-up by name."""
 
 
 class Request(RequestFields):
-    """One request, what is known of its response, and what of that has still to leave.
+    """One request, with the state and the unshipped bytes of its response.
 
     It is made from a prepared turn, the prefix of its `X-Request-Id` (which the index of its credit
-    completes), its phase, that index, the time at which it is due, and its flags. A `session` is
-    the caller's own; where there are several targets, its `target` is the conversation's. With a
-    bytearray as `kept`, the raw response is gathered in it.
+    completes), its phase, that index, its due time, and its flags. `session` is for the caller.
+    With several targets, `target` is that of the conversation. If `kept` is a bytearray, the raw
+    response is collected in it.
 
-    Times are 0 until they are known. `payload` holds the bytes to write until the response begins;
-    from then on the request is never written again, and the bytes are freed, since prompts would be
-    most of what held connections take. `buffer` and `read_rows` are what has come and has not left
-    for the record: bytes after one read, a bytearray after more. `part` counts the parts that have
-    left, `moves` the addresses that did not take the request.
+    Times are 0 until they are known. `payload` holds the bytes to write until the response begins.
+    From then on the request cannot be written again, and the bytes are freed, since prompts would
+    be most of the memory of open connections. `buffer` and `read_rows` hold received data that has
+    not left for the record: bytes after one read, a bytearray after more. `part` counts the parts
+    that have left, `moves` the addresses that did not accept the request.
     """
 
     __slots__ = ()
 
     @property
     def was_written(self) -> bool:
-        """Return whether its first byte was written, on the connection that carried it last."""
+        """Return whether its first byte was written on its current connection."""
         return self.write_wall_ns != 0
 
     def start_over(self, request_id: int) -> None:
-        """Prepare a request that had no byte of a response for another connection."""
+        """Prepare a request without a byte of a response for another connection."""
         self.request_id = request_id
         self.flags = (self.flags | _RETRIED) & ~_REUSED
         self.write_wall_ns = self.sent_wall_ns = self.connect_ns = self.tls_ns = 0

@@ -1,8 +1,8 @@
-"""Writes requests: gives each a connection, sets up TLS, writes it, and retries it.
+"""Writes requests: assigns connections, sets up TLS, writes, and retries.
 
-A request gets an idle connection or one that is being made, and is written as soon as that can
-carry it. While no byte of it is written, another address may take it; when the connection breaks
-just after the write, it may be sent again (`tcp_info.race_window_ns`).
+A request gets an idle connection or a new one, and is written as soon as that is ready. Until its
+first byte is written, it may move to another address. If the connection breaks just after the
+write, it may be sent again (`tcp_info.race_window_ns`).
 """
 
 import select
@@ -37,7 +37,7 @@ _RETRIED = int(Flag.RETRIED)
 
 
 class RequestWriter:
-    """Writes requests, on connections of the pool. Requests that cannot be written end in
+    """Writes requests on connections of the pool. Requests that cannot be written end in
     `in_flight`."""
 
     def __init__(
@@ -54,13 +54,13 @@ class RequestWriter:
         self._idle = pool.idle
         self._last_id = first_id
         self.requests_sent = 0
-        """Requests written, including those that are sent again."""
+        """Requests written, including retries."""
         self.retries = 0
-        """Requests that had to be sent again."""
+        """Retries."""
 
     def send(self, request: Request) -> Connection | None:
-        """Write a request on an idle connection, or on a new one as soon as that is made. Returns
-        the connection; None if the request has ended without one."""
+        """Write a request on an idle connection, or on a new one when that is ready. Returns the
+        connection; None if the request has ended without one."""
         self._last_id = request.request_id = self._last_id + 1
         self._in_flight.count += 1
         idle = self._idle
@@ -68,7 +68,7 @@ class RequestWriter:
             conn = idle.pop()
             if conn.state != IDLE:
                 continue  # the server has closed it since, maybe with many others
-            # Over HTTP/2, what comes between two responses is none.
+            # Over HTTP/2, bytes between two responses belong to none.
             if self._is_http2 or not has_unread(conn):
                 break
             self._in_flight.unasked += is_readable(conn)
@@ -96,7 +96,7 @@ class RequestWriter:
     # --- connecting ------------------------------------------------------------------------------
 
     def connected(self, conn: Connection) -> None:
-        """Go on with a connection whose connect attempt has ended."""
+        """Continue with a connection whose connect attempt has ended."""
         error = self._pool.connected(conn)
         if error:
             self._not_connected(conn, error)
@@ -108,7 +108,7 @@ class RequestWriter:
             self._ready(conn)
 
     def _not_connected(self, conn: Connection, kind: ErrorKind) -> None:
-        """Handle a failed connect: the request moves to another address while one is up."""
+        """Handle a failed connect. The request moves to another address while one is up."""
         addresses, request = self._pool.addresses, conn.request
         others = len(addresses.in_use) - 1
         if request is not None and addresses.has_up and request.moves < others:
@@ -118,7 +118,7 @@ class RequestWriter:
             self._in_flight.fail(conn, kind, self._pool.connect_message(conn.address))
 
     def move(self, conn: Connection, request: Request) -> None:
-        """Take a request that is not written yet from its connection, for a new one."""
+        """Move a request that is not written yet from its connection to a new one."""
         conn.request = None
         request.moves += 1
         self._give(request, self._pool.new(), since_mono_ns=conn.taken_mono_ns)
@@ -126,7 +126,7 @@ class RequestWriter:
     def _give(
         self, request: Request, made: Connection | NotConnected, *, since_mono_ns: int
     ) -> None:
-        """Let a request that has waited since then wait for another connection."""
+        """Assign a connection to a request that has waited since `since_mono_ns`."""
         if isinstance(made, NotConnected):
             self._in_flight.fail_unconnected(request, made)
         else:
@@ -146,7 +146,7 @@ class RequestWriter:
         return tls
 
     def handshake(self, conn: Connection, tls: Stream) -> None:
-        """Go on with the handshake of TLS, of HTTP/2, or of both."""
+        """Continue the handshake of TLS, of HTTP/2, or of both."""
         try:
             is_done = tls.handshake()
         except ssl.SSLError as error:
@@ -169,7 +169,7 @@ class RequestWriter:
             conn.count_from_taken()
             self._write(conn, conn.request)
         else:
-            # Made ahead: its first request does not wait for it.
+            # Made ahead of need: no request waits for it.
             conn.connect_ns = conn.tls_ns = 0
             self._idle.append(conn)
 
@@ -192,7 +192,7 @@ class RequestWriter:
             conn.wait_to_write(memoryview(request.payload)[-unsent:])
 
     def write_more(self, conn: Connection) -> None:
-        """Go on writing on a connection that takes bytes again."""
+        """Continue writing on a connection that accepts bytes again."""
         if conn.unsent is None:
             return
         try:
@@ -210,8 +210,8 @@ class RequestWriter:
             conn.epoll.modify(conn.fd, select.EPOLLIN)
 
     def leave_stream(self, conn: Connection) -> bool:
-        """Tell the server that nothing more of a response is wanted, where HTTP/2 can tell it.
-        Returns whether the connection can carry another request then."""
+        """Cancel the stream of a response over HTTP/2. Returns whether the connection can carry
+        another request."""
         tls = conn.tls
         if not isinstance(tls, Http2Stream):
             return False
@@ -220,7 +220,7 @@ class RequestWriter:
         return conn.is_open and conn.may_reuse
 
     def send_pending(self, conn: Connection, tls: Stream) -> None:
-        """Send what a read has called for, such as a further part of the request."""
+        """Send what a read requires, such as a further part of the request."""
         was_sending = tls.is_sending
         self._send_encrypted(conn, tls)
         if was_sending and not tls.is_sending and conn.request is not None:
@@ -246,8 +246,9 @@ class RequestWriter:
     # --- broken connections ----------------------------------------------------------------------
 
     def disconnected(self, conn: Connection, kind: ErrorKind, message: str) -> None:
-        """Handle a broken connection. If it was used before, and broke without a byte of a response
-        so soon that the close may have crossed the request, the request is sent once more."""
+        """Handle a broken connection. The request is retried once if the connection was used before
+        and broke without a byte of a response, so soon that the close may have crossed the
+        request."""
         request = conn.request
         if request is None or conn.state != HEAD or request.bytes_in:
             self._in_flight.fail(conn, kind, message)
@@ -261,8 +262,8 @@ class RequestWriter:
             self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
 
     def broken(self, conn: Connection, problem: StreamProblem) -> None:
-        """Handle a connection that carries no more. A request that the server, on its way out, has
-        not looked at is sent once more."""
+        """Handle a connection that cannot carry more. A request that the server reports as not
+        processed is retried once."""
         request = conn.request
         if (
             request is not None
@@ -275,11 +276,11 @@ class RequestWriter:
             self._in_flight.fail(conn, problem.kind, problem.args[0])
 
     def _may_have_crossed(self, conn: Connection, request: Request) -> bool:
-        """Return whether the server may have closed the idle connection while the request, for the
-        first time, was on its way."""
+        """Return whether the server may have closed the idle connection while the request was on
+        its way for the first time."""
         if not conn.is_used or request.flags & _RETRIED:
             return False
-        # At the previous poll the close was not here: what we are late with is not the server's.
+        # The close arrived after the previous poll. Our own delay since then is not the server's.
         elapsed_ns = self._in_flight.previous_poll_wall_ns - request.write_wall_ns
         return elapsed_ns <= race_window_ns(conn.sock)
 

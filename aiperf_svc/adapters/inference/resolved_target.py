@@ -1,8 +1,8 @@
-"""Resolves the target to what the hot path needs: its addresses, a TLS context, and the bytes
-around every body.
+"""Resolves the target for the hot path: its addresses, a TLS context, and the bytes around each
+body.
 
-Its name is looked up before the run, and again when connections fail, beside the event loop: a name
-that is looked up for every connection would measure the resolver.
+The name is looked up before the run, and again when connections fail, in a thread. A look-up for
+each connection would measure the resolver.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from aiperf_svc.domain.errors import ConfigError
 
 USER_AGENT = "aiperf-svc"
 PORTS_IN_USE = 0.25
-"""Share of the local port range to fill from one address. For outgoing connections the kernel tries
-every other port first, one by one: with half of the range in use it looks at all of those before
-each connection, which takes milliseconds."""
+"""Share of the local port range to use from one address. For outgoing connections the kernel tries
+every other port first, one by one. With half of the range in use it checks all of those before each
+connection, which takes milliseconds."""
 
 
 GetAddrInfo = Callable[..., list[Any]]
-"""As `socket.getaddrinfo`, which is used where none is given."""
+"""The signature of `socket.getaddrinfo`, which is the default."""
 
 
 class Target(NamedTuple):
-    """Where requests go and what is the same in all of them."""
+    """Where requests go, and what all of them have in common."""
 
     addresses: tuple[SocketAddress, ...]
-    """All of the name's, in the order of the look-up."""
+    """All addresses of the name, in the order of the look-up."""
     tls_context: ssl.SSLContext | None
     server_name: str
     request_timeout_ns: int
     connect_timeout_ns: int
     keep_alive: bool
     head: bytes
-    """Request line and headers but for `X-Request-Id` and `Content-Length`, which differ."""
+    """Request line and headers without `X-Request-Id` and `Content-Length`, which differ."""
     way: Way = Way("", 0)
     """First hop of connections."""
     is_http2: bool = False
@@ -61,9 +61,9 @@ class Target(NamedTuple):
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
-    """Return the target of `config`; blocks for the name's lookup.
+    """Return the target of `config`. Blocks for the look-up of its name.
 
-    Raises ConfigError when the name has no address, the CA file cannot be read or the variable with
+    Raises ConfigError if the name has no address, the CA file cannot be read, or the variable with
     the API key is not set.
     """
     endpoint = config.endpoint
@@ -90,8 +90,8 @@ def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
 
 
 def tls_context(tls: Tls, *, is_http2: bool = False) -> ssl.SSLContext:
-    """Return what decides whether a server's certificate is accepted. Raises ConfigError when the
-    authorities to trust cannot be read."""
+    """Return the TLS context, which decides whether a server's certificate is accepted. Raises
+    ConfigError if the authorities to trust cannot be read."""
     try:
         context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca)
     except ssl.SSLError as error:
@@ -115,10 +115,10 @@ def tls_context(tls: Tls, *, is_http2: bool = False) -> ssl.SSLContext:
 def look_up(
     config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None
 ) -> tuple[SocketAddress, ...]:
-    """Return the addresses of the target's name now; blocks.
+    """Return the current addresses of the target's name. Blocks.
 
-    An address is left out when all of `endpoint.source_addresses` are of the other version of IP.
-    Raises ConfigError when there is none.
+    An address is left out if all of `endpoint.source_addresses` are of the other IP version. Raises
+    ConfigError if none remains.
     """
     endpoint = config.endpoint
     host, port = way_to(endpoint)[:2]
@@ -129,7 +129,7 @@ def look_up(
             f"endpoint.{'url' if endpoint.proxy is None else 'proxy'}: no address for {host!r}: "
             f"{error.strerror}; check the name"
         ) from error
-    # A hosts file may name one address twice.
+    # A hosts file may list an address twice.
     found = tuple(dict.fromkeys((int(info[0]), tuple(info[4])) for info in infos))
     given = endpoint.source_addresses
     usable = []
@@ -179,8 +179,8 @@ async def look_up_apart(config: BenchmarkConfig) -> tuple[SocketAddress, ...]:
 
 
 def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:
-    """Return addresses from which so many connections reach a server on this machine; none when its
-    usual one will do. All of 127.0.0.0/8 is this machine's own, so none has to be given."""
+    """Return source addresses for a number of connections to a server on this machine; empty if the
+    default one suffices. All of 127.0.0.0/8 belongs to this machine."""
     each = max(1, math.floor((ports[1] - ports[0] + 1) * PORTS_IN_USE))
     count = math.ceil(connections / each)
     if count <= 1 or not target.startswith("127."):
@@ -189,8 +189,8 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
 
 
 def head_of(config: BenchmarkConfig) -> bytes:
-    """Return the request line and the headers of a request. Raises ConfigError when the variable
-    with the API key is not set."""
+    """Return the request line and the headers of a request. Raises ConfigError if the variable with
+    the API key is not set."""
     endpoint = config.endpoint
     url = urlsplit(endpoint.url)
     host = url.netloc.rpartition("@")[2]

@@ -1,15 +1,14 @@
-"""Reads sockets, in the order of their urgency, and finds where each response ends.
+"""Reads sockets in the order of their urgency, and finds the end of each response.
 
-Sockets are in two epoll sets, and one wake-up of the event loop reads every socket that has
-something. The first set, which the loop watches, has the sockets whose response is still to begin
-or has just begun, the timers, and the second set, in which are the sockets in the middle of a
-response. While those are read, the first set has its turn every few reads: under load a first
-token, and a request that is due, wait for a few reads and not for all of them. What waits then are
-chunks in the middle of streams, which move neither the time to the first token nor that to the
-last.
+Sockets are in two epoll sets, and one wake-up of the event loop reads every readable socket. The
+event loop watches the first set. It contains the sockets whose response has not begun or has just
+begun, the timers, and the second set. The second set contains the sockets in the middle of a
+response. While it is read, the first set is polled every few reads. So under load, a first token or
+a due request waits for a few reads and not for all of them. Only chunks in the middle of streams
+wait longer, which affects neither the time to the first token nor the time to the last one.
 
-A poll also bounds what a stamp can hide: segments that wait unread merge and keep the newest stamp,
-so with each read goes the time of the previous poll, at which this socket had nothing yet.
+A poll also bounds the error of a stamp: segments that wait unread merge and keep the newest stamp.
+Therefore each read records the time of the previous poll, when this socket had nothing to read.
 """
 
 import select
@@ -54,29 +53,29 @@ from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Flag, Framing
 
 LAYOUTS_PER_TICK: Final = 32
-"""Layouts of responses learned between two housekeeping ticks: where lengths hardly repeat,
-learning costs more than it saves."""
+"""Layouts of responses learned between two housekeeping ticks. If lengths rarely repeat, learning
+costs more than it saves."""
 READS_AT_ONCE: Final = 16
-"""Reads in one step, a tenth of a millisecond. In the middle of responses there is a look at what
-must not wait between two steps."""
+"""Reads in one step, which takes a tenth of a millisecond. Between two steps in the second set, the
+first set is polled."""
 MAX_EVENTS: Final = 65_536
-"""All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
+"""One poll must return everything that is ready, or the previous poll would not bound a stamp."""
 
 FIRST_DONE_WAIT_NS: Final = 5_000_000
-"""Time in which a response whose `[DONE]` has come waits for the end of its framing, while nothing
-is known of the server. Most servers end it in the same moment."""
+"""How long a response waits for the end of its framing after `[DONE]`, while nothing is known of
+the server. Most servers send both at the same moment."""
 DONE_WAIT_NS: Final = 100_000_000
-"""The same of a server that ends its framings, and time after which the end is not expected any
-more."""
+"""The same for a server known to end its framings. After this time the end is no longer
+expected."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _UNSTAMPED, _STREAMED = int(Flag.UNSTAMPED), int(Flag.STREAMED)
 
 
 class ResponseReader:
-    """Reads what has come, and ends requests whose responses end.
+    """Reads sockets, and ends requests with their responses.
 
-    `on_other(fd)` is called for a readable descriptor of the first set that is of no connection.
+    `on_other(fd)` is called for a readable descriptor of the first set that is not a connection.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class ResponseReader:
         self._epoll.register(self._bodies_fd, _IN)
         self._framing = ResponseFraming()
         self._layouts: dict[int, Layout] = {}
-        """Layouts by the length of a whole response that comes in one read."""
+        """Layouts by the length of a response that came in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
         self._has_bodies = False
         """Whether the last poll of the first set reported the second set as readable."""
@@ -107,11 +106,12 @@ class ResponseReader:
         self._first_reads_bytes = FIRST_READS_BYTES
         """Bytes of read rows at which a connection moves to the second set."""
         self._done: list[tuple[Connection, Request]] = []
-        """Streams whose `[DONE]` has come, and whose framing may still end."""
+        """Streams whose `[DONE]` has arrived, but not the end of their framing."""
         self._done_wait_ns = FIRST_DONE_WAIT_NS
-        """How long such a request waits; 0 if the server is known to send nothing after it."""
+        """How long such a request waits; 0 if the server is known to send nothing after
+        `[DONE]`."""
         self._draining: dict[Connection, Request] = {}
-        """Connections whose requests did not wait for longer, and these requests."""
+        """Connections whose requests have stopped waiting, with these requests."""
         self._is_held_back = False
         self._held_since_mono_ns = 0
         self._polled_before_hold = 0
@@ -122,12 +122,12 @@ class ResponseReader:
         self._bodies.close()
 
     def reset_layout_budget(self) -> None:
-        """Allow further layouts to be learned; called with each housekeeping tick."""
+        """Allow further layouts to be learned. Called at each housekeeping tick."""
         self._layouts_left = LAYOUTS_PER_TICK
 
     def end_done(self) -> None:
-        """End the requests whose framing has not ended for too long after their `[DONE]`; called
-        with each tick."""
+        """End the requests whose framing has not ended in time after `[DONE]`. Called at each
+        tick."""
         waiting, self._done = self._done, []
         overdue_wall_ns = time_ns() - self._done_wait_ns
         for conn, request in waiting:
@@ -140,8 +140,8 @@ class ResponseReader:
                 self._end_at_done(conn, time_ns())
 
     def drop_drained(self) -> None:
-        """Give up the connections whose framing has not ended; called with each housekeeping
-        tick. Over HTTP/2 only the stream is given up."""
+        """Drop the connections whose framing has not ended. Called at each housekeeping tick. Over
+        HTTP/2 only the stream is reset."""
         overdue_wall_ns = time_ns() - DONE_WAIT_NS
         for conn, request in list(self._draining.items()):
             if conn.state == DRAINING:
@@ -164,13 +164,13 @@ class ResponseReader:
         return self._held_back_ns + now
 
     def hold_back(self) -> None:
-        """Stop reading responses that are in their middle until `go_on`."""
+        """Stop reading responses that have begun, until `go_on`."""
         self._is_held_back = True
         self._held_since_mono_ns = monotonic_ns()
         self._polled_before_hold = self._bodies_polled
         self._first_reads_bytes = 0
         self._epoll.unregister(self._bodies_fd)
-        # Some are in the first set for good: those whose every read is large enough to leave.
+        # Connections whose reads are all large enough to be shipped remain in the first set.
         for conn in self._connections.values():
             if conn.state == BODY and conn.epoll is self._epoll:
                 conn.watch_in(self._bodies)
@@ -180,7 +180,7 @@ class ResponseReader:
         self._held_back_ns = self.held_back_ns
         self._is_held_back = False
         self._first_reads_bytes = FIRST_READS_BYTES
-        # What has come since then may have come at any time since then.
+        # Bytes since then may have arrived at any time since then.
         self._bodies_polled = self._polled_before_hold
         self._epoll.register(self._bodies_fd, _IN)
 
@@ -192,7 +192,7 @@ class ResponseReader:
             self._poll_bodies()
 
     def _poll_first(self) -> bool:
-        """Handle the first set. Returns whether the second set has something to read."""
+        """Handle the first set. Returns whether the second set has readable sockets."""
         events = self._epoll.poll(0, MAX_EVENTS)
         previous, self._polled = self._polled, time_ns()
         self._has_bodies = False
@@ -226,7 +226,7 @@ class ResponseReader:
             elif kind == HAS_ENDED:
                 in_flight.complete_recorded(conn, value)
             elif conn.state == CLOSED:
-                continue  # what was done for another has ended it
+                continue  # an earlier event of this batch has ended it
             elif kind == WAS_READ:
                 self._take_read(conn, value)
             elif kind == IN_MIDDLE:
@@ -242,7 +242,7 @@ class ResponseReader:
         records.flush_if_full()
 
     def _look_at_other(self, fd: int) -> None:
-        """Handle a descriptor that is not a connection, or whose connection is gone."""
+        """Handle a descriptor that is not a connection, or whose connection is closed."""
         if fd == self._bodies_fd:
             self._has_bodies = True
         else:
@@ -268,8 +268,8 @@ class ResponseReader:
             self._take_encrypted(conn, conn.tls, read)
 
     def _take_encrypted(self, conn: Connection, tls: Stream, read: Read) -> None:
-        """Decrypt a read and process it, and send what it calls for. A response that ends by
-        `close_notify` ends there: the server may leave its socket open for long."""
+        """Decrypt a read, process it, and send the reply that it requires. `close_notify` ends a
+        response: the server may leave its socket open for a long time."""
         data, stamp, now = read
         if data:
             tls.receive(data)
@@ -293,14 +293,14 @@ class ResponseReader:
             self._take_plain(conn, (b"", stamp, now))
 
     def _take_plain(self, conn: Connection, read: Read) -> None:
-        """Process a read for the request that waits for it."""
+        """Process a read of the connection's request."""
         data, stamp, now = read
         request = conn.request
         if conn.state == DRAINING:
             self._drain(conn, data)
             return
         if request is None or conn.state < HEAD:
-            # Idle and closed by the server, or closed while TLS was being set up.
+            # Closed by the server while idle, or during the TLS handshake.
             kind = ErrorKind.DISCONNECTED if conn.tls is None else conn.tls.handshake_kind
             text = "" if conn.tls is None else conn.tls.closed_text
             self._in_flight.unasked += request is None and bool(data)
@@ -322,7 +322,9 @@ class ResponseReader:
         try:
             end = self._end_in(conn, request, data, stamp)
         except ProtocolViolation as error:
-            if not request.end_wall_ns:  # else the stream is whole, and this is no part of it
+            if (
+                not request.end_wall_ns
+            ):  # else the stream is complete, and these bytes are not part of it
                 self._records.add_read(request, data, stamp, previous_poll, now)
             if isinstance(error, HeadTooLarge):
                 self._in_flight.fail(conn, ErrorKind.TOO_LARGE, str(error))
@@ -337,7 +339,7 @@ class ResponseReader:
             if conn.request is request:
                 self._limit(conn, request)
             return
-        # With bytes after the response, nothing that comes on this connection can be trusted.
+        # Bytes after the response: nothing that follows on this connection can be trusted.
         may_reuse = conn.keep_alive and conn.may_reuse and end == len(data)
         may_reuse = may_reuse and self._in_flight.keeps_connections
         self._in_flight.unasked += end < len(data)
@@ -353,19 +355,19 @@ class ResponseReader:
     def _end_in(
         self, conn: Connection, request: Request, data: bytes, stamp_wall_ns: int
     ) -> int | None:
-        """Return the offset in `data` just after the response; None while it goes on."""
+        """Return the offset in `data` just after the response; None while it is incomplete."""
         framing = self._framing
         if conn.state == BODY:
             return framing.end_of_body(conn, request, data, 0)
         if request.buffer is None:
             return framing.take_head(conn, request, data, stamp_wall_ns)
-        # The head came in parts.
+        # The head arrived in parts.
         before = bytes(request.buffer)
         end = framing.take_head(conn, request, before + data, stamp_wall_ns)
         return None if end is None else end - len(before)
 
     def _is_done(self, conn: Connection, request: Request) -> bool:
-        """Return whether all that has come of a response ends in `[DONE]`."""
+        """Return whether the received part of a response ends in `[DONE]`."""
         framing = 0
         if conn.state != BODY or request.status >= 400 or conn.line:
             return False
@@ -374,7 +376,7 @@ class ResponseReader:
         return is_done(request.buffer, framing)
 
     def _take_done(self, conn: Connection) -> None:
-        """Handle `[DONE]`, which ends a stream whatever its framing does."""
+        """Handle `[DONE]`, which ends a stream even if its framing continues."""
         request = conn.request
         assert request is not None
         if self._done_wait_ns and conn.keep_alive:
@@ -390,7 +392,7 @@ class ResponseReader:
         self._in_flight.complete_at_done(conn, free_wall_ns)
 
     def _drain(self, conn: Connection, data: bytes) -> None:
-        """Process what comes after a response that has ended with its `[DONE]`."""
+        """Process bytes after a response that has ended with `[DONE]`."""
         try:
             request = self._draining[conn]
             end = self._framing.end_of_body(conn, request, data, 0) if data else 0
@@ -405,7 +407,7 @@ class ResponseReader:
             self._in_flight.fail(conn, ErrorKind.DISCONNECTED, "")
 
     def _limit(self, conn: Connection, request: Request) -> None:
-        """Pass on what has come of a response that goes on, and cut it off when it is too long."""
+        """Ship the received part of an incomplete response, and cut it off if it is too long."""
         if conn.state == BODY:
             if conn.epoll is self._epoll and len(request.read_rows) >= self._first_reads_bytes:
                 conn.watch_in(self._bodies)
@@ -432,7 +434,7 @@ class ResponseReader:
             self._layouts[len(data)] = layout
 
     def _take_whole(self, conn: Connection, request: Request, read: Read, layout: Layout) -> None:
-        """Process a good response in one read with a known layout, without parsing it."""
+        """Process a successful response of one read with a known layout, without parsing it."""
         data, stamp, now = read
         request.status, request.framing = layout.status, layout.framing
         request.body_offset = layout.body_offset

@@ -1,8 +1,7 @@
-"""Sends requests to several targets: a client for each, behind the interface of one.
+"""Sends requests to several targets, with a client for each, behind the interface of one client.
 
-The number that a worker gives a request names its target too, in its upper bits. All turns of a
-conversation go to one target. A run with one target does not come here: its worker has the one
-client.
+The number that a worker gives a request contains its target in the upper bits. All turns of a
+conversation go to one target. A worker with one target uses its client directly.
 """
 
 import select
@@ -21,7 +20,7 @@ from aiperf_svc.protocol.messages.reports import AddressUse
 
 
 class SeveralTargets:
-    """Sends each request to one of `targets`, and is used as an `InferenceClient`."""
+    """Sends each request to one of `targets`; used like an `InferenceClient`."""
 
     def __init__(
         self,
@@ -35,9 +34,8 @@ class SeveralTargets:
         poll_every_ns: int,
         on_part: Callable[[Request], None] | None = None,
     ) -> None:
-        """`shift` is added to the index of a request, or with `per_user` to the number of its
-        entry, to find its target; or with `least_in_flight` the one that is preferred among
-        equals."""
+        """The target of a request is its index plus `shift`, or with `per_user` the number of its
+        entry plus `shift`. With `least_in_flight` this target is preferred among equals."""
         records = RawRecords(on_batch)
         self._is_per_user = strategy == "per_user"
         self._is_least_in_flight = strategy == "least_in_flight"
@@ -68,32 +66,32 @@ class SeveralTargets:
         return self._epoll.fileno()
 
     def address_uses(self) -> tuple[AddressUse, ...]:
-        """Return the use of each address so far; one that several targets have is counted once."""
+        """Return the use of each address so far. An address of several targets is counted once."""
         return add_up(use for part in self.parts for use in part.address_uses())
 
     @property
     def last_seq(self) -> int:
-        """Return the number of the request that ended last."""
+        """Return the number of the last ended request."""
         return self._first.last_seq
 
     @property
     def in_flight(self) -> int:
-        """Return the number of requests that were sent and have not ended."""
+        """Return the number of requests in flight."""
         return sum(part.in_flight for part in self.parts)
 
     @property
     def requests_sent(self) -> int:
-        """Return the number of requests written, including those that were sent again."""
+        """Return the number of requests written, including retries."""
         return sum(part.requests_sent for part in self.parts)
 
     @property
     def retries(self) -> int:
-        """Return the number of requests that had to be sent again."""
+        """Return the number of retries."""
         return sum(part.retries for part in self.parts)
 
     @property
     def unasked(self) -> int:
-        """Return the number of connections on which bytes came that no request had asked for."""
+        """Return the number of connections that received bytes without a request."""
         return sum(part.unasked for part in self.parts)
 
     @property
@@ -108,11 +106,11 @@ class SeveralTargets:
 
     @property
     def ended_near_steps(self) -> int:
-        """Return the number of requests that ended near such a step."""
+        """Return the number of requests that ended near a step of the clock."""
         return self._first.ended_near_steps
 
     def send(self, request: Request) -> Connection | None:
-        """Write a request to its target; returns the connection, as the client of one does."""
+        """Write a request to its target. Returns the connection, as `InferenceClient.send` does."""
         chosen_by = request.entry if self._is_per_user else request.index
         number = (chosen_by + self._shift) % self._count
         if self._is_least_in_flight:
@@ -128,15 +126,15 @@ class SeveralTargets:
         return next((carrier for carrier in found if carrier is not None), None)
 
     def abandon(self, carrier: Connection, request: Request) -> None:
-        """End a request because its client leaves."""
+        """End a request whose client leaves."""
         for part in self.parts:
             if part.has(carrier):
                 part.abandon(carrier, request)
 
     def _least_in_flight(self, request: Request, in_turn: int) -> int:
-        """Return the target with the fewest requests in flight; of equal ones, the next after the
-        one that is in turn. A target that is down has none in flight, and would get all requests:
-        it gets those that it has in turn."""
+        """Return the target with the fewest requests in flight, and among equals the next one in
+        turn. A target that is down has none in flight and would get all requests. It gets only its
+        turns."""
         session = request.session
         if session is None:
             return self._choose(in_turn)
@@ -156,27 +154,27 @@ class SeveralTargets:
         )
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are so many connections, the same number to each target."""
+        """Connect ahead until there are `count` connections, the same number for each target."""
         each = -(-count // self._count)
         made = [part.preconnect(each) for part in self.parts]
         return all(made)
 
     def poll_often(self, is_on: bool) -> None:
-        """Poll often because a phase begins, or stop that at its end."""
+        """Poll often from the start of a phase, or stop that at its end."""
         for part in self.parts:
             part.poll_often(is_on)
 
     def wake_at(self, wall_ns: int | None) -> None:
-        """Set the time at which `on_timer` is called; None: never."""
+        """Set the time at which `on_timer` is called; None for never."""
         self._first.wake_at(wall_ns)
 
     def cancel_in_flight(self, message: str) -> None:
-        """End every request in flight as cancelled."""
+        """Cancel every request in flight."""
         for part in self.parts:
             part.cancel_in_flight(message)
 
     def hold_back(self) -> None:
-        """Stop reading responses that are in their middle until `go_on`."""
+        """Stop reading responses that have begun, until `go_on`."""
         for part in self.parts:
             part.hold_back()
 
@@ -186,7 +184,7 @@ class SeveralTargets:
             part.go_on()
 
     def revoke_unwritten(self) -> list[Request]:
-        """Take back the requests that wait for a connection, and return them."""
+        """Remove the requests that wait for a connection, and return them."""
         return [request for part in self.parts for request in part.revoke_unwritten()]
 
     def close(self) -> None:
@@ -201,7 +199,7 @@ class SeveralTargets:
             part.run_ready()
 
     def housekeeping(self) -> None:
-        """Do what is due about every 50 ms."""
+        """Do the work of the housekeeping tick, about every 50 ms."""
         for part in self.parts:
             part.housekeeping()
 

@@ -1,11 +1,10 @@
 """Writes or reads a socket once, with stamps: the innermost steps of the client.
 
-There are tens of thousands of them a second. Nearly all reads are in the middle of a response,
-where one is only to be stamped and kept, or are a whole response of a known layout, which is only
-to be recorded. These are also in C (`_stamped_reads.c`), and so are a request's beginning and its
-write; it is used where it has been compiled and takes a third of the time. It hands all else back
-to the client, so what a response means is decided in one place; without it every read is
-`interpreted_receive`, and the client does all of it.
+They run tens of thousands of times a second. Nearly all reads are in the middle of a response and
+are only stamped and stored, or are a complete response of a known layout, which is only recorded.
+These reads and the start and write of a request are also in C (`_stamped_reads.c`), which takes a
+third of the time. It returns everything else to the client, so the meaning of a response is decided
+in one place. Without it, `interpreted_receive` does each read and the client does the rest.
 """
 
 import re
@@ -30,21 +29,22 @@ from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ, READ_DTYPE, Flag, 
 try:
     from aiperf_svc.adapters.inference import _stamped_reads as compiled
 except ImportError:
-    compiled = None  # type: ignore[assignment]  # no C compiler was there
+    compiled = None  # type: ignore[assignment]  # built without a C compiler
 
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
-"""Buffered bytes at which a part of a response leaves: bounds the memory of a held connection."""
+"""Buffered bytes at which a part of a response is shipped: bounds the memory of a connection."""
 FIRST_PARTS: Final = 16
-"""Sizes that the first part of a response may have. Streams that begin together would otherwise all
-fill their buffers, and send them on, at the same moment for as long as they last."""
+"""Sizes of the first part of a response. Otherwise streams that begin together would fill their
+buffers, and ship them, at the same moments for their whole duration."""
 FIRST_READS_BYTES: Final = 4 * READ.size
-"""Rows of reads after which a response is in its middle: headers may come alone, and a role, and
+"""Rows of reads after which a response counts as begun. Headers may come alone, and so may a role;
 the third read has the first token at the latest."""
 MAX_RESPONSE_BYTES: Final = 255 * 2**20
-"""Its parts must be counted by 16 bits, the last one included."""
+"""The number of its parts, the last one included, has to fit into 16 bits."""
 MAX_KEPT_BYTES: Final = 16 * 2**20
-"""Largest response that a worker keeps whole, since the conversation's next request repeats it."""
+"""Largest response that a worker keeps for the next request of the conversation, which repeats
+it."""
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _REUSED: Final = int(Flag.REUSED)
@@ -55,26 +55,26 @@ _unpack_timespec = struct.Struct("@qq").unpack
 
 Read = tuple[bytes, int, int]
 """Bytes (none at the end of the stream), the kernel's stamp of the last of them (wall clock, ns; 0
-if it gave none), and the time at which our code had them (ns)."""
+if missing), and the time at which this process had them (ns)."""
 
 
 class Unhandled(IntEnum):
-    """What the caller has to do for an event, and what comes with it."""
+    """What the caller has to do for an event, and its argument."""
 
     WAS_READ = 0
-    """Process what was read, a `Read`."""
+    """Process a `Read`."""
     FAILED = 1
-    """End the request, because reading failed with this OSError."""
+    """End the request: reading failed with this OSError."""
     HAS_EVENT = 2
-    """Look at the event's mask, which says more than that there is something to read."""
+    """Check the event's mask, which has more than "readable"."""
     IS_OTHER = 3
-    """Look at the descriptor, which is of no connection."""
+    """Handle the descriptor, which is not a connection."""
     IN_MIDDLE = 4
-    """Note that the response has come to its middle, by `FIRST_READS_BYTES` of rows."""
+    """Record that the response has begun, with `FIRST_READS_BYTES` of rows."""
     HAS_ENDED = 5
-    """Go on after this `Request`, whose good response is recorded."""
+    """Continue after this `Request`, whose successful response is recorded."""
     IS_DONE = 6
-    """Note that the response has come to its `[DONE]`, and its framing goes on."""
+    """Record that `[DONE]` has arrived while the framing continues."""
 
 
 WAS_READ, FAILED = int(Unhandled.WAS_READ), int(Unhandled.FAILED)
@@ -84,9 +84,9 @@ IS_DONE = int(Unhandled.IS_DONE)
 
 
 def interpreted_begin(conn: Connection, request: Request) -> int | None:
-    """Give a request to a connection, and write it if that is idle and without TLS.
+    """Assign a request to a connection, and write it if that is idle and without TLS.
 
-    Returns the number of bytes that the kernel did not take; None if nothing was written. Raises
+    Returns the number of bytes that the kernel did not accept; None if nothing was written. Raises
     OSError.
     """
     conn.request = request
@@ -103,7 +103,7 @@ def part_bytes(request: Request) -> int:
 
 
 def stamp_start(conn: Connection, request: Request) -> None:
-    """Note that the connection's request is about to be written."""
+    """Record the start of the connection's request."""
     conn.state = HEAD
     conn.requests += 1
     if conn.is_used:
@@ -115,8 +115,8 @@ def stamp_start(conn: Connection, request: Request) -> None:
 
 
 def interpreted_write_request(conn: Connection) -> int:
-    """Write a connection's request, with the times before and after. Returns the number of bytes
-    that the kernel did not take. Raises OSError."""
+    """Write a connection's request and record the times before and after. Returns the number of
+    bytes that the kernel did not accept. Raises OSError."""
     request = conn.request
     assert request is not None
     stamp_start(conn, request)
@@ -129,8 +129,8 @@ def interpreted_write_request(conn: Connection) -> int:
 
 
 def interpreted_has_unread(conn: Connection) -> bool:
-    """Return whether something has come on an idle connection since its last response: bytes that
-    no request has asked for, which would be taken for the next response, or its end."""
+    """Return whether an idle connection received something after its last response: unrequested
+    bytes, which would be taken for the next response, or the end of the connection."""
     if not conn.is_used:
         return False
     try:
@@ -143,7 +143,7 @@ def interpreted_has_unread(conn: Connection) -> bool:
 
 
 def is_readable(conn: Connection) -> bool:
-    """Return whether there are bytes to read, and not only the end, on a connection without TLS."""
+    """Return whether a connection without TLS has bytes to read, and not only its end."""
     try:
         return conn.tls is None and bool(conn.sock.recv(1, socket.MSG_PEEK))
     except OSError:
@@ -151,7 +151,7 @@ def is_readable(conn: Connection) -> bool:
 
 
 def interpreted_receive(conn: Connection) -> Read | None:
-    """Read what has come for a connection; None when that is nothing. Raises OSError."""
+    """Read a connection once; None if there is nothing. Raises OSError."""
     try:
         data, ancillary, _, _ = conn.sock.recvmsg(READ_SIZE, _ANCILLARY_BYTES)
     except BlockingIOError:
@@ -172,15 +172,15 @@ def interpreted_take_ready(
     layouts: Mapping[int, Layout],
     records: RawRecords,
 ) -> list[tuple[Connection | None, int, Any]]:
-    """Read what has come for the connections of `events[begin:end]`, descriptors and masks, of
-    which none had anything at `polled_wall_ns`.
+    """Read the connections of `events[begin:end]`, which are descriptors and masks. None of them
+    had anything to read at `polled_wall_ns`.
 
-    Returns each event that the caller has to handle: its connection, the kind of what is unhandled,
-    and what comes with it. Nothing is unhandled if nothing had come. If a response goes on, its
-    bytes are in the request, or in the `records` as `take_part` puts them there when they are
-    enough; after `[DONE]`, the request's end is the read's stamp. If a whole response has one of
-    the `layouts`, or a good one has ended and its connection stays open, it is in the `records` as
-    `add_whole` or `end` puts it there, and the connection is idle.
+    Returns each event that the caller has to handle: its connection, the kind of the event, and its
+    argument. Events without data are left out. The bytes of an incomplete response are in the
+    request, or in the `records` as by `take_part` when there are enough. After `[DONE]`, the
+    request's end is the read's stamp. A complete response with one of the `layouts`, or a
+    successful one on a connection that stays open, is in the `records` as by `add_whole` or `end`,
+    and its connection is idle.
     """
     unhandled: list[tuple[Connection | None, int, Any]] = []
     for fd, mask in events[begin:end]:
@@ -201,26 +201,26 @@ def interpreted_take_ready(
 
 
 def interpreted_pass_chunks(data: bytes, at: int) -> int:
-    """Return the offset in `data` after the whole chunks from `at` on, beyond its end when the last
-    of them goes on in a later read.
+    """Return the offset in `data` after the complete chunks from `at` on, which is beyond its end
+    if the last of them continues in a later read.
 
-    The caller goes on where this stops, so to pass none is right too.
+    The caller continues from there, so it is correct to pass none.
     """
     return at
 
 
 def is_done(gathered: bytes | bytearray, framing: int) -> bool:
-    """Return whether the last line of these bytes of a stream is the whole line `data: [DONE]`; the
-    last `framing` bytes belong to no event.
+    """Return whether the last line of these bytes of a stream is `data: [DONE]`. The last `framing`
+    bytes do not belong to an event.
 
-    As text in a token it is part of a JSON string, in which no line ends.
+    As text in a token, `[DONE]` is part of a JSON string, which contains no line end.
     """
     tail = bytes(gathered[-_DONE_BYTES:])
     return b"[DONE]" in tail and _ends_in_done(tail[: len(tail) - framing]) is not None
 
 
 def _columns_of(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, bool]]:
-    """Return the offset and the size of each column of a row, and whether it has a sign."""
+    """Return offset, size and signedness of each column of a row."""
     fields = {name: dtype.fields[name] for name in dtype.names or ()} if dtype.fields else {}
     return {name: (at, kind.itemsize, kind.kind == "i") for name, (kind, at, *_) in fields.items()}
 
@@ -235,7 +235,7 @@ SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PreparedTurn": _places_of(PreparedTurn._fields),
     "Layout": _places_of(Layout._fields),
 }
-"""What the compiled steps read and write by place. They state the same from their own sources."""
+"""Positions that the compiled steps use. They state the same from their own sources."""
 CONSTANTS: Final = {
     "CHUNKED": Framing.CHUNKED,
     "FRAGMENT_BYTES": FRAGMENT_BYTES,
@@ -252,11 +252,12 @@ CONSTANTS: Final = {
     "INDEX_BASE": INDEX_BASE,
     **{kind.name: int(kind) for kind in Unhandled},
 }
-"""What they know by name."""
+"""Constants that they use by name."""
 
 
 def differences(compiled_shared: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names in `SHARED` whose place differs on the two sides, or that one side lacks."""
+    """Return the names in `SHARED` whose position differs between the two sides, or that one side
+    lacks."""
     one, other = (
         {
             f"{kind}.{name}": place

@@ -1,7 +1,7 @@
-"""Kernel timers that an epoll set can wait for, on the wall clock, to the nanosecond.
+"""Kernel timers on the wall clock for epoll sets, exact to the nanosecond.
 
-An event loop's own timers round to milliseconds and may fire early; a request that is due by the
-clock must never leave early and should not leave late. Python offers timerfd from 3.13 on, so this
+The timers of an event loop round to milliseconds and may fire early. A request that is due by the
+clock must never leave early and should not leave late. Python has timerfd from 3.13 on, so this
 calls libc.
 """
 
@@ -39,7 +39,7 @@ class _Timer:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def clear(self) -> None:
-        """Take the expiry, so that the descriptor is no longer readable."""
+        """Read the expiry, so that the descriptor is no longer readable."""
         try:
             os.read(self.fd, 8)
         except BlockingIOError:
@@ -57,14 +57,14 @@ class WallTimer(_Timer):
         super().__init__(_CLOCK_REALTIME)
 
     def set(self, at_wall_ns: int | None) -> None:
-        """Expire at `at_wall_ns`, or at once when that is past; None disarms."""
+        """Expire at `at_wall_ns`, or at once if that is past; None disarms."""
         # Zero disarms a timer of the kernel's.
         self._spec.value_s, self._spec.value_ns = divmod(at_wall_ns or 0, 1_000_000_000)
         self._set(_TFD_TIMER_ABSTIME)
 
 
 class Ticker(_Timer):
-    """Expires again and again, or not at all."""
+    """Expires at an interval, or not at all."""
 
     def __init__(self) -> None:
         super().__init__(_CLOCK_MONOTONIC)

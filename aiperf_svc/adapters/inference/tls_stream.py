@@ -1,4 +1,5 @@
-"""Encrypts and decrypts one connection; others read and write it, so stamps stay the kernel's."""
+"""Encrypts and decrypts one connection without reading or writing it, so stamps stay the
+kernel's."""
 
 import ssl
 from typing import Final, Protocol
@@ -12,24 +13,24 @@ _NAME_MISMATCH: Final = (62, 64)
 _DATES: Final = (9, 10)
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-"""What OpenSSL calls bytes that are no TLS."""
+"""OpenSSL's reasons for bytes that are not TLS."""
 _IS_PLAIN: Final = "is its URL http://?"
 """The hint for a server that may not speak TLS."""
 _UNCHECKED: Final = "endpoint.tls.verify: false (--no-tls-verify) accepts any certificate"
 
 
 class StreamProblem(ssl.SSLError):
-    """Something else than TLS, in the place of which it may be raised, has failed."""
+    """A layer that replaces TLS, or is above it, has failed."""
 
     kind = ErrorKind.TLS
-    """The error of a request that waits for the connection, or is on it."""
+    """The error of a request on the connection, or waiting for it."""
     is_unprocessed = False
-    """Whether the server has said that it did nothing for the request."""
+    """Whether the server reported that it did not process the request."""
 
 
 class Stream(Protocol):
-    """What stands between a connection's bytes and those of HTTP/1.1: TLS, HTTP/2, or both. See
-    `TlsStream` for the methods."""
+    """The layer between a connection's bytes and HTTP/1.1: TLS, HTTP/2, or both. See `TlsStream`
+    for the methods."""
 
     handshake_kind: ErrorKind
     """The error of a request whose connection ends during the handshake."""
@@ -42,7 +43,7 @@ class Stream(Protocol):
 
     @property
     def problem(self) -> StreamProblem | None:
-        """Return why nothing comes after what was decrypted, if there is a reason."""
+        """Return why nothing follows the decrypted bytes, if there is a reason."""
 
     @property
     def is_closed(self) -> bool:
@@ -54,7 +55,7 @@ class Stream(Protocol):
 
     @property
     def is_sending(self) -> bool:
-        """Return whether a part of the request waits for the server's leave, not the kernel's."""
+        """Return whether a part of the request waits for the server's window."""
 
     def receive(self, data: bytes) -> None: ...
     def handshake(self) -> bool: ...
@@ -64,7 +65,7 @@ class Stream(Protocol):
 
 
 class TlsStream:
-    """Takes received bytes by `receive`, and gives bytes to send by `to_send`. All other methods
+    """Takes received bytes by `receive`, and returns bytes to send by `to_send`. All other methods
     raise ssl.SSLError."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "is_closed")
@@ -78,7 +79,7 @@ class TlsStream:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self.is_closed = False
-        """Whether the server has said that no more comes (`close_notify`)."""
+        """Whether the server announced that it sends nothing more (`close_notify`)."""
 
     @property
     def timeout(self) -> tuple[ErrorKind, str]:
@@ -92,7 +93,7 @@ class TlsStream:
 
     @property
     def alpn(self) -> str | None:
-        """Return the protocol that the server has chosen, once there is TLS."""
+        """Return the protocol that the server chose in the handshake."""
         return self._tls.selected_alpn_protocol()
 
     def receive(self, data: bytes) -> None:
@@ -100,7 +101,7 @@ class TlsStream:
         self._incoming.write(data)
 
     def handshake(self) -> bool:
-        """Go on with the handshake. Returns whether it is done."""
+        """Continue the handshake. Returns whether it is done."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -108,11 +109,11 @@ class TlsStream:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Take plain bytes that are to be sent."""
+        """Take plain bytes to send."""
         self._tls.write(data)
 
     def decrypted(self) -> bytes:
-        """Return the plain bytes of what has been received; none while a record is not whole."""
+        """Return the plain bytes received so far, up to the last complete record."""
         parts = []
         try:
             while part := self._tls.read(READ_SIZE):
@@ -125,12 +126,12 @@ class TlsStream:
         return b"".join(parts)
 
     def to_send(self) -> bytes:
-        """Return encrypted bytes that are to be sent now."""
+        """Return the encrypted bytes to send now."""
         return self._outgoing.read()
 
 
 def handshake_problem(error: ssl.SSLError) -> str:
-    """Return why there is no TLS with the server, and the setting that helps."""
+    """Return why the handshake failed, and the setting that helps."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"the server's certificate is not accepted: {error.verify_message}"
         if error.verify_code in _NAME_MISMATCH:

@@ -1,12 +1,11 @@
-"""ZeroMQ sockets of the services: their addresses, limits and security.
+"""Makes the ZeroMQ sockets of the services: addresses, limits and security.
 
-Every socket of the system is made here. The transport is chosen by addresses alone: `inproc://`
-within a test's loop, `ipc://` on one machine, `tcp://` with CURVE between pods; nothing else
-differs.
+Only addresses select the transport: `inproc://` within a test's loop, `ipc://` on one machine,
+`tcp://` with CURVE between pods.
 
-Limits: no message is dropped silently. PUSH and DEALER block their sender at the high-water mark,
-ROUTER raises if a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
-published again.
+No message is dropped silently. PUSH and DEALER block their sender at the high-water mark, ROUTER
+raises if a peer is unknown, REP has no mark, and PUB/SUB carries only state that is published
+again.
 """
 
 import asyncio
@@ -28,20 +27,20 @@ from aiperf_svc.protocol.messages.base import VERSION, Message
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
-"""High-water mark per socket and direction. The largest messages, records with their chunks' gaps,
-are a few MiB."""
+"""High-water mark per socket and direction. The largest messages, records with the gaps of their
+chunks, are a few MiB."""
 RAW_HIGH_WATER = 32
 """High-water mark per socket and direction for batches of raw records, most of which are over 256
-KiB. Further ones wait in the worker, which counts them."""
+KiB. Further batches wait in the worker, which counts them."""
 BACKLOG = 4_096
 HANDSHAKE_MS = 300_000
-"""Time for a handshake. A peer that gives up joins the end of the queue again and leaves a dead
-connection in it; if thousands connect at once, that would never end."""
+"""Time for a handshake. A peer that times out joins the end of the queue again and leaves a dead
+connection in it. If thousands connect at once, a shorter time would never let them finish."""
 ASK_AGAIN_S = 20.0
-"""Time after which a request is repeated: longer than a response takes if thousands of workers ask
-in the same second."""
+"""Time after which a request is repeated: longer than a response takes when thousands of workers
+send one in the same second."""
 RECEIVE_NS = 2_000_000
-"""Longest time in which messages are received without letting other tasks run."""
+"""Longest time of receiving without letting other tasks run."""
 LINGER_MS = 2_000
 """Longest time in which a closing socket still delivers messages."""
 _RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
@@ -50,8 +49,8 @@ UP, DOWN = b"up", b"down"
 TRIAL = b"trial"
 """Topic of the trials of an experiment, to all processes."""
 REPORT = b"report"
-"""Topic of what workers and record processors report to the control services. They may publish
-nothing else."""
+"""Topic of the reports of workers and record processors to the control services. They may not
+publish anything else."""
 
 _VERSION_BYTE = bytes([VERSION])
 _encoder = msgspec.msgpack.Encoder()
@@ -60,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 def topic_of(name: str) -> bytes:
-    """Return the topic of one service instance. It is no prefix of another instance's topic."""
+    """Return the topic of one service instance. It is not a prefix of another instance's topic."""
     return f"to {name} ".encode()
 
 
@@ -88,8 +87,8 @@ class Addresses(msgspec.Struct, frozen=True):
     """Turns the port map into addresses.
 
     `base` is `inproc://NAME`, `ipc://FOLDER` or `tcp://HOST`. Over TCP, `ports` maps a port's name
-    to the number in use on this machine (the port map's own when absent), and `hosts` a service to
-    the name under which other pods reach it.
+    to the number on this machine (default: the port map's), and `hosts` a service to the name under
+    which other pods reach it.
     """
 
     base: str
@@ -100,12 +99,12 @@ class Addresses(msgspec.Struct, frozen=True):
 
     @property
     def is_tcp(self) -> bool:
-        """True if other machines can take part."""
+        """Whether other machines can take part."""
         return self.base.startswith("tcp://")
 
     def bind(self, port: Port, instance: str = "") -> str:
-        """Return the address at which to bind `port`. `instance` separates several binders of one
-        port."""
+        """Return the address at which to bind `port`. `instance` distinguishes several binders of
+        one port."""
         if not self.is_tcp:
             return self._local(port, instance)
         host = "*" if self.hosts else self.base.removeprefix("tcp://")
@@ -126,23 +125,23 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 class _Authenticator(AsyncioAuthenticator):
-    """Authenticator that gives peers no user id. libzmq would pass it to the socket as a separate
-    frame as soon as a heartbeat arrives: the socket polls as readable, its `recv` finds nothing,
+    """An authenticator that gives peers no user id. libzmq would pass it to the socket as a
+    separate frame when a heartbeat arrives: the socket polls as readable, its `recv` finds nothing,
     and `zmq.proxy` and `recv_multipart` fail with EAGAIN."""
 
     def curve_user_id(self, client_public_key: bytes) -> str:
         return ""
 
     def stop(self) -> None:
-        # A closed socket keeps its address until a thread of libzmq comes to it, and the requests
-        # that reach it meanwhile wait for a reply that nobody sends.
+        # A closed socket keeps its address until a thread of libzmq handles it. Requests that reach
+        # it meanwhile would never get a reply.
         if self.zap_socket:
             self.zap_socket.unbind("inproc://zeromq.zap.01")
         super().stop()
 
 
 class Bus:
-    """All sockets of one process."""
+    """The sockets of one process."""
 
     def __init__(self, addresses: Addresses, *, curve: CurveKeys | None = None) -> None:
         self.addresses = addresses
@@ -154,12 +153,11 @@ class Bus:
 
     @property
     def raw_context(self) -> zmq.Context[Any]:
-        """The context for sockets that a thread uses without an event loop."""
+        """The context for sockets of threads without an event loop."""
         return zmq.Context(self._context)
 
     async def start(self) -> None:
-        """Start the authentication of peers. Needed once before the first socket if there are
-        keys."""
+        """Start the authentication of peers. Required before the first socket if there are keys."""
         if self._curve is not None:
             self._authenticator = _Authenticator(self._context)
             self._authenticator.start()
@@ -176,18 +174,18 @@ class Bus:
         return sock
 
     def advertised(self, sock: zmq.Socket[Any]) -> str:
-        """Return the address under which peers reach a socket that this process has bound."""
+        """Return the address under which peers reach a socket of this process."""
         address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.addresses.is_tcp and self.addresses.advertise:
             return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
         return address
 
     def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
-        """Secure, limit and bind a socket that its own thread will use and close."""
+        """Secure, limit and bind a socket of a thread, which uses and closes it."""
         self._prepare(sock, port)
         if self._curve is not None:
-            # Without a domain that is enforced, libzmq lets everybody in once the authenticator has
-            # stopped; with it nobody.
+            # Without an enforced domain, libzmq admits everyone when the authenticator has stopped;
+            # with it no one.
             sock.setsockopt_string(zmq.ZAP_DOMAIN, port.name)
             sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             own = self._curve.to_bind(port)
@@ -221,24 +219,23 @@ class Bus:
         sock.setsockopt(zmq.SNDHWM, high_water)
         sock.setsockopt(zmq.RCVHWM, high_water)
         if sock.type == zmq.REP:
-            # It drops responses beyond the limit without a word, and counts those as waiting of
-            # which it has not been told yet that they are gone. Who asks waits for one response at
-            # a time.
+            # It silently drops responses beyond the limit, and counts responses as waiting until
+            # their delivery is reported. Each client waits for one response at a time.
             sock.setsockopt(zmq.SNDHWM, 0)
         if sock.type == zmq.REQ:
-            # So that `ask` may ask again, and knows a response to the question before.
+            # So that `ask` may repeat a request and recognize a response to an earlier one.
             sock.setsockopt(zmq.REQ_RELAXED, 1)
             sock.setsockopt(zmq.REQ_CORRELATE, 1)
-        # Thousands may connect in the same second; who is turned away waits a second to try again.
+        # Thousands may connect in the same second. A rejected one tries again after a second.
         sock.setsockopt(zmq.BACKLOG, BACKLOG)
         if sock.type == zmq.ROUTER:
             sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            # A worker that reconnects before its old connection is noticed keeps its name.
+            # A worker that reconnects before the loss of its old connection is seen keeps its name.
             sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if self.addresses.is_tcp:
             sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-            # The kernel finds peers that vanished, within ten seconds. ZeroMQ's own heartbeats look
-            # through the timers of all connections at each one: thousands choke on it.
+            # The kernel detects lost peers within ten seconds. ZeroMQ's own heartbeats search the
+            # timers of all connections each time, which is too slow for thousands.
             sock.setsockopt(zmq.TCP_KEEPALIVE, 1)
             sock.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 4)
             sock.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)
@@ -248,19 +245,19 @@ class Bus:
             sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
 
     def stop_authenticator(self) -> None:
-        """Admit no further peers; existing connections stay."""
+        """Reject further peers; existing connections stay."""
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
 
     async def close(self, *, linger_ms: int = LINGER_MS) -> None:
-        """Close every socket and end the threads that use the context; delivers messages for
-        `linger_ms`."""
+        """Close every socket and end the threads that use the context, after delivering messages
+        for `linger_ms`."""
         self.stop_authenticator()
         for sock in self._sockets:
             if not sock.closed:
-                # A subscriber delivers nothing, but once its publisher has gone, its subscriptions
-                # wait to be sent to the next one.
+                # A subscriber has nothing to deliver. But when its publisher has left, its
+                # subscriptions wait for the next one.
                 sock.close(0 if sock.type == zmq.SUB else linger_ms)
         await asyncio.to_thread(self._context.term)
 
@@ -280,12 +277,9 @@ async def receive_each(
     sock: zmq.asyncio.Socket, handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
 ) -> None:
     """Pass every message of `sock` to `handle(message, first_frame)` until cancelled. An invalid
-    message is logged and dropped, since it cannot be replied to.
-
-    What is no message of this protocol is logged and dropped: it cannot get a reply.
-    """
-    # A wait of the loop costs several times what taking a message does, so what has come is taken
-    # without one; for a moment only, since a socket that always has the next message never waits.
+    message is logged and dropped, since it cannot be replied to."""
+    # A wait of the event loop costs several times the CPU of a message. So available messages are
+    # received without one, for a limited time: a busy socket would never let other tasks run.
     direct: zmq.Socket[bytes] = zmq.Socket.shadow(sock.underlying)
     while True:
         frames = await sock.recv_multipart()
@@ -302,9 +296,9 @@ async def receive_each(
 
 
 async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
-    """Send a request on a REQ socket and return the response. Repeats the request if none comes,
-    since a broken connection loses what was in transit. Each wait is twice as long as the one
-    before, since the response may not be ready."""
+    """Send a request on a REQ socket and return the response. The request is repeated if none
+    arrives, since a broken connection loses messages in transit. Each wait is twice as long as the
+    previous one, since the response may not be ready."""
     while True:
         await sock.send(request)
         try:
@@ -316,7 +310,7 @@ async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_
 
 
 async def _next_response(sock: zmq.asyncio.Socket) -> bytes:
-    """Return the next response. One to an earlier request makes the socket readable and is then
+    """Return the next response. A response to an earlier request makes the socket readable and is
     dropped."""
     while True:
         with contextlib.suppress(zmq.Again):

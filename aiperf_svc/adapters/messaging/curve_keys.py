@@ -1,7 +1,8 @@
-"""The CURVE key pairs by which services recognise each other over TCP: one for each service.
+"""Manages the CURVE key pairs by which services authenticate each other over TCP, one for each
+service.
 
 A service binds and connects with the same pair. A process holds the secret keys of its own services
-and the public ones of those that it communicates with (`ports.with_peers`). So the ports that admit
+and the public keys of those that it communicates with (`ports.with_peers`). So the ports that admit
 its services limit what a process may send.
 """
 
@@ -24,7 +25,7 @@ class KeyPair(msgspec.Struct, frozen=True):
 
 
 class CurveKeys(msgspec.Struct, frozen=True):
-    """The keys that one process has, in Z85."""
+    """The keys of one process, in Z85."""
 
     public: dict[Service, bytes]
     secret: dict[Service, bytes]
@@ -39,7 +40,7 @@ class CurveKeys(msgspec.Struct, frozen=True):
         )
 
     def of(self, services: Iterable[Service]) -> "CurveKeys":
-        """Return only the keys that a process of these services needs."""
+        """Return only the keys that a process with these services needs."""
         own = frozenset(services)
         known = with_peers(own)
         return CurveKeys(

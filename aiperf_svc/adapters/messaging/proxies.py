@@ -1,8 +1,8 @@
-"""The three forwarders that the system controller hosts, one thread each.
+"""Runs the three forwarders of the system controller, one thread each.
 
-All services connect to the controller, so none needs the others' addresses. The event bus and the
+All services connect to the controller, so none needs the addresses of others. The event bus and the
 dataset path are plain ZeroMQ proxies. Raw records must reach the one processor that has the earlier
-fragments of the same request, so their forwarder routes by name and never drops: a worker's frames
+fragments of the same request, so their forwarder routes by name and never drops. A worker's frames
 are `[processor, payload]`.
 """
 
@@ -18,14 +18,14 @@ from aiperf_svc.adapters.messaging.bus import REPORT, Bus
 from aiperf_svc.protocol.ports import Port
 
 RETRY_S = 0.005
-"""Seconds between attempts to pass a batch to a processor whose queue is full: a ROUTER polls as
-writable as long as any of its peers has room."""
+"""Seconds between attempts to pass a batch to a processor whose queue is full. A ROUTER polls as
+writable while any of its peers has room."""
 
 log = logging.getLogger(__name__)
 
 
 class Proxies:
-    """Starts the threads; they end when the bus closes its context."""
+    """The forwarders' threads. They end when the bus closes its context."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -33,25 +33,25 @@ class Proxies:
         self._lost: frozenset[str] = frozenset()
 
     def give_up(self, processors: Iterable[str]) -> None:
-        """Forward no more records to these processors. One that hangs, connected and with a full
-        queue, would block the records of all others."""
+        """Stop forwarding records to these processors. One that hangs with a full queue would block
+        the records of all others."""
         self._lost = frozenset(processors)
 
     def start(self) -> None:
         """Bind all seven ports, then forward. Raises EnvironmentProblem if one is taken."""
-        said, reports = (zmq.XSUB, Port.EVENTS_IN), (zmq.XSUB, Port.REPORTS_IN)
-        asked, served = (zmq.ROUTER, Port.DATASET_FRONT), (zmq.DEALER, Port.DATASET_BACK)
-        sent, taken = (zmq.ROUTER, Port.RAW_FRONT), (zmq.ROUTER, Port.RAW_BACK)
-        self._start("events", self._forward_events, said, reports, (zmq.XPUB, Port.EVENTS_OUT))
-        self._start("dataset", self._forward, asked, served)
-        self._start("raw", self._route_by_name, sent, taken)
+        events, reports = (zmq.XSUB, Port.EVENTS_IN), (zmq.XSUB, Port.REPORTS_IN)
+        self._start("events", self._forward_events, events, reports, (zmq.XPUB, Port.EVENTS_OUT))
+        dataset = (zmq.ROUTER, Port.DATASET_FRONT), (zmq.DEALER, Port.DATASET_BACK)
+        self._start("dataset", self._forward, *dataset)
+        raw = (zmq.ROUTER, Port.RAW_FRONT), (zmq.ROUTER, Port.RAW_BACK)
+        self._start("raw", self._route_by_name, *raw)
 
     def _start(self, name: str, forward: Callable[..., None], *ends: tuple[int, Port]) -> None:
         sockets = [self._bus.raw_context.socket(kind) for kind, _ in ends]
         for sock, (_, port) in zip(sockets, ends, strict=True):
             self._bus.bind_socket(sock, port)
             if forward == self._forward and sock.type == zmq.ROUTER:
-                # A reply to a client that has gone is of no use to anybody.
+                # Drop replies to clients that have left.
                 sock.setsockopt(zmq.ROUTER_MANDATORY, 0)
         thread = threading.Thread(
             target=_until_closed, args=(forward, sockets), name=f"proxy-{name}", daemon=True
@@ -65,21 +65,21 @@ class Proxies:
 
     @staticmethod
     def _forward_events(
-        said: zmq.Socket[Any], reports: zmq.Socket[Any], out: zmq.Socket[Any]
+        events: zmq.Socket[Any], reports: zmq.Socket[Any], out: zmq.Socket[Any]
     ) -> None:
         """Forward the event bus as `zmq.proxy` does, but without passing on subscriptions: every
         service has a topic of its own, and each of thousands would be sent to each of thousands of
-        publishers. From the port for reports only reports are passed on, so that a worker's key is
-        not enough to give orders."""
+        publishers. The port for reports accepts only reports, so a worker's key is not enough to
+        give orders."""
         poller = zmq.Poller()
         poller.register(out, zmq.POLLIN)
-        for sock in (said, reports):
+        for sock in (events, reports):
             sock.send(b"\x01")  # everything
             poller.register(sock, zmq.POLLIN)
         while True:
             for sock, _ in poller.poll():
                 frames = sock.recv_multipart(copy=False)
-                if sock is said or (sock is reports and bytes(frames[0].buffer) == REPORT):
+                if sock is events or (sock is reports and bytes(frames[0].buffer) == REPORT):
                     out.send_multipart(frames, copy=False)
 
     def _route_by_name(self, front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
@@ -105,7 +105,7 @@ class Proxies:
         return False
 
     def join(self) -> None:
-        """Wait for the threads, after the bus is closed."""
+        """Wait for the threads after the bus is closed."""
         for thread in self._threads:
             thread.join()
 

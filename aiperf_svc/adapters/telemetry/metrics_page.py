@@ -55,7 +55,7 @@ class MetricsPage:
 
     @property
     def port(self) -> int:
-        """The port on which it listens; 0 if it does not."""
+        """The port of the page; 0 if it does not listen."""
         return int(self._listener.sockets[0].getsockname()[1]) if self._listener else 0
 
     def show(self, status: Status) -> None:

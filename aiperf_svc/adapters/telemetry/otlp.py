@@ -1,7 +1,6 @@
-"""Sends a run's metrics to an OpenTelemetry collector while it goes, and its results at its end.
+"""Sends a run's metrics to an OpenTelemetry collector during the run, and its results at the end.
 
-Nothing of it can fail a run: what could not be sent is told once, and the next values are sent
-again.
+A failure never fails the run. It is reported once, and the next values are sent again.
 """
 
 import asyncio
@@ -21,11 +20,11 @@ from aiperf_svc.domain.foreign_text import one_line
 INTERVAL_S = 5.0
 """Time between two requests."""
 TIMEOUT_S = 5.0
-"""Longest time for a request; the end of a run waits as long for its results."""
+"""Longest time for a request. The end of a run waits this long for its results."""
 
 
 class OtlpSender:
-    """Sends what one run measures, from its first status to its results."""
+    """Sends the metrics of one run, from its first status to its results."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class OtlpSender:
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Why the receiver has not taken all points; empty if it has."""
+    """Return why the receiver has not accepted all points; empty if it has."""
     if not 200 <= status < 300:
         return f"the receiver responds with status {status}"
     with contextlib.suppress(msgspec.MsgspecError, AttributeError, TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""A run's status and results as OTLP metrics, in the protocol's JSON encoding.
+"""Converts a run's status and results to OTLP metrics in the protocol's JSON encoding.
 
-Counters are cumulative sums since the run's start, distributions are summaries with their
-quantiles. Integers of 64 bits are strings, as the encoding has it.
+Counters are cumulative sums since the start of the run. Distributions are summaries with their
+quantiles. The encoding has 64-bit integers as strings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from aiperf_svc.adapters.results_api.status import Status
 CUMULATIVE = 2
 SCOPE = "aiperf_svc"
 RESULT = "aiperf_result_"
-"""Prefix of the metrics of the results."""
+"""Prefix of the names of results."""
 _UNITS = {"sec": "s", "ms": "ms", "tokens": "{token}", "requests": "{request}"}
 _QUANTILES = {
     "min": 0.0, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
@@ -32,14 +32,15 @@ def live(status: Status, origin: Mapping[str, str], *, now_wall_ns: int) -> Json
 def results(
     summary: Json, origin: Mapping[str, str], *, elapsed_s: float, now_wall_ns: int
 ) -> Json:
-    """Return a request with the metrics of a run's summary: those of requests with their quantiles,
+    """Return a request with the metrics of a run's summary: request metrics with their quantiles,
     single numbers as gauges, numbers of the verdict on the system, and the verdict."""
     times = _times(now_wall_ns - round(elapsed_s * 1e9), now_wall_ns)
     return _request(origin, _result_metrics(summary, times))
 
 
 def has_results(summary: Json) -> bool:
-    """True if it is the summary of a run under load: experiments and tools have others."""
+    """Return whether this is the summary of an inference run; those of experiments and tools
+    differ."""
     return isinstance(summary.get("aiperf_svc"), dict) and "request_count" in summary
 
 

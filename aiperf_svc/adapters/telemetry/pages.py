@@ -1,7 +1,7 @@
 """Reads pages of metrics over HTTP, within limits of size and time.
 
-The client is as small as that: the records manager of every run reads pages, and a library for HTTP
-is the longest of all imports.
+It is not an HTTP library's client: each run reads pages, and to import one would take a tenth of a
+short run's CPU (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
 """
 
 import asyncio
@@ -32,23 +32,23 @@ MOST_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
 MAX_OFF_S = 366 * 24 * 3600.0
-"""A server's date that is further from ours is no reading of a clock."""
+"""Largest plausible difference between a server's date and ours."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _END_OF_HEAD = b"\r\n\r\n"
 _UNQUOTED = "/%:=&?~+!$,;'()*[]@"
-"""What a URL has beside letters and digits; `%` as it is quoted already."""
+"""Characters of a URL that are not quoted, beside letters and digits; `%` is quoted already."""
 
 
 class FetchedPage(NamedTuple):
-    """The content of a page and when it was read, or why it could not be read."""
+    """The content of a page with the time of the read, or why it could not be read."""
 
     failure: str = ""
     text: str = ""
     wall_ns: int = 0
-    """Middle of the time between request and end of the response."""
+    """Middle between the request and the end of the response."""
     latency_ns: int = 0
     off_s: float = 0.0
-    """How far the server's clock is behind ours, by the response's date; 0 if it has none."""
+    """How far the server's clock is behind ours by the response's date; 0 if it has none."""
 
 
 class _Response(NamedTuple):
@@ -56,7 +56,7 @@ class _Response(NamedTuple):
     date: str = ""
     location: str = ""
     body: bytes = b""
-    """Only of a page."""
+    """Empty unless the status is 200."""
     is_kept: bool = False
     """Whether its connection can carry another request."""
 
@@ -67,14 +67,14 @@ class PageClient:
     def __init__(
         self, make_tls: Callable[[], ssl.SSLContext], *, key: str = "", key_urls: Iterable[str] = ()
     ) -> None:
-        """`make_tls` is called when the first page over TLS is read: the authorities that a machine
-        trusts take longer to load than a page. The servers of `key_urls`, and no others, get
-        `key`, a token or `USER:PASSWORD`."""
+        """`make_tls` is called for the first page over TLS, since loading the machine's authorities
+        takes longer than loading a page. Only the servers of `key_urls` get `key`, a token or
+        `USER:PASSWORD`."""
         self._tls = functools.cache(make_tls)
         self._authorization = _authorization(key) if key else ""
         self._authorized = {address_of(url) for url in key_urls}
         self._idle: dict[str, Streams] = {}
-        """The connection of each URL, of which one page is read at a time."""
+        """The idle connection of each URL. One read of a URL is in progress at a time."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,8 +103,8 @@ class PageClient:
         return FetchedPage("", text, wall_ns, latency_ns, _off_s(response.date, wall_ns))
 
     async def _followed(self, url: str) -> _Response:
-        """The response after all redirects: some servers have the page at `/metrics/` only. A
-        redirect to another server is refused: this machine would ask a server that nobody named."""
+        """Return the response after all redirects: some servers have the page only at `/metrics/`.
+        A redirect to another server is refused, since the user did not name that server."""
         named = address_of(url)
         for _ in range(MOST_REDIRECTS + 1):
             response = await self._get(url)
@@ -184,7 +184,7 @@ async def _read(reader: asyncio.StreamReader) -> _Response:
 
 
 async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple[bytes, bool]:
-    """The body, and whether nothing came after it."""
+    """Return the body, and whether nothing came after it."""
     chunks = ChunkedBody() if head.framing == Framing.CHUNKED else None
     body, part, received = bytearray(), begin, 0
     while True:

@@ -1,13 +1,13 @@
-"""Speaks HTTP/2 as a client with one stream at a time, and without I/O (RFC 9113).
+"""Implements an HTTP/2 client connection with one stream at a time, without I/O (RFC 9113).
 
-What it is given and what it returns is HTTP/1.1: the bytes of a request go in, those of its
-response come out, with a chunk for each DATA frame, and the end at END_STREAM. So everything behind
-it (framing, times, events, records) is the same for both versions. A general library does more (any
-number of streams, priorities) at several times the cost, and ends a response that goes on after a
-GOAWAY.
+Its input and output are HTTP/1.1: it takes the bytes of a request, and returns those of the
+response with a chunk for each DATA frame and the end at END_STREAM. So everything behind it
+(framing, times, events, records) is the same for both versions. The library h2 takes several times
+the CPU, and ends a response that continues after a GOAWAY
+(docs/decisions/0047-http2-as-a-layer-below-http1.md).
 
-Windows for what is received are as large as they can be: this client never slows a server down.
-Windows for what is sent are the server's, and a long request waits for them.
+Windows for received data have the largest possible size, so this client never slows a server down.
+Windows for sent data are the server's, and a long request waits for them.
 """
 
 import struct
@@ -21,7 +21,7 @@ from aiperf_svc.domain.outcomes import ErrorKind
 Fields = Iterable[tuple[bytes, bytes]]
 
 RENEW_WINDOW_AT: Final = 2**20
-"""Received bytes after which the connection's window, of 2 GiB, is filled up again."""
+"""Received bytes after which the connection's window of 2 GiB is renewed."""
 MAX_BLOCK_BYTES: Final = 262_144
 """Most bytes of one compressed header block."""
 _LAST_STREAM: Final = 2**31 - 1
@@ -30,7 +30,7 @@ _NOTHING: Final = memoryview(b"")
 _NOT_PASSED_ON: Final = frozenset(
     (b"connection", b"content-length", b"keep-alive", b"proxy-connection", b"transfer-encoding")
 )
-"""Response headers that would contradict the framing that is made here."""
+"""Response headers that would contradict the framing of the HTTP/1.1 response."""
 REMEDY: Final = "leave out endpoint.http2 (--http2) for a server that speaks HTTP/1.1"
 _OPENING: Final = frames.PREFACE + frames.settings(
     {frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW}
@@ -39,47 +39,47 @@ _FILL_UP: Final = frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW
 
 
 class Http2Problem(Exception):
-    """Why a connection carries no more: its text and its kind."""
+    """Why a connection cannot carry more: text and kind."""
 
     def __init__(self, text: str, kind: ErrorKind, *, is_unprocessed: bool = False) -> None:
         super().__init__(text)
         self.kind = kind
         self.is_unprocessed = is_unprocessed
-        """Whether the server, which is going away, has said that it did nothing for the request."""
+        """Whether the server reported that it did not process the request."""
 
 
 class Http2Connection:
-    """One connection. After a problem it takes nothing more."""
+    """One connection. After a problem it ignores further input."""
 
     def __init__(self, decode: Callable[[bytes], Fields], scheme: str) -> None:
-        """`decode` reads header blocks, in their order, and raises ValueError."""
+        """`decode` decodes header blocks in their order, and raises ValueError."""
         self._decode, self._scheme = decode, scheme.encode()
         self._out = [_OPENING, _window_update(_FILL_UP)]
         self._rest = b""
-        """The beginning of a frame."""
+        """The beginning of an incomplete frame."""
         self._is_ready = self._is_going_away = False
         self.problem: Http2Problem | None = None
         self._stream = -1
-        """Number of the last request's stream."""
+        """Stream of the last request."""
         self._is_active = False
-        """Whether the response to it goes on."""
+        """Whether its response is incomplete."""
         self._body = _NOTHING
-        """What is left of the request, for which there was no window."""
+        """The part of the request that waits for the window."""
         self._window = self._initial_window = frames.DEFAULT_WINDOW
         self._connection_window = frames.DEFAULT_WINDOW
         self._max_frame = frames.SMALLEST_MAX_FRAME
         self._to_acknowledge = 0
         self._has_head = False
         self._length: int | None = None
-        """Bytes of the body that are still to come, if the response says how many."""
+        """Missing bytes of the body, if the response has a length."""
         self._block: bytes | None = None
-        """The beginning of a header block, whose next frame must come next."""
+        """The beginning of a header block. Its next frame must follow."""
         self._block_flags = self._block_stream = 0
         self._plain: list[bytes] = []
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the server's settings have come."""
+        """Return whether the server's settings have arrived."""
         return self._is_ready
 
     @property
@@ -89,7 +89,7 @@ class Http2Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the server takes no more requests, and no response goes on."""
+        """Return whether the server accepts no more requests, and no response is incomplete."""
         return self._is_going_away and not self._is_active
 
     @property
@@ -99,7 +99,7 @@ class Http2Connection:
         return not is_broken and not self.is_sending and self._stream < _LAST_STREAM
 
     def send(self, request: bytes) -> None:
-        """Take a whole HTTP/1.1 request, after the end of the last response."""
+        """Take a complete HTTP/1.1 request, after the end of the previous response."""
         head, _, body = request.partition(b"\r\n\r\n")
         self._stream += 2
         self._is_active, self._has_head, self._length = True, False, None
@@ -111,8 +111,7 @@ class Http2Connection:
         self._body = memoryview(body) if body else _NOTHING
 
     def leave_stream(self) -> None:
-        """Reset the stream of the last request, if its response goes on: nothing more of it is
-        wanted, and what still comes is ignored."""
+        """Reset the stream of an incomplete response, and ignore the rest of it."""
         if self._is_active:
             code = struct.pack(">I", frames.CANCEL)
             self._out.append(frame(frames.RST_STREAM, 0, self._stream, code))
@@ -137,8 +136,8 @@ class Http2Connection:
         return b"".join(out)
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes. Return those of the response as HTTP/1.1; `problem` says whether
-        nothing comes after them."""
+        """Take received bytes and return those of the response in HTTP/1.1. If `problem` is set
+        afterwards, nothing follows them."""
         if self.problem is None:
             try:
                 self._take_all(self._rest + data)
@@ -199,8 +198,8 @@ class Http2Connection:
         # Frames of other kinds are to be ignored.
 
     def _is_current(self, stream: int) -> bool:
-        """Return whether the frame's stream is that of the request in flight. Frames of earlier
-        ones say nothing any more."""
+        """Return whether the frame belongs to the request in flight. Frames of earlier ones are
+        ignored."""
         if stream == self._stream:
             return self._is_active
         if stream % 2 == 0 or stream > self._stream:

@@ -1,8 +1,8 @@
-"""Frames of HTTP/2 and the header blocks of requests (RFC 9113, section 4; RFC 7541).
+"""Builds HTTP/2 frames and the header blocks of requests (RFC 9113, section 4; RFC 7541).
 
 A request's header block uses no table and no Huffman code: every field is a literal that is never
-indexed. It costs a few hundred bytes for each request, and keeps secrets out of the tables of
-everything on the way.
+indexed. This costs a few hundred bytes for each request, and keeps secrets out of the tables of
+intermediaries.
 """
 
 import struct
@@ -35,11 +35,11 @@ MAX_FRAME_SIZE: Final = 5
 DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 SMALLEST_MAX_FRAME: Final = 16_384
-"""Also the default, and the largest frame that this client takes."""
+"""Also the default, and the largest frame that this client accepts."""
 LARGEST_MAX_FRAME: Final = 2**24 - 1
 
 CANCEL: Final = 8
-"""Error code of a stream of which nothing more is wanted."""
+"""Error code for a stream that is no longer wanted."""
 
 HEADER: Final = struct.Struct(">IBI")
 """Header of each frame: length and type, flags, stream."""
@@ -84,7 +84,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def header_frames(stream: int, block: bytes, max_frame: int, *, is_all: bool) -> bytes:
-    """Return a header block as a HEADERS frame, and CONTINUATION frames when it is long. With
+    """Return a header block as a HEADERS frame and, if it is long, CONTINUATION frames. With
     `is_all`, the request has no body."""
     parts = [block[at : at + max_frame] for at in range(0, len(block), max_frame)]
     frames = []

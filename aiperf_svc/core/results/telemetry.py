@@ -1,4 +1,4 @@
-"""Adds to a summary what servers, GPU exporters and the own services said during the run."""
+"""Adds the metrics of servers, GPU exporters and this program's own services to a summary."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from aiperf_svc.core.verdict.check_result import Severity
 
 
 def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLog) -> Summary:
-    """Return the summary with what was read of other sources and of the own services, and with the
+    """Return the summary with the metrics of other sources and of the own services, and with the
     verdict on the system if there is a source."""
     summary = replace(summary, client=client)
     known = tuple(logs)
@@ -46,8 +46,8 @@ def _load_facts(summary: Summary) -> LoadFacts:
 
 
 def _last_start_ns(summary: Summary, begin_ns: int) -> int:
-    """The begin of the last part of the timeline in which requests were started: the load is held
-    until then."""
+    """Return the start of the last part of the timeline in which requests were started. The load is
+    held until then."""
     line = summary.timeline
     if line is None or not line.started_per_s.any():
         return begin_ns

@@ -1,12 +1,11 @@
-"""Finds what is new on a page since the last one of the same source.
+"""Finds the changes of a page since the previous one of the same source.
 
-Most values of a page repeat, so only changes travel and are kept: what has not changed is what it
-was.
+Most values of a page repeat, so only changes are sent and stored.
 
 Labels of a counter may change from page to page, such as the name of a pod or a version. Then one
-series is gone, and another of the same name has a value that is no smaller: it goes on with the
-first one. As a series of its own it would count from zero, and all that was counted before would
-seem to have happened during the load.
+series disappears, and another of the same name appears with a value that is no smaller. It is the
+continuation of the first one. As a separate series it would count from zero, and everything counted
+before would seem to have happened during the load.
 """
 
 import math
@@ -17,9 +16,9 @@ from aiperf_svc.core.telemetry.families import Kind, family_type, is_known, port
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_SERIES = 5_000
-"""Series of a source that are kept. A page of vLLM has about 300."""
+"""Most series that are kept of a source. A page of vLLM has about 300."""
 MAX_OTHER_SERIES = 2_000
-"""Those of them that are neither portable nor a GPU's."""
+"""Most of them that are neither portable nor a GPU's."""
 
 
 COUNTERS = ("counter", "histogram")
@@ -27,7 +26,7 @@ COUNTERS = ("counter", "histogram")
 
 
 class NewSeries(NamedTuple):
-    """A series that no page had before; its number counts from 0 in the order of appearance."""
+    """A series that no earlier page had. Numbers count from 0 in the order of appearance."""
 
     series: Series
     family: str
@@ -35,15 +34,15 @@ class NewSeries(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a page says that the page before did not."""
+    """The differences between a page and the previous one."""
 
     new: list[NewSeries]
     numbers: list[int]
     """Numbers of the series that changed, the new ones included."""
     values: list[float]
-    """Their values; NaN for one that is no longer on the page."""
+    """Their values; NaN for a series that has disappeared."""
     left_out: int
-    """Series of the page that are beyond the limits."""
+    """Number of series beyond the limits."""
 
 
 class ChangeFinder:
@@ -55,7 +54,7 @@ class ChangeFinder:
         self._left_out: set[Series] = set()
         self._others = 0
         self._relabelled: dict[Series, Series] = {}
-        """Series to the one that it goes on with."""
+        """By series, the one that it continues."""
 
     def take(self, page: Page) -> Changes:
         """Return the changes of this page."""
@@ -84,7 +83,7 @@ class ChangeFinder:
         return Changes(new, numbers, values, len(self._left_out))
 
     def _with_first_labels(self, page: Page) -> dict[Series, float]:
-        """Return the values of a page, under the labels that each series had first."""
+        """Return the values of a page, with the first labels of each series."""
         values, relabelled, last = page.values, self._relabelled, self._last
         if last and any(each not in last and each not in relabelled for each in values):
             self._find_relabelled(page)
@@ -100,7 +99,7 @@ class ChangeFinder:
         return found
 
     def _find_relabelled(self, page: Page) -> None:
-        """Find out which new counters go on with one that is gone."""
+        """Find the new counters that continue one that has disappeared."""
         values, relabelled, last = page.values, self._relabelled, self._last
         there = {relabelled.get(series, series) for series in values}
         gone: defaultdict[str, list[Series]] = defaultdict(list)
@@ -123,7 +122,7 @@ class ChangeFinder:
                 relabelled[series] = first
 
     def _has_room(self, series: Series) -> bool:
-        """Give a series its number if it can be kept."""
+        """Assign a number to a series if it can be kept."""
         if series in self._left_out:
             return False
         is_other = not is_known(series)

@@ -1,8 +1,8 @@
-"""What this program's own services did over time, to be held against the series of servers: was it
-the client that was slow in that second?
+"""The load of this program's own services over time, for comparison with the series of servers: was
+the client slow in that second?
 
-Services are counted together, by kind: the busiest one is what delays requests, and a run may have
-thousands of them.
+Services are grouped by kind, since a run may have thousands. The busiest one of a kind counts,
+because it delays requests.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from aiperf_svc.protocol.services import Service
 NAME = "aiperf-svc"
 INTERVAL_NS = 1_000_000_000
 SILENT_NS = 3_000_000_000
-"""Age from which on what a service has said is not used: it sends every second."""
+"""Age after which a heartbeat is not used. Services send one each second."""
 LEAST_NS = 250_000_000
 """Shortest time over which shares are computed."""
 CPU, LAG, SHARE = (
@@ -47,17 +47,17 @@ _CAUSES = {
 
 
 class _Heard(NamedTuple):
-    """The last that one service said of itself."""
+    """The last heartbeat of a service."""
 
     service: Service
     vitals: Vitals
     wall_ns: int
     shares: dict[str, float]
-    """Shares of the time before, by what took the CPU."""
+    """Shares of the time before, by cause."""
 
 
 class ClientSeries:
-    """Collects heartbeats, and makes a page of them each second."""
+    """Collects heartbeats and makes a page of them each second."""
 
     def __init__(self) -> None:
         self.log = SourceLog(NAME)
@@ -65,7 +65,7 @@ class ClientSeries:
         self._sampled_ns = 0
 
     def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
-        """Take a heartbeat."""
+        """Record a heartbeat."""
         known = self._heard.get(sender)
         if known is None:
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, {})
@@ -74,7 +74,7 @@ class ClientSeries:
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, shares)
 
     def load(self, wall_ns: int) -> ClientLoad | None:
-        """Return what is known now; None if no service has said anything lately."""
+        """Return the current load; None without recent heartbeats."""
         fresh = [each for each in self._heard.values() if wall_ns - each.wall_ns < SILENT_NS]
         if not fresh:
             return None
@@ -89,10 +89,10 @@ class ClientSeries:
     def sample(
         self, wall_ns: int, *, in_flight: int, completed: int, errored: int, is_last: bool = False
     ) -> None:
-        """Note what is known now: once a second, and at the end, with the run's totals.
+        """Record the current load: once a second, and at the end with the run's totals.
 
-        Both counts are of records, which tell what a response held: a total of what workers report
-        would fall where a whole response turns out to be an error.
+        Both counts are of records. A total of the workers' reports would decrease when a complete
+        response turns out to be an error.
         """
         if wall_ns - self._sampled_ns < INTERVAL_NS and not is_last:
             return
@@ -116,7 +116,7 @@ class ClientSeries:
 
 
 def plots(log: SourceLog) -> Iterable[Plotted]:
-    """Yield the plots of a run's own services: a line for each kind of service, or each cause."""
+    """Yield the plots of a run's own services: a line for each kind of service or each cause."""
     for name, (title, unit) in _TITLES.items():
         lines = [
             (_label(each.series), *log.curve(number))
@@ -133,7 +133,8 @@ def _label(series: Series) -> str:
 
 
 def _shares(before: Vitals, after: Vitals, elapsed_ns: int) -> dict[str, float]:
-    """Shares of a time in which the CPU was with others. Counters that fell tell nothing."""
+    """Return the shares of time in which the CPU ran something else. Counters that decreased are
+    ignored."""
     grown = {
         "pressure": after.pressure_ns - before.pressure_ns,
         "stolen": after.stolen_ns - before.stolen_ns,

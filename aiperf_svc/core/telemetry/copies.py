@@ -22,8 +22,7 @@ from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import Series
 
 READ_NS = 5_000_000_000
-"""Longest time for which a page is on its way: values that it had at another time are not of the
-same moment."""
+"""Longest transfer of a page: values that it had at another time are not simultaneous."""
 _NEVER = 2**63 - 1
 
 
@@ -96,11 +95,11 @@ class CopyFinder:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[SourceLog, int]] = {}
-        """Times spent to the source that had them, and the number of them there."""
+        """By times spent, the source that had them and their position there."""
         self._read: dict[SourceLog, int] = {}
-        """How many of the times of a source are known."""
+        """How many of a source's times have been compared."""
         self._same: dict[SourceLog, SourceLog] = {}
-        """A source to another one that had the same times."""
+        """By source, another one that had the same times."""
 
     def repeated(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
         """Return each source that is a copy, with its original. A source that the user named is
@@ -122,7 +121,7 @@ class CopyFinder:
         return found
 
     def _take(self, log: SourceLog) -> None:
-        """Compare the times spent that are new with those of all other sources."""
+        """Compare new times spent with those of all other sources."""
         begin = self._read.get(log, 0)
         for place, spent in enumerate(log.spent[begin:], start=begin):
             other, there = self._seen.setdefault(spent, (log, place))
@@ -135,18 +134,18 @@ class CopyFinder:
         self._read[log] = len(log.spent)
 
     def _first(self, log: SourceLog) -> SourceLog:
-        """Return the source that stands for all that had the same times."""
+        """Return the representative of all sources with the same times."""
         while (other := self._same.get(log)) is not None:
             log = other
         return log
 
 
 class _Kept:
-    """The sources that are counted, by what finds those that repeat them."""
+    """The sources that are counted, indexed to find their copies."""
 
     def __init__(self) -> None:
         self._named: dict[bool, SourceLog] = {}
-        """By whether it has several servers, the first source that the user named."""
+        """The first source that the user named, by whether it has several servers."""
         self._created: dict[tuple[Series, float], list[SourceLog]] = {}
         self._by_times: dict[SourceLog, list[SourceLog]] = {}
 
@@ -158,8 +157,8 @@ class _Kept:
         self._by_times.setdefault(first, []).append(log)
 
     def named_instead(self, log: SourceLog) -> SourceLog | None:
-        """Return a source that the user named, where a guess has the same servers by other means:
-        one of both tells servers apart."""
+        """Return a source that the user named and that covers the servers of a guess: exactly one
+        of both has labels for several servers."""
         return self._named.get(not log.has_several_servers) if log.is_guess else None
 
     def candidates(self, log: SourceLog, first: SourceLog) -> Iterator[SourceLog]:
@@ -170,7 +169,7 @@ class _Kept:
 
 
 def _are_of_one_moment(one: SourceLog, here: int, other: SourceLog, there: int) -> bool:
-    """Whether times spent were on both pages at once: no other ones followed on either before."""
+    """Return whether two pages had the same times spent simultaneously."""
     begin_ns = max(one.spent_since_ns[here], other.spent_since_ns[there])
     end_ns = min(_until_ns(one, here), _until_ns(other, there))
     return begin_ns < end_ns + READ_NS
@@ -182,7 +181,7 @@ def _until_ns(log: SourceLog, place: int) -> int:
 
 
 def _is_same(log: SourceLog, other: SourceLog) -> bool:
-    """Whether two pages that had something in common are of one server."""
+    """Return whether two pages with common values are of one server."""
     for mark in (Mark.CREATED, Mark.START):
         here, there = log.marks(mark), other.marks(mark)
         common = here.keys() & there.keys()

@@ -1,6 +1,6 @@
-"""What the families of known servers and GPU exporters mean, under one name for all of them.
+"""Common names for the metric families of known servers and GPU exporters.
 
-Names are those of the servers' own pages, without `_total`: some versions write it, some do not.
+Names are those of the servers' own pages, without `_total`, which only some versions write.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from aiperf_svc.core.telemetry.page import Series
 
 
 class Kind(StrEnum):
-    """How the values of a portable family are read."""
+    """How the values of a portable family are interpreted."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -77,8 +77,8 @@ SUPERSEDED = {
     "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
     "sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds",
 }
-"""Older names of families. A server may have both for some versions: then the older one is not
-counted too."""
+"""Older names of families. Some versions of a server have both; then the older one is not
+counted."""
 
 PORTABLE = (
     Portable(
@@ -272,7 +272,7 @@ GPU_FIELDS = tuple({f.name: f for each in GPU_EXPORTERS for f in each.fields}.va
 """Each field of a GPU once, in the order of the report."""
 
 RANK_LABELS = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
-"""Labels by which the ranks that serve the same requests together differ."""
+"""Labels that distinguish ranks which serve the same requests together."""
 
 _BY_FAMILY: dict[str, list[Portable]] = {}
 for _portable in PORTABLE:
@@ -283,8 +283,8 @@ _PARTS = ("_bucket", "_sum", "_count")
 
 
 def family_of(series: Series) -> str:
-    """Return the name of a series' family as `PORTABLE` has it, without the part of a histogram;
-    empty if it is no portable one."""
+    """Return the name of a series' family as in `PORTABLE`, without the suffix of a histogram's
+    part; empty if it is not portable."""
     name = series.name.removesuffix("_total")
     found = _BY_FAMILY.get(name)
     if found is not None and found[0].kind is not Kind.HISTOGRAM:
@@ -298,32 +298,32 @@ def family_of(series: Series) -> str:
 
 
 def portables_of(series: Series) -> Sequence[Portable]:
-    """Return the portable quantities that a series is a part of. None for the shares of single
-    priorities, which SGLang reports beside the whole."""
+    """Return the portable quantities to which a series contributes. None for the shares of single
+    priorities, which SGLang reports in addition to the total."""
     if series.label("priority"):
         return ()
     return _BY_FAMILY.get(family_of(series), ())
 
 
 def gpu_field_of(series: Series) -> GpuField | None:
-    """Return the field of a GPU that a series is."""
+    """Return the GPU field of a series; None if it is not one."""
     found = _GPU_BY_FAMILY.get(series.name)
     return None if found is None else found[1]
 
 
 def exporter_of(series: Series) -> GpuExporter | None:
-    """Return the kind of exporter of a series that is a field of a GPU."""
+    """Return the kind of exporter of a series; None if it is not a GPU field."""
     found = _GPU_BY_FAMILY.get(series.name)
     return None if found is None else found[0]
 
 
 def is_known(series: Series) -> bool:
-    """Return whether a series is kept before all that are not known."""
+    """Return whether a series has priority when not all can be kept."""
     return bool(portables_of(series)) or gpu_field_of(series) is not None
 
 
 def family_type(series: Series, types: dict[str, str]) -> tuple[str, str]:
-    """Return the family of a series and its type, as a page declares them."""
+    """Return the family of a series and its type, as the page declares them."""
     name = series.name
     if name in types:
         return name, types[name]

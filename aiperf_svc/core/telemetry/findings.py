@@ -1,5 +1,5 @@
-"""What the server's and the GPUs' own numbers say about a run: lines for a reader, and the verdict
-on the system. It stands beside the verdict on the client and never changes it."""
+"""The verdict on the system: what the metrics of servers and GPUs show about a run. It never
+changes the verdict on the client."""
 
 from collections.abc import Iterable
 
@@ -12,21 +12,21 @@ from aiperf_svc.core.telemetry.sources import SourceReport
 from aiperf_svc.core.verdict.check_result import Reason, Severity, graded, told, worst_of
 
 ARRIVED_SHARE = 0.10
-"""Limit of the part of the asked concurrency that the server does not have, running or waiting.
-Requests on their way and in the client's reads make a few percent."""
+"""Limit of the share of the requested concurrency that the server has neither running nor waiting.
+Requests in transit and in the client's reads make up a few percent."""
 KV_FULL = 0.95
-"""Use of the KV cache from which on a server begins to make requests wait or start again."""
+"""Use of the KV cache above which a server begins to queue or restart requests."""
 COLD_HIT_SHARE = 0.05
 """Limit of the share of prompt tokens found in the prefix cache. Above it, a server did less work
 than prompts of this length need."""
 THROTTLED_SHARE = 0.01
-"""Limit of the time in which power or heat held a GPU's clock down."""
+"""Limit of the share of time in which power or heat limited a GPU's clock."""
 SAMPLED_SHARE = 0.2
-"""Longest time between two samples of a GPU's energy, as a share of the load: energy is linear
-between samples here, which makes that of a load at most half of this share too low."""
+"""Longest time between two samples of a GPU's energy, as a share of the load. Energy is
+interpolated between samples, which makes that of a load too low by at most half of this share."""
 LONG_REQUEST_MS = 100.0
-"""Median latency from which on requests are nearly always on the server: of shorter ones a large
-part is on its way at any moment."""
+"""Median latency above which requests are nearly always on the server. A large part of shorter ones
+is in transit at any moment."""
 JOULES_A_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
 MIN_READS = 3
@@ -34,16 +34,16 @@ MIN_READS = 3
 
 
 class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client knows of the load."""
+    """The client's view of the load."""
 
     begin_ns: int
     end_ns: int
     """Window in which the servers' counters are compared with the client's."""
     steady_ns: int
     stop_ns: int
-    """Part of it in which the asked concurrency is held."""
+    """Part of it in which the requested concurrency is held."""
     concurrency: int | None
-    """Asked for; None in open loop."""
+    """Requested; None in open loop."""
     ttft_mean_ms: float | None = None
     """The client's mean time to first token; None without streaming."""
     latency_ms: float = 0.0
@@ -53,17 +53,17 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_client_valid: bool = True
     """False if the client's lateness may be part of its times."""
     output_tokens: float = 0.0
-    """Their output tokens, reasoning included: a GPU makes all of them. 0: not known."""
+    """Their output tokens, reasoning included, since GPUs compute all of them. 0 if unknown."""
 
 
 class SystemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What telemetry says about the system under test."""
+    """The findings about the system under test."""
 
     verdict: Severity
     checks: tuple[Reason, ...]
-    """Every check for which there are numbers; what is only told is `info`."""
+    """Every check with data. Findings without a limit are `info`."""
     metrics: dict[str, float]
-    """Numbers that come from both sides, by tag."""
+    """Numbers that combine client and server, by tag."""
     sources: tuple[SourceReport, ...]
 
     @property
@@ -75,7 +75,7 @@ class SystemReport(msgspec.Struct, frozen=True, kw_only=True):
 def judge_system(
     logs: Iterable[SourceLog], sources: tuple[SourceReport, ...], facts: LoadFacts
 ) -> SystemReport:
-    """Judge the system by the sources that can be believed."""
+    """Judge the system by the reliable sources."""
     used = [log for log, report in zip(logs, sources, strict=True) if report.is_used]
     metrics: dict[str, float] = {}
     found = [
@@ -110,7 +110,7 @@ def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float])
         "server_running",
         max(0.0, 1 - held / facts.concurrency),
         ARRIVED_SHARE,
-        text=f"{text} on average; the concurrency asked for was {facts.concurrency:,}",
+        text=f"{text} on average; the requested concurrency was {facts.concurrency:,}",
         remedy="look at what is between client and server (gateway, router, rate limit), and "
         "whether all replicas are among the sources",
     )
@@ -125,11 +125,11 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     if facts.ttft_mean_ms is None:
         return told("time_in_front", f"{text} requests")
     front = metrics["time_in_front_of_server"] = facts.ttft_mean_ms - server_ms
-    # Pages count other requests where others use the server, requests failed or no page was read
-    # between the warmup and the load.
+    # Pages also count requests of other clients, failed requests, and those of the warmup if no
+    # page was read before the load.
     is_same = round(found.count) == facts.requests
     others, about = ("", "") if is_same else (f" of {facts.requests:,}", "about ")
-    taken = f"{about}{front:.4g} ms" if front > 0 else "no time that can be told"
+    taken = f"{about}{front:.4g} ms" if front > 0 else "no measurable time"
     late = "" if facts.is_client_valid else "; the client's own lateness may be part of it"
     return told(
         "time_in_front",
@@ -150,7 +150,7 @@ def _preemptions(
         count,
         0.0,
         unit="",
-        text=f"the server preempted {count:,.0f} requests: they gave up their KV cache and were "
+        text=f"the server preempted {count:,.0f} requests: they lost their KV cache and were "
         "computed again",
         remedy="give the server more KV cache or a lower limit of sequences; tails contain the "
         "repeated work",
@@ -244,7 +244,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
                 "gpu_throttling",
                 share,
                 THROTTLED_SHARE,
-                text=f"{kind} limits held the clock of {name} down for {share:.1%} of the time",
+                text=f"{kind} limits reduced the clock of {name} for {share:.1%} of the time",
                 remedy="the server is faster than these numbers where power and cooling allow it",
             )
         )
@@ -262,7 +262,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
 
 
 def _new_codes(log: SourceLog, number: int, facts: LoadFacts) -> list[int]:
-    """Xid errors that came under load. The exporter repeats the last one for ever."""
+    """Return the Xid errors that occurred under load. The exporter repeats the last one forever."""
     curve = log.curve(number)
     earlier = curve.values[curve.wall_ns < facts.begin_ns]
     old = float(earlier[-1]) if len(earlier) else 0.0
@@ -271,10 +271,11 @@ def _new_codes(log: SourceLog, number: int, facts: LoadFacts) -> list[int]:
 
 
 def _growth(curve: Curve, facts: LoadFacts, *, longest_share: float) -> float | None:
-    """Return by how much a GPU's counter grew under load, linear between its samples. Unlike those
-    of servers these counters count since the driver was loaded, and exporters read them seldom.
+    """Return the growth of a GPU's counter under load, interpolated between its samples. Unlike
+    those of servers, these counters start when the driver is loaded, and exporters read them
+    rarely.
 
-    None if there is no sample for more than `longest_share` of the load's time.
+    Returns None if there is no sample for more than `longest_share` of the load's time.
     """
     times, values = curve
     length_ns = facts.end_ns - facts.begin_ns
@@ -304,7 +305,7 @@ def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:
 
 
 def _source(report: SourceReport) -> Reason | None:
-    """A source that is not used, or that needs a note."""
+    """Return the finding about a source that is not used, or that needs a note."""
     if report.problem:
         return told("telemetry_source", f"{report.url} is not used: {report.problem}")
     if report.notes:

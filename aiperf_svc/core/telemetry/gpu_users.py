@@ -13,16 +13,16 @@ from aiperf_svc.core.telemetry.families import exporter_of
 from aiperf_svc.core.telemetry.page import Page
 
 DEPLOYMENT = "deployment/"
-"""Begins the name of a Deployment in a list of pods."""
+"""Prefix of the name of a Deployment in a list of pods."""
 _MAX_NAME = 63
 _DIGIT = "[bcdfghjklmnpqrstvwxz2-9]"
-"""What Kubernetes encodes hashes and random characters with: no vowels, no 0 and 1."""
+"""Characters of Kubernetes' hashes and random suffixes: no vowels, no 0 and 1."""
 _MADE = re.compile(f"{_DIGIT}{{1,10}}(-?){_DIGIT}{{5}}")
 
 
 def used_by(page: Page, namespace: str, users: Sequence[str]) -> Page | None:
-    """Return the page with the GPUs alone that are used by pods of `namespace` with these names, or
-    by those of a Deployment: `deployment/NAME`. None if there are none."""
+    """Return the page reduced to GPUs that are used by pods of `namespace` with these names, or by
+    pods of a Deployment, `deployment/NAME`. Returns None if there are none."""
     known = (exporter_of(series) for series in page.values)
     exporter = next((each for each in known if each is not None), None)
     if exporter is None:

@@ -1,4 +1,4 @@
-"""The series of one source over a run: when it was read, and each value that changed."""
+"""Stores the series of one source over a run: the times of the reads, and each changed value."""
 
 import re
 from array import array
@@ -14,8 +14,8 @@ from aiperf_svc.core.telemetry.families import NO_VALUES, RANK_LABELS, gpu_field
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_POINTS = 2_000_000
-"""Values of a source that are kept: 24 MB. A server with 300 changing series fills them in nearly
-two hours at one page a second."""
+"""Most values that are kept of a source: 24 MB. A server with 300 changing series reaches this in
+nearly two hours at one page a second."""
 _SERVERS = ("instance", "server")
 """Labels that distinguish the servers of a page, of Prometheus' federation and of routers."""
 _SPENT = re.compile(r"(?!process_|python_|http_).*(?:seconds|duration).*_(?:sum|total|us)")
@@ -31,27 +31,27 @@ class Mark(Enum):
     CREATED = "created"
     """When it began to count, in microseconds."""
     START = "start"
-    """When its process began, in hundredths of a second: replicas may begin together."""
+    """When its process began, in hundredths of a second. Replicas may begin together."""
     SPENT = "spent"
     """The time that it has spent on its requests."""
 
 
 class Curve(NamedTuple):
-    """A series over time: its value at each page that was read, NaN where it was not there."""
+    """A series over time: its value on each page, NaN where it is missing."""
 
     wall_ns: Times
     values: Values
 
 
 class SourceLog:
-    """What was read from one source."""
+    """Everything that was read from one source."""
 
     def __init__(self, url: str, *, is_gpu: bool = False, is_guess: bool = False) -> None:
         self.url = url
         self.is_gpu = is_gpu
         self.is_guess = is_guess
-        """True if nobody named it: the target's own page, which it may not have, or an exporter,
-        which may have no GPU of the target."""
+        """Whether the user did not name it: the target's own page, which may not exist, or an
+        exporter that may have no GPU of the target."""
         self.series: list[NewSeries] = []
         self.left_out = 0
         """Series beyond the limits."""
@@ -59,20 +59,20 @@ class SourceLog:
         """True if values were lost because there were too many."""
         self.failures = 0
         self.failure = ""
-        """What the last failure was."""
+        """Text of the last failure."""
         self.clock_off_s = 0.0
-        """Largest distance between the source's clock and ours, as far as it is known."""
+        """Largest known difference between the source's clock and ours."""
         self.portable: dict[str, list[int]] = {}
         """Numbers of the series of each portable quantity."""
         self.has_several_servers = False
-        """True if its portable series are told apart by server."""
+        """Whether labels of its portable series distinguish servers."""
         self.spent = array("q")
         """A hash of all times that the page's server had spent on requests, for each page on which
-        one of them differs from the page before."""
+        one of them changed."""
         self.spent_since_ns = array("q")
         """When each of these pages was read."""
         self._marks: dict[Mark, list[int]] = {mark: [] for mark in Mark}
-        """Numbers of the series that tell which server the page is of."""
+        """Numbers of the series that identify the page's server."""
         self._spent_numbers: set[int] = set()
         """Those of them that are times spent on requests."""
         self._of_gpus: set[int] = set()
@@ -85,13 +85,13 @@ class SourceLog:
         self._wall_ns = array("q")
         self._latency_ns = array("q")
         self._changed: list[array[int]] = []
-        """Series to the numbers of the pages on which it had another value."""
+        """By series, the numbers of the pages on which its value changed."""
         self._values: list[array[float]] = []
         self._count = 0
         self._has_changes = array("b")
 
     def add(self, page: Page, *, wall_ns: int, latency_ns: int, off_s: float = 0.0) -> None:
-        """Add a page that was read; `off_s` is how far the source's clock is from ours."""
+        """Add a page. `off_s` is the difference between the source's clock and ours."""
         if self.is_gpu:
             known = {series: v for series, v in page.values.items() if v not in NO_VALUES}
             page = page._replace(values=known)
@@ -132,7 +132,8 @@ class SourceLog:
             self._note_spent(wall_ns)
 
     def _note_spent(self, wall_ns: int) -> None:
-        """Note the times spent on requests if any of them is new. Zeros tell no servers apart."""
+        """Record the times spent on requests if any of them is new. Zeros do not distinguish
+        servers."""
         marks = self.marks(Mark.SPENT)
         values = {series: value for series, value in marks.items() if value == value}
         if not any(values.values()):
@@ -143,7 +144,7 @@ class SourceLog:
             self.spent_since_ns.append(wall_ns)
 
     def _is_copy(self, series: Series) -> bool:
-        """Whether another rank has reported this series."""
+        """Return whether another rank has reported this series."""
         labels = tuple(pair for pair in series.labels if pair[0] not in RANK_LABELS)
         if len(labels) == len(series.labels):
             return False
@@ -153,7 +154,7 @@ class SourceLog:
         return is_known
 
     def fail(self, text: str) -> None:
-        """Note that a page could not be read."""
+        """Record that a page could not be read."""
         self.failures += 1
         self.failure = text
 
@@ -193,20 +194,20 @@ class SourceLog:
         return Curve(self.wall_ns, values)
 
     def sampled(self, number: int) -> Curve:
-        """Return a GPU's series at the pages on which a value of any GPU changed, where it has one:
-        an exporter that reads its GPUs seldom repeats old values in between."""
+        """Return a GPU's series on the pages on which a value of any GPU changed. An exporter that
+        samples its GPUs rarely repeats old values in between."""
         curve = self.curve(number)
         places = np.array(self._gpu_places, dtype=np.int64)
         places = places[~np.isnan(curve.values[places])]
         return Curve(curve.wall_ns[places], curve.values[places])
 
     def changes(self, number: int) -> Curve:
-        """Return a series at the pages on which it changed only."""
+        """Return a series only on the pages on which it changed."""
         places = np.array(self._changed[number], dtype=np.int64)
         return Curve(self.wall_ns[places], np.array(self._values[number]))
 
     def marks(self, mark: Mark) -> dict[Series, float]:
-        """Return the newest values of the series that tell which server the page is of."""
+        """Return the newest values of the series that identify the page's server."""
         return {self.series[number].series: self.last(number) for number in self._marks[mark]}
 
     def last(self, number: int) -> float:
@@ -220,8 +221,8 @@ def within(curve: Curve, begin_ns: int, end_ns: int) -> Values:
 
 
 def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
-    """Return by how much a counter grew from the last page before `begin_ns` to the first one after
-    `end_ns`, so that all that happened between is counted. None if no page after the first has
+    """Return the growth of a counter from the last page before `begin_ns` to the first one after
+    `end_ns`, so that everything in between is counted. Returns None if no page after the first has
     it."""
     first = max(0, int(np.searchsorted(curve.wall_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(curve.wall_ns, end_ns, side="left"))
@@ -235,7 +236,7 @@ def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
 
 
 def restarts(curves: Iterable[Curve]) -> int:
-    """Return how often counters fell: the server that has them was started again."""
+    """Return how often counters decreased because their server was restarted."""
     most = 0
     for curve in curves:
         values = curve.values[~np.isnan(curve.values)]
@@ -244,7 +245,7 @@ def restarts(curves: Iterable[Curve]) -> int:
 
 
 def returns(curves: Iterable[Curve]) -> int:
-    """Return how often a counter was gone from the pages and came back."""
+    """Return how often a counter disappeared from the pages and returned."""
     most = 0
     for curve in curves:
         is_there = ~np.isnan(curve.values)
@@ -264,5 +265,5 @@ def mark_of(series: Series) -> Mark | None:
 
 
 def names_a_server(series: Series) -> bool:
-    """Return whether a series is that of one of several servers of its page."""
+    """Return whether a series belongs to one of several servers of its page."""
     return any(series.label(name) for name in _SERVERS)

@@ -1,4 +1,4 @@
-"""Portable quantities over time and over the load, of all sources of a run together."""
+"""Computes portable quantities over time and over the load, for all sources of a run together."""
 
 from collections.abc import Iterable, Iterator
 
@@ -23,7 +23,7 @@ from aiperf_svc.core.telemetry.log import Curve, SourceLog, Times, Values, grown
 from aiperf_svc.core.telemetry.page import Series
 
 JOINED_NS = 1_000_000_000
-"""Grid on which the series of several sources are added. They are not read at the same moments."""
+"""Grid on which the series of several sources are added, since they are not read simultaneously."""
 
 
 class Plotted(msgspec.Struct, frozen=True):
@@ -49,25 +49,25 @@ class ServerHistogram(msgspec.Struct, frozen=True):
 
 
 class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What the servers say of themselves now; None where none says it."""
+    """The current load of the servers; None where no server reports it."""
 
     running: float | None = None
-    """Requests that they run."""
+    """Running requests."""
     waiting: float | None = None
     kv_usage: float | None = None
-    """Share of the KV cache in use, of the fullest one."""
+    """Used share of the KV cache of the fullest server."""
 
 
 Member = tuple[SourceLog, int, Series]
 
 
 def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
-    """Return every series of a portable quantity: source, number, and itself."""
+    """Return every series of a portable quantity, as source, number and series."""
     return [member for log in logs for member in _of_source(log, portable)]
 
 
 def _of_source(log: SourceLog, portable: Portable) -> list[Member]:
-    """Those of one source, without the ones whose newer name it has too."""
+    """Return those of one source, without older names of the same family."""
     found = [(log, n, log.series[n].series) for n in log.portable.get(portable.name, ())]
     families = {family_of(series) for _, _, series in found}
     old = {family for family in families if SUPERSEDED.get(family) in families}
@@ -75,15 +75,15 @@ def _of_source(log: SourceLog, portable: Portable) -> list[Member]:
 
 
 def gauge(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> Values:
-    """Return the values of a gauge under load on a common grid: of all servers together, or of the
-    worst one where their sum has no meaning. Empty if no server has it."""
+    """Return the values of a gauge under load on a common grid: the sum over all servers, or the
+    worst one where a sum has no meaning. Empty if no server has it."""
     portable = _named(name)
     curves = [log.curve(number) for log, number, _ in members(logs, portable)]
     return within(_joined(curves, portable), begin_ns, end_ns) if curves else np.empty(0)
 
 
 def counter(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> float | None:
-    """Return by how much a counter of all servers grew under load; None if no server has it."""
+    """Return the growth of a counter of all servers under load; None if no server has it."""
     portable = _named(name)
     found = [
         growth
@@ -96,7 +96,7 @@ def counter(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) ->
 def histogram(
     logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int
 ) -> ServerHistogram | None:
-    """Return how a histogram of all servers grew under load; None if nothing was observed."""
+    """Return the growth of a histogram of all servers under load; None without observations."""
     totals = {"_sum": 0.0, "_count": 0.0}
     for log, number, series in members(logs, _named(name)):
         for part in totals:
@@ -108,7 +108,7 @@ def histogram(
 
 
 def server_load(logs: Iterable[SourceLog], finder: CopyFinder | None = None) -> ServerLoad:
-    """Return what the newest pages say, each server counted once."""
+    """Return the load by the newest pages, each server counted once."""
     known = each_server_once(logs, finder)
     return ServerLoad(
         running=_last_gauge(known, "running"),
@@ -118,7 +118,7 @@ def server_load(logs: Iterable[SourceLog], finder: CopyFinder | None = None) -> 
 
 
 def _last_gauge(logs: Iterable[SourceLog], name: str) -> float | None:
-    """Return the newest value of a gauge: of all servers together, or of the worst one."""
+    """Return the newest value of a gauge: the sum over all servers, or the worst one."""
     portable = _named(name)
     values = [log.last(number) for log, number, _ in members(logs, portable)]
     known = [value for value in values if value == value]
@@ -210,7 +210,7 @@ def _named(name: str) -> Portable:
 
 
 def _joined(curves: list[Curve], portable: Portable) -> Curve:
-    """All curves as one."""
+    """Combine all curves into one."""
     times, table = _table(curves)
     is_there = ~np.isnan(table)
     if portable.is_worst:
@@ -222,8 +222,8 @@ def _joined(curves: list[Curve], portable: Portable) -> Curve:
 
 
 def _rate(curves: list[Curve], portable: Portable) -> Curve:
-    """The growth of all counters together per second between two times, at the second of each pair.
-    Where a source is not read yet, its counters have not grown, whatever they are then."""
+    """Return the growth of all counters per second between two times, at the later one. The
+    counters of a source that has not been read yet have no growth, whatever their value is."""
     times = _times(curves)
     table = np.array([_counted(curve, times) for curve in curves])
     growth = np.diff(table, axis=1)
@@ -235,10 +235,11 @@ def _rate(curves: list[Curve], portable: Portable) -> Curve:
 
 
 def _counted(curve: Curve, times: Times) -> Values:
-    """What a counter has counted until each time; NaN after it is gone from its source's pages.
+    """Return the total of a counter until each time; NaN after it has disappeared from its source's
+    pages.
 
-    It grows evenly between two pages that have it. A labelled counter begins at zero where it is
-    not on the first pages, and every counter does where it falls: its server was started again.
+    It is interpolated between two pages. A labelled counter begins at zero if it is not on the
+    first pages, and every counter does after a decrease, because its server was restarted.
     """
     is_there = ~np.isnan(curve.values)
     if not is_there.any():
@@ -257,13 +258,13 @@ def _counted(curve: Curve, times: Times) -> Values:
 
 
 def _table(curves: list[Curve]) -> tuple[Times, NDArray[np.float64]]:
-    """The times and a row for each curve, on a grid if they were read at different times."""
+    """Return the times and a row for each curve, on a grid if they were read at different times."""
     times = _times(curves)
     return times, np.array([_at(curve, times) for curve in curves])
 
 
 def _times(curves: list[Curve]) -> Times:
-    """The times of all curves, or a grid if they were read at different times."""
+    """Return the times of all curves, or a grid if they were read at different times."""
     if all(np.array_equal(curve.wall_ns, curves[0].wall_ns) for curve in curves):
         return curves[0].wall_ns
     ends = [curve.wall_ns for curve in curves if len(curve.wall_ns)]
@@ -272,7 +273,7 @@ def _times(curves: list[Curve]) -> Times:
 
 
 def _at(curve: Curve, times: Times) -> Values:
-    """The last value read at or before each time."""
+    """Return the last value at or before each time."""
     places = np.searchsorted(curve.wall_ns, times, side="right") - 1
     values = np.append(curve.values, np.nan)
     return values[places]

@@ -1,4 +1,4 @@
-"""Decides which sources can be believed. Wrong and stale ones are named and not used."""
+"""Decides which sources are reliable. Wrong and stale ones are reported and not used."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,21 @@ from aiperf_svc.core.telemetry.log import SourceLog, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
 
 CLOCK_OFF_S = 5.0
-"""Largest distance of a source's clock. HTTP gives it in whole seconds, and a page may be cached
-for one or two; a server whose clock is further off has series of another time."""
+"""Largest difference of a source's clock. HTTP dates have whole seconds, and a page may be cached
+for one or two. A server whose clock is further off has values of another time."""
 STALE_S = 10.0
-"""Longest time under load in which no value of a page changes. Exporters that read slowly change
-at each of their own intervals; a page that repeats for the whole of a longer load is a copy."""
+"""Longest time under load without any changed value. Slow exporters change at their own intervals.
+A page that repeats for the whole of a longer load is a copy."""
 SLOW_FACTOR = 3.0
-"""A source whose values change this much less often than it is read has its own interval, which
-the report names."""
+"""A source whose values change less often than it is read, by this factor, has an interval of its
+own, which the report names."""
 MIN_CHANGES = 4
-"""Fewest pages under load with a new value from which on an interval is stated."""
+"""Fewest changed pages under load for which an interval is reported."""
 SEVERAL_RETURNS = 2
-"""Returns of a counter that was gone from which on a page is taken for those of several servers, in
-turn. Once it may have been left out."""
+"""Returns of a missing counter after which a page is regarded as the pages of several servers in
+turn. Once may be an omission."""
 FAILED_SHARE = 0.5
-"""Share of failed reads from which on a source is not used."""
+"""Share of failed reads above which a source is not used."""
 
 
 class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,13 +37,13 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     reads: int
     failures: int
     latency_ms: float
-    """Mean time that it took to send its page."""
+    """Mean time for a page."""
     update_interval_s: float | None
     """Median time between pages on which a value changed under load; None with too few of them."""
     problem: str = ""
-    """Why nothing of it is used; empty if it is."""
+    """Why it is not used; empty if it is."""
     notes: tuple[str, ...] = ()
-    """What a reader of its series should know."""
+    """Remarks for readers of its series."""
 
     @property
     def is_used(self) -> bool:
@@ -54,7 +54,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
 def judge_sources(
     logs: Sequence[SourceLog], *, begin_ns: int, end_ns: int, interval_s: float
 ) -> tuple[SourceReport, ...]:
-    """Judge the sources of a run, of which one that repeats another one is not used."""
+    """Judge the sources of a run. Copies of other sources are not used."""
     reports = {
         log: judge_source(log, begin_ns=begin_ns, end_ns=end_ns, interval_s=interval_s)
         for log in logs
@@ -113,7 +113,8 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
 
 
 def _only_grows(series: Series) -> bool:
-    """Whether a series is known to be a counter: servers call averages so that are none."""
+    """Return whether a series is known to be a counter. The name is no evidence: servers have
+    averages with names of counters."""
     field = gpu_field_of(series)
     kinds = [each.kind for each in portables_of(series)] + ([field.kind] if field else [])
     return bool(kinds) and Kind.GAUGE not in kinds

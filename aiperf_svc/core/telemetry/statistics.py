@@ -1,4 +1,5 @@
-"""Statistics of one series under load, as AIPerf's `server_metrics_export.json` has them."""
+"""Computes statistics of one series under load, in the form of AIPerf's
+`server_metrics_export.json`."""
 
 from collections.abc import Iterator
 from math import isnan
@@ -26,7 +27,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def families(log: SourceLog) -> Iterator[Family]:
-    """Yield what a source has, by name and labels."""
+    """Yield the families of a source, by name and labels."""
     found: dict[tuple[str, Labels, str], Family] = {}
     for number, each in enumerate(log.series):
         name, part, labels, kind = _taken_apart(each.series, each.family, each.type)
@@ -50,7 +51,7 @@ def _taken_apart(series: Series, family: str, kind: str) -> tuple[str, str, Labe
 
 
 def _is_bound(text: str) -> bool:
-    """Whether the text is a bound of a bucket: servers may write anything."""
+    """Return whether the text is a valid bound of a bucket."""
     try:
         return not isnan(float(text))
     except ValueError:
@@ -120,8 +121,8 @@ def _of_histogram(
 
 
 def quantile(buckets: dict[str, float], share: float) -> float:
-    """Return a quantile of cumulative buckets, linear within a bucket as Prometheus has it; beyond
-    the last finite bound, that bound."""
+    """Return a quantile of cumulative buckets, interpolated within a bucket as in Prometheus.
+    Beyond the last finite bound, return that bound."""
     bounds = [float(bound) for bound in buckets]
     counts = list(buckets.values())
     if not counts or not counts[-1]:
