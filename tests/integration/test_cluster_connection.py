@@ -14,8 +14,7 @@ import yaml
 from aiohttp import web
 
 from aiperf_svc.adapters.cluster.api.connection import Refused, Unreachable, connect
-from aiperf_svc.adapters.cluster.api.objects import list_objects
-from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
+from aiperf_svc.adapters.cluster.api.objects import list_objects, read_catalog
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -190,7 +189,7 @@ async def test_an_address_that_is_no_url_is_named_with_its_context(
 @pytest.mark.parametrize(
     ("response", "words"),
     [
-        ({"hello": 1}, "is not Kubernetes' API: its /version names none; check"),
+        ({"hello": 1}, "is not Kubernetes' API: its /version has no gitVersion; check"),
         ([1], "/version is not Kubernetes' API: its response is '[1]'; check"),
         (HTML, "/version is not Kubernetes' API: its response is '<html>hello</html>'; check"),
         (302, "does not respond as Kubernetes' API does: no (302); check context 'there' of"),
@@ -209,7 +208,7 @@ async def test_credentials_that_are_not_accepted_are_said_to_be(
 ) -> None:
     api.accepted = "another"
     message = await _message(kubeconfig=write(api.url, user={"token": "mine"}))
-    assert "does not let context 'there' in" in message
+    assert "refuses context 'there'" in message
     assert "mine" not in message
 
 

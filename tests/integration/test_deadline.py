@@ -12,15 +12,14 @@ from typing import Any
 import certifi
 import pytest
 
+from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, Response
 from aiperf_svc.adapters.ttl.deadline import (
     RECHECK_S,
     RENEW_S,
     RETRY_S,
     SOON_S,
-    ApiServer,
     Deadline,
     Expiring,
-    Response,
     keep_deadline,
     read_deadline,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json
-from aiperf_svc.adapters.cluster.api.resource_types import ResourceType, read_catalog
+from aiperf_svc.adapters.cluster.api.objects import ResourceType, read_catalog
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.identity import STACK_LABEL

@@ -1,7 +1,10 @@
-"""Finds a way from this machine to a stack's results.
+"""Opens a connection from this machine to a stack's results.
 
-A port-forward needs only a right, and bypasses all network policies; the API server's proxy is the
-fallback. If the stack exposes its results, that address is tried first.
+If the stack exposes its results, that address is tried first. Then comes a port-forward, which
+needs only a right and bypasses all network policies. The API server's own proxy is the fallback for
+clusters that refuse port-forwards. The API server takes `Authorization` for its own credentials, so
+a listener on the loopback adds them to each request, and the results' token travels as
+`X-Aiperf-Token`.
 """
 
 import asyncio
@@ -9,13 +12,15 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Self
+from urllib.parse import unquote
 
 import aiohttp
+from aiohttp import web
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.port_forward import PortForward
-from aiperf_svc.adapters.cluster.api.service_proxy import ServiceProxy
+from aiperf_svc.adapters.cluster.api.port_forward import LOOPBACK, PortForward
+from aiperf_svc.domain.errors import EnvironmentProblem
 
 PROBE_S = 5.0
 """Time within which the results' pod must respond."""
@@ -33,8 +38,8 @@ log = logging.getLogger(__name__)
 async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> AsyncIterator[str]:
     """Yield the base URL of a stack's results API, from the stack's outputs.
 
-    The first way on which the API responds is used; if none does, the port-forward, which works as
-    soon as its pod does.
+    The first address at which the API responds is used. If none does, the port-forward is used,
+    which works as soon as its pod does.
     """
     results = outputs["results"]
     where: dict[str, Any] = {
@@ -66,7 +71,7 @@ async def _exposed(cluster: Cluster, url: str) -> list[str]:
     try:
         nodes = (await cluster.get("/api/v1/nodes", limit=str(CANDIDATES)))["items"]
     except Refused as error:
-        log.warning("which nodes there are is not known: %s", error)
+        log.warning("cannot list nodes, so the NodePort is not used: %s", error)
         return []
     return [url.replace(NODE, address) for address in node_addresses(nodes)]
 
@@ -83,8 +88,7 @@ def node_addresses(nodes: list[dict[str, Any]]) -> list[str]:
 
 
 async def _becomes_responsive(url: str) -> bool:
-    """Wait until the URL responds: nodes and load balancers learn of a new Service a little
-    later."""
+    """Wait until the URL responds. Nodes and load balancers need a moment for a new Service."""
     end_mono_s = time.monotonic() + PROBE_S
     while True:
         if await _responds(url):
@@ -104,3 +108,80 @@ async def _responds(url: str) -> bool:
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError, OSError):
         return False
+
+
+LARGEST_BODY = 2**20
+NOT_PASSED = frozenset(
+    {
+        "host", "authorization", "connection", "keep-alive", "transfer-encoding", "upgrade",
+        "content-length", "te", "trailer", "proxy-authorization", "accept-encoding",
+    }
+)  # fmt: skip
+"""Request headers that concern one hop only."""
+NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"})
+POD_UNREACHABLE = (502, 503, 504)
+"""Statuses of the API server's own responses when it cannot reach the pod."""
+
+
+class ServiceProxy:
+    """A port of a Service, proxied to this machine. An async context manager."""
+
+    def __init__(self, cluster: Cluster, *, namespace: str, service: str, port: int) -> None:
+        self._cluster = cluster
+        self._base = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_route("*", "/{path:.*}", self._pass_on)
+        # The download ends with the client's connection.
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, handler_cancellation=True,
+            shutdown_timeout=1.0,
+        )  # fmt: skip
+        await self._runner.setup()
+        await web.TCPSite(self._runner, LOOPBACK, 0).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        """URL of the proxied port on this machine."""
+        host, port = self._runner.addresses[0][:2]
+        return f"http://{host}:{port}"
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        path = request.rel_url.raw_path_qs
+        if ".." in unquote(request.rel_url.raw_path).split("/"):
+            # Such a path would leave the Service and reach the whole API with our rights.
+            raise web.HTTPBadRequest(text="no such path\n")
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in NOT_PASSED}
+        headers["Accept-Encoding"] = "identity"
+        body = await request.read() if request.can_read_body else None
+        try:
+            async with self._cluster.stream(
+                request.method, self._base + path, headers=headers, data=body
+            ) as upstream:
+                if upstream.status in POD_UNREACHABLE:
+                    return _aborted(request)
+                return await _returned(request, upstream)
+        except (aiohttp.ClientError, EnvironmentProblem, TimeoutError, OSError):
+            return _aborted(request)
+
+
+async def _returned(request: web.Request, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {k: v for k, v in upstream.headers.items() if k.lower() not in NOT_RETURNED}
+    response = web.StreamResponse(status=upstream.status, headers=headers)
+    await response.prepare(request)
+    async for chunk in upstream.content.iter_any():
+        await response.write(chunk)
+    await response.write_eof()
+    return response
+
+
+def _aborted(request: web.Request) -> web.StreamResponse:
+    """Abort the connection as a port-forward does, so that clients retry in the same way."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=502)

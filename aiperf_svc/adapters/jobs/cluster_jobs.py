@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from aiperf_svc.adapters.ttl.deadline import ApiRefusal, ApiServer, Response
+from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line

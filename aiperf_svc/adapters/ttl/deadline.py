@@ -1,49 +1,47 @@
-"""Deletes the stack from within the cluster when its time is over, for when nobody comes back.
+"""Deletes a stack from within the cluster when its time is over, so that it does not outlive a
+runner that was killed.
 
-What is deleted is one object that takes everything else along: the Namespace, where it is the
-stack's own; in somebody else's the anchor ConfigMap, which owns all other objects, so that
-Kubernetes' garbage collection removes them.
+One object is deleted, and all others go with it: the Namespace if it is the stack's own; in an
+existing namespace the anchor ConfigMap, which owns all other objects, so that Kubernetes' garbage
+collection removes them.
 
-Before that the run's PodDisruptionBudget is deleted, as soon as the start and the load must be
-over: from then on nobody who drains a node waits for the stack. A budget that is not there is no
-error: it is made after this pod is ready, and deleted with the stack.
+The PodDisruptionBudget of the run is deleted earlier, when the start and the load must be over.
+From then on it does not block the drain of a node. A missing budget is no error: it is created
+after this pod is ready, and deleted with the stack.
 
-Meanwhile it renews the Lease of the stack, by which others know that the stack is somebody's. That
-it cannot be renewed is logged and changes nothing.
+Until then this pod renews the Lease of the stack, which shows others that the stack is in use. A
+failed renewal is logged and has no other effect.
 
-Each deadline is absolute: the object's creation, as the API server has stored it, plus its time to
-live. It is compared with the API server's own clock (the `Date` of its responses), so neither a
-restart of this pod nor a wrong clock of its node moves it. Whatever fails is tried again: this
-process ends only when it is told to, usually by the deletion that it asked for.
+Each deadline is absolute: the creation time of the object, as the API server stores it, plus the
+time to live. It is compared with the API server's own clock (the `Date` of its responses), so
+neither a restart of this pod nor a wrong clock of its node moves it. Every failure is retried. The
+process ends on SIGTERM, which usually comes from the deletion that it requested.
 
-The pod is ready when the API server has responded to it once. One that never is (a token that is
-not accepted, a network policy of somebody else's) lets `up` fail, for its stack would never go.
+The pod is ready when the API server has responded to it once. If that never happens (the token is
+refused, a network policy blocks it), `up` fails, since the stack would never be deleted.
 
-Uses the standard library only: it is the one pod that must start and stay small whatever happens.
+Uses the standard library only. This pod has to start and to stay small in all circumstances.
 """
 
-import json
 import logging
 import os
 import signal
-import ssl
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 
+from aiperf_svc.adapters.cluster.api.pod_client import (
+    ACCOUNT_DIR,
+    ApiRefusal,
+    ApiServer,
+    url_of_api,
+)
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 
-ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 10.0
 """Seconds between attempts, after any failure and after the deletion was requested."""
 SOON_S = 1.0
@@ -57,81 +55,6 @@ RECHECK_S = 300.0
 """Longest sleep, after which a suspended node or a new TTL is noticed."""
 
 log = logging.getLogger(__name__)
-
-
-class ApiRefusal(Exception):
-    """Raised when the API server responds with an error."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"{status}: {message}")
-        self.status = status
-
-
-@dataclass(frozen=True, kw_only=True)
-class Response:
-    """Response with an object, and its time by the API server's clock."""
-
-    body: dict[str, Any]
-    server_wall_s: float
-
-
-class ApiServer:
-    """Client of the API server, with the few requests that pods of a stack need."""
-
-    def __init__(self, url: str, *, account: Path = ACCOUNT_DIR) -> None:
-        """Connect with an account's folder, which holds `token` and, for https, `ca.crt`."""
-        self._url = url.rstrip("/")
-        self._account = account
-        self._server_ahead_s = 0.0
-        is_https = url.startswith("https://")
-        authority = str(account / "ca.crt")
-        self._tls = ssl.create_default_context(cafile=authority) if is_https else None
-
-    def get(self, path: str) -> Response:
-        """Return an object. Raises ApiRefusal, OSError."""
-        return self._request("GET", path, None)
-
-    def now_s(self) -> float:
-        """Return the API server's time, by its last response and the time since."""
-        return time.time() + self._server_ahead_s
-
-    def delete(self, path: str, *, uid: str) -> None:
-        """Delete the object if it still has this `uid`. Raises ApiRefusal, OSError."""
-        options = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
-            "propagationPolicy": "Background",
-        }
-        self._request("DELETE", path, json.dumps(options).encode())
-
-    def patch(self, path: str, changes: dict[str, Any]) -> Response:
-        """Merge changes into an object. Raises ApiRefusal, OSError."""
-        kind = "application/merge-patch+json"
-        return self._request("PATCH", path, json.dumps(changes).encode(), kind=kind)
-
-    def _request(
-        self, method: str, path: str, body: bytes | None, *, kind: str = "application/json"
-    ) -> Response:
-        # The kubelet renews the token's file, so it is read each time.
-        token = (self._account / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = kind
-        request = urllib.request.Request(
-            self._url + path, data=body, headers=headers, method=method
-        )
-        try:
-            with urllib.request.urlopen(
-                request, timeout=REQUEST_TIMEOUT_S, context=self._tls
-            ) as response:
-                stamp = response.headers.get("Date")
-                now = parsedate_to_datetime(stamp).timestamp() if stamp else time.time()
-                self._server_ahead_s = now - time.time()
-                return Response(body=json.load(response), server_wall_s=now)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise ApiRefusal(error.code, one_line(str(error.reason))) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +84,6 @@ class Deadline:
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
     """Keep the deadline that the environment describes until SIGTERM, and return an exit code.
     Raises EnvironmentProblem outside a pod of a stack.
-
-    Raises EnvironmentProblem outside a pod of a stack.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     told = threading.Event()
@@ -171,13 +92,6 @@ def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
     deadline, api = read_deadline(environ)
     keep_deadline(deadline, api, wait=told.wait)
     return int(ExitCode.OK)
-
-
-def url_of_api(environ: Mapping[str, str]) -> str:
-    """Return the URL of the API server, from the environment of a pod. Raises KeyError."""
-    host = environ["KUBERNETES_SERVICE_HOST"]
-    host = f"[{host}]" if ":" in host else host
-    return f"https://{host}:{environ['KUBERNETES_SERVICE_PORT']}"
 
 
 def read_deadline(

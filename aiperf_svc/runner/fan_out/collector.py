@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object, absent_job
@@ -24,7 +25,6 @@ from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
-from aiperf_svc.adapters.ttl.deadline import ApiServer, url_of_api
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
     Event,

@@ -5,8 +5,7 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import Listed, ObjectRef
-from aiperf_svc.adapters.cluster.api.resource_types import Catalog
+from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
 from aiperf_svc.adapters.cluster.teardown import leaks
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, is_one_of

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, object_ref
-from aiperf_svc.adapters.cluster.api.resource_types import ResourceType
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, ResourceType, object_ref
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     OWNER_NAMES,
     Inventory,

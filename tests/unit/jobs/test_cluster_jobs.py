@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
-from aiperf_svc.adapters.ttl.deadline import ApiRefusal, ApiServer, Response
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 JOB = "/apis/batch/v1/namespaces/n/jobs/index-1-s"

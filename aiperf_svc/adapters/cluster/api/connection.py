@@ -1,4 +1,8 @@
-"""Connection to a cluster's API server. Every module of this package uses it."""
+"""Connection of the runner to a cluster's API server.
+
+kr8s reads the credentials, and aiohttp sends the requests. The reasons are in
+docs/decisions/0012-kubernetes-clients.md. Every module of this package uses it.
+"""
 
 import asyncio
 import contextlib
@@ -29,7 +33,7 @@ load."""
 MESSAGE_LIMIT = 2_000
 """Most characters kept of the API server's message."""
 FOREIGN_LIMIT = 80
-"""Most characters kept of a response that no API server gives."""
+"""Most characters kept of a response that does not come from an API server."""
 ATTEMPTS = 4
 LONGEST_WAIT_S = 5.0
 """Longest wait, in seconds, before a request that the API server refused as overloaded (429) is
@@ -122,7 +126,7 @@ class Cluster:
         try:
             await self._call("DELETE", path, body=body)
         except Refused as error:
-            # A conflict is about the precondition: the object with that UID is no more.
+            # A conflict is about the precondition: the object with that UID is gone.
             if error.status != 404 and not (uid and error.status == 409):
                 raise
 
@@ -273,7 +277,7 @@ class Cluster:
 
 
 def _words(error: BaseException) -> str:
-    """Return why there is no response, in words of which none is aiohttp's."""
+    """Describe why there is no response, without the terms of aiohttp."""
     match error:
         case TimeoutError():
             return "no response in time"
@@ -322,7 +326,7 @@ async def connect(
                     f"{error}; check {where}"
                 ) from error
             raise EnvironmentProblem(
-                f"the cluster at {cluster.server} does not let context {cluster.context!r} in: "
+                f"the cluster at {cluster.server} refuses context {cluster.context!r}: "
                 f"{error}; renew its credentials"
             ) from error
         yield cluster
@@ -331,7 +335,9 @@ async def connect(
 async def _version(cluster: Cluster) -> str:
     version = await cluster.get("/version")
     if "gitVersion" not in version:
-        raise Unreachable(f"{cluster.server} is not Kubernetes' API: its /version names none")
+        raise Unreachable(
+            f"{cluster.server} is not Kubernetes' API: its /version has no gitVersion"
+        )
     return str(version["gitVersion"])
 
 
@@ -348,9 +354,10 @@ async def _identity(cluster: Cluster) -> str:
 def _refused(status: int, content: bytes, path: str) -> Refused:
     reason, message = "", content.decode(errors="replace").strip()
     with contextlib.suppress(ValueError):
-        said = json.loads(content)
-        if isinstance(said, dict):
-            reason, message = str(said.get("reason", "")), str(said.get("message", message))
+        status_object = json.loads(content)
+        if isinstance(status_object, dict):
+            reason = str(status_object.get("reason", ""))
+            message = str(status_object.get("message", message))
     # The message may include an admission webhook's text, which has no length limit.
     message, reason = one_line(message, limit=MESSAGE_LIMIT), one_line(reason)
     return Refused(f"{message or path} ({status})", status=status, reason=reason)

@@ -83,7 +83,7 @@ class Credentials:
             await auth.reauthenticate()
             self.tls = await auth.ssl_context()
         except Exception as error:  # Plugins and malformed files fail in every possible way.
-            raise self._said(error) from error
+            raise self._problem(error) from error
         finally:
             for path in _copies(auth):
                 path.unlink(missing_ok=True)
@@ -98,15 +98,15 @@ class Credentials:
         self.server_name, self.proxy = auth.tls_server_name, auth.proxy
         self._loads += 1
 
-    def _said(self, error: Exception) -> EnvironmentProblem:
+    def _problem(self, error: Exception) -> EnvironmentProblem:
         where = self.file
         kubeconfig = getattr(self._api.auth, "kubeconfig", None)
         known = [str(each["name"]) for each in kubeconfig.contexts or ()] if kubeconfig else []
         if self._context and self._context not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             return EnvironmentProblem(f"context {self._context!r} is not in {where}; {has}")
-        words = one_line(str(error)) or type(error).__name__
-        return EnvironmentProblem(f"kubeconfig {where} cannot be used: {words}")
+        reason = one_line(str(error)) or type(error).__name__
+        return EnvironmentProblem(f"kubeconfig {where} cannot be used: {reason}")
 
 
 def _check_file(kubeconfig: str | None) -> None:
@@ -133,7 +133,7 @@ def _is_url(server: str) -> bool:
 
 def _copies(auth: Any) -> Iterator[Path]:
     """Yield the files in which kr8s copied inline content of the kubeconfig or of a plugin."""
-    # No public attribute says which of the files are copies.
+    # kr8s has no public attribute that tells which of the files are copies.
     given = {**getattr(auth, "_user", {}), **getattr(auth, "_cluster", {})}
     for key, attribute in _INLINE:
         name = getattr(auth, attribute)

@@ -3,19 +3,17 @@ the API server's WebSocket protocol `v4.channel.k8s.io`.
 
 Each connection has a WebSocket of its own, so a broken one does not affect the others, and each new
 one looks up the current pod. A message is a channel's number and its bytes: channel 0 carries the
-data, channel 1 carries error texts; the first message of each is the port. kr8s has a forwarder
-too, which copies through two more layers and gives up after six failed starts.
+data, channel 1 carries error texts; the first message of each is the port.
 """
 
 import asyncio
 import contextlib
 import logging
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.services import pod_of_service
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 PROTOCOL = "v4.channel.k8s.io"
@@ -80,7 +78,7 @@ class PortForward:
         except OSError as error:
             log.debug("port-forward to %s broke: %s", self._service, error)
         finally:
-            # What the pod has sent is still on its way to the reader, so no abort.
+            # Not abort: data of the pod may still be on its way to the reader.
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
@@ -96,7 +94,7 @@ class PortForward:
             asyncio.create_task(self._from_pod(pod_side, writer), name="port-forward from the pod"),
         ]
         try:
-            # The end of one way is the end of both: the protocol knows no half-closed connections.
+            # The protocol has no half-closed connections, so the end of one way ends both.
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for way in ways:
@@ -116,8 +114,8 @@ class PortForward:
             if channel not in announced:
                 announced.add(channel)
             elif channel == ERRORS:
-                words = " ".join(bytes(content).decode(errors="replace").split())
-                raise Refused(f"port-forward: {words}", status=0, reason="")
+                error = " ".join(bytes(content).decode(errors="replace").split())
+                raise Refused(f"port-forward: {error}", status=0, reason="")
             elif channel == DATA:
                 writer.write(content)
                 await writer.drain()
@@ -126,3 +124,34 @@ class PortForward:
 async def _to_pod(reader: asyncio.StreamReader, pod_side: aiohttp.ClientWebSocketResponse) -> None:
     while content := await reader.read(READ_BYTES):
         await pod_side.send_bytes(bytes([DATA]) + content)
+
+
+ENDED = ("Succeeded", "Failed")
+
+
+async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
+    """Return the name of the pod to talk to, preferably a running one. Raises Refused,
+    Unreachable."""
+    place = f"/api/v1/namespaces/{namespace}"
+    found = await cluster.get(f"{place}/services/{service}")
+    selector = found["spec"].get("selector") or {}
+    wanted = ",".join(f"{key}={value}" for key, value in selector.items())
+    pods = (await cluster.get(f"{place}/pods", labelSelector=wanted))["items"] if wanted else []
+    candidates = sorted(filter(_may_respond, pods), key=_rank)
+    if not candidates:
+        raise Refused(
+            f"no pod is behind service {service} in namespace {namespace}",
+            status=404,
+            reason="NotFound",
+        )
+    return str(candidates[-1]["metadata"]["name"])
+
+
+def _may_respond(pod: dict[str, Any]) -> bool:
+    is_going = "deletionTimestamp" in pod["metadata"]
+    return not is_going and pod.get("status", {}).get("phase") not in ENDED
+
+
+def _rank(pod: dict[str, Any]) -> tuple[bool, str]:
+    running = pod.get("status", {}).get("phase") == "Running"
+    return running, pod["metadata"]["creationTimestamp"]

@@ -18,8 +18,14 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, object_ref
-from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType, read_catalog
+from aiperf_svc.adapters.cluster.api.objects import (
+    Catalog,
+    ObjectRef,
+    ResourceType,
+    list_objects,
+    object_ref,
+    read_catalog,
+)
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     AUTOMATIC,
     Inventory,

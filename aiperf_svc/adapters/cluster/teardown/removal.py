@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
-from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, read_catalog
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, made_by, roots_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Collection
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
-from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType
+from aiperf_svc.adapters.cluster.api.objects import Catalog, ObjectRef, ResourceType, list_objects
 from aiperf_svc.adapters.cluster.teardown.inventory import hanging_on, roots_of
 from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
 from aiperf_svc.plan.identity import STACK_LABEL
