@@ -73,7 +73,7 @@ class Abandonments:
                 continue
             if carrier is None or carrier.request is not request:
                 # It was sent again, or to another address.
-                carrier = self._client.carrier_of(request)
+                carrier = self._client.connection_of(request)
                 if carrier is None:
                     continue  # taken back by a stop
             if not request.was_written or carrier.unsent is not None:

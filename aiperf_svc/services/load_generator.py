@@ -189,13 +189,13 @@ class LoadGenerator:
             self._run_due(time_ns())
 
     def hold_back(self) -> None:
-        """Send nothing until `go_on`. Requests that become due meanwhile are late, which their
+        """Send nothing until `resume`. Requests that become due meanwhile are late, which their
         schedule lag shows."""
         self._is_held_back = self._is_paused = True
         self._held.hold()
         self._arm()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Send again."""
         self._is_held_back = False
         self._is_paused = self._is_stopped

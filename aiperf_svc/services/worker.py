@@ -344,8 +344,8 @@ class Worker(BaseService):
 
     def _go_on(self) -> None:
         if self._client is not None and self._generator is not None:
-            self._client.go_on()
-            self._generator.go_on()
+            self._client.resume()
+            self._generator.resume()
 
     def on_acknowledged(self, message: RecordsAcknowledged) -> None:
         if self.id in message.highest:

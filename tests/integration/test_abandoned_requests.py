@@ -133,7 +133,7 @@ class NotingClient:
         self.carriers.append(Carrier(request))
         return self.carriers[-1]
 
-    def carrier_of(self, request: Request) -> Carrier | None:
+    def connection_of(self, request: Request) -> Carrier | None:
         return next((each for each in self.carriers if each.request is request), None)
 
     def abandon(self, _: Carrier, request: Request) -> None:

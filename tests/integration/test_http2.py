@@ -335,8 +335,8 @@ async def test_requests_beside_the_load_are_in_http2_too(
         before, after = b.target.request(b"x" * 100_000)
         request = before + b"id" + after
         assert await ask(b.target, request, timeout_s=5) == (200, b"hello")
-        way = b.target.way
-        url = f"http{'s' if is_tls else ''}://{way.host}:{way.port}"
+        route = b.target.route
+        url = f"http{'s' if is_tls else ''}://{route.host}:{route.port}"
         config = BenchmarkConfig.model_validate(
             {
                 "endpoint": {"url": url, "model": "m", **settings},
@@ -355,7 +355,7 @@ async def test_a_request_beside_the_load_that_is_reset_says_so() -> None:
         await peer.flush()
 
     async with bench(http2(respond), http2=True) as b:
-        url = f"http://127.0.0.1:{b.target.way.port}"
+        url = f"http://127.0.0.1:{b.target.route.port}"
         endpoint = {"url": url, "model": "m", "http2": True}
         load = {"concurrency": 1, "requests": 1}
         config = BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})

@@ -238,7 +238,7 @@ def test_while_the_load_is_held_back_nothing_is_sent_and_then_everything_is() ->
     made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 3, times), 0)
     assert made.counts(last_seq=0, records_dropped=0).requests_sent == 0
     assert not made.is_idle
-    made.go_on()
+    made.resume()
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.requests_sent, counts.capped) == (3, 0)
 
@@ -248,7 +248,7 @@ def test_a_stop_while_the_load_is_held_back_accounts_for_every_credit() -> None:
     made.grant(granted(0, 10), 0)
     made.hold_back()
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
-    made.go_on()
+    made.resume()
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.granted, counts.revoked, counts.in_flight) == (10, 8, 2)
 
@@ -259,7 +259,7 @@ def test_a_phase_that_opens_while_the_load_is_held_back_begins_when_it_goes_on()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 2, 0, 0, 1), 0)
     made.grant(granted(0, 10), 0)
     assert made.counts(last_seq=0, records_dropped=0).requests_sent == 0
-    made.go_on()
+    made.resume()
     assert made.counts(last_seq=0, records_dropped=0).requests_sent == 2
 
 

@@ -142,7 +142,7 @@ def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_the
     table.servers[2].sendall(HEAD + CHUNK)
     table.run()
     assert [index for index, _ in read] == [2]
-    table.client.go_on()
+    table.client.resume()
     read.clear()
     table.run()
     assert sorted(index for index, _ in read) == [0, 1]

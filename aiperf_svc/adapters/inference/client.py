@@ -166,7 +166,7 @@ class InferenceClient:
         could be made and the request has ended."""
         return self._writer.send(request)
 
-    def carrier_of(self, request: Request) -> Connection | None:
+    def connection_of(self, request: Request) -> Connection | None:
         """Return the connection that carries a request now. Visits every connection."""
         return next((c for c in self._connections.values() if c.request is request), None)
 
@@ -224,13 +224,13 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def hold_back(self) -> None:
-        """Stop reading responses that have begun, until `go_on`. Their servers wait when the
+        """Stop reading responses that have begun, until `resume`. Their servers wait when the
         kernel's buffers are full."""
         self._reader.hold_back()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume reading all responses."""
-        self._reader.go_on()
+        self._reader.resume()
 
     def revoke_unwritten(self) -> list[Request]:
         """Remove the requests that wait for a connection, and return them."""
@@ -288,7 +288,7 @@ class InferenceClient:
 
     def housekeeping(self) -> None:
         """Check overdue connects, clock jumps and waiting batches. Called about every 50 ms."""
-        self._look_at_clocks()
+        self._check_clocks()
         self._reader.reset_layout_budget()
         self._reader.end_done()
         self._reader.drop_drained()
@@ -300,7 +300,7 @@ class InferenceClient:
                 self._pool.keep_as_probe(conn)
         self._pool.close_sockets()
 
-    def _look_at_clocks(self) -> None:
+    def _check_clocks(self) -> None:
         """Count a step of the wall clock, and flag the requests that it may affect."""
         before = monotonic_ns()
         wall = time_ns()

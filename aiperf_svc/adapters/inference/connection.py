@@ -74,7 +74,14 @@ else:
 class Connection(ConnectionFields):
     """A socket, its current request, and the state of the response's framing."""
 
-    __slots__ = ("address", "epoll", "handshake_rtt_ns", "made_in_ns", "sock", "taken_mono_ns")
+    __slots__ = (
+        "address",
+        "epoll",
+        "handshake_rtt_ns",
+        "made_in_ns",
+        "sock",
+        "waiting_since_mono_ns",
+    )
 
     def __init__(
         self,
@@ -91,7 +98,7 @@ class Connection(ConnectionFields):
         """The set that watches it until it is closed."""
         self.fd = sock.fileno()
         self.state = CONNECTING
-        self.opened_mono_ns = self.taken_mono_ns = opened_mono_ns
+        self.opened_mono_ns = self.waiting_since_mono_ns = opened_mono_ns
         """Start of the connect, and start of a request's wait for it. The wait starts later if the
         connection was made ahead of need, and earlier if the request had another connection
         before."""
@@ -135,10 +142,10 @@ class Connection(ConnectionFields):
         may if the response came before the whole request was written."""
         return self.unsent is None and (self.tls is None or self.tls.may_reuse)
 
-    def count_from_taken(self) -> None:
+    def count_from_wait(self) -> None:
         """Count connect and handshake from the start of the request's wait: exclude time before it,
         and include the time of connections that failed before this one."""
-        ahead_ns = self.taken_mono_ns - self.opened_mono_ns
+        ahead_ns = self.waiting_since_mono_ns - self.opened_mono_ns
         self.tls_ns -= min(self.tls_ns, max(0, ahead_ns - self.connect_ns))
         self.connect_ns -= min(self.connect_ns, ahead_ns)
 

@@ -87,7 +87,7 @@ class EntryCache:
         """Whether requests omit the members that force an output length."""
         self._request = request
         self._blocks: dict[int, list[Entry]] = {}
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         self._bytes = 0
         self._most_bytes = CACHE_BYTES
         """Bytes up to which blocks are fetched."""
@@ -110,7 +110,7 @@ class EntryCache:
     @property
     def is_ready(self) -> bool:
         """Return whether everything that fits has arrived."""
-        return self.is_started and not self._asked
+        return self.is_started and not self._requested
 
     def put(self, block: DatasetBlock) -> None:
         """Add a block."""
@@ -126,7 +126,7 @@ class EntryCache:
             }
             if block.is_streamed:
                 self._most_bytes = AHEAD_BYTES
-        self._asked.discard(block.block)
+        self._requested.discard(block.block)
         if block.block in self._blocks:
             return
         entries = [
@@ -145,7 +145,7 @@ class EntryCache:
 
     def fetch_what_fits(self) -> None:
         """Request the next missing block if there is room for it or it is needed next."""
-        if self._asked:
+        if self._requested:
             return
         count = self._block_count or 1
         for ahead in range(count):
@@ -189,6 +189,6 @@ class EntryCache:
             self.fetch_what_fits()
 
     def _ask(self, block: int) -> None:
-        if block not in self._asked:
-            self._asked.add(block)
+        if block not in self._requested:
+            self._requested.add(block)
             self._request(block)

@@ -124,7 +124,7 @@ class ConnectionPool:
         while self._spare:
             conn = self._spare.pop()
             if conn.is_being_made and (not conn.address.is_down or not self.addresses.has_up):
-                conn.taken_mono_ns = monotonic_ns()
+                conn.waiting_since_mono_ns = monotonic_ns()
                 return conn
         return self.new()
 

@@ -19,7 +19,7 @@ LONGEST_HEAD: Final = 65_536
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """The first hop of connections, and what a proxy there needs."""
 
     host: str
@@ -38,12 +38,12 @@ class TunnelRefused(StreamProblem):
     kind = ErrorKind.CONNECT
 
 
-def way_to(endpoint: Endpoint) -> Way:
+def route_to(endpoint: Endpoint) -> Route:
     """Return the first hop to `endpoint.url`. Raises ConfigError if the variable with the proxy's
     user and password is not set."""
     host, port, is_tls = address_of(endpoint.url)
     if endpoint.proxy is None:
-        return Way(host, port)
+        return Route(host, port)
     proxy = address_of(endpoint.proxy)
     headers: tuple[tuple[str, str], ...] = ()
     if endpoint.proxy_auth_env is not None:
@@ -57,12 +57,12 @@ def way_to(endpoint: Endpoint) -> Way:
         headers = (("Proxy-Authorization", f"Basic {encoded}"),)
     if not is_tls:
         netloc = urlsplit(endpoint.url).netloc.rpartition("@")[2]
-        return Way(proxy.host, proxy.port, origin=f"http://{netloc}", headers=headers)
+        return Route(proxy.host, proxy.port, origin=f"http://{netloc}", headers=headers)
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
     lines += [f"{name}: {value}" for name, value in headers]
     tunnel = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-    return Way(proxy.host, proxy.port, tunnel=tunnel)
+    return Route(proxy.host, proxy.port, tunnel=tunnel)
 
 
 def after_head(received: bytes) -> bytes | None:

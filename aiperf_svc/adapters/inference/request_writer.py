@@ -49,7 +49,7 @@ class RequestWriter:
         first_id: int = 0,
     ) -> None:
         self._tls_context, self._server_name = target.tls_context, target.server_name
-        self._tunnel, self._is_http2 = target.way.tunnel, target.is_http2
+        self._tunnel, self._is_http2 = target.route.tunnel, target.is_http2
         self._pool, self._in_flight = pool, in_flight
         self._idle = pool.idle
         self._last_id = first_id
@@ -121,9 +121,9 @@ class RequestWriter:
         """Move a request that is not written yet from its connection to a new one."""
         conn.request = None
         request.moves += 1
-        self._give(request, self._pool.new(), since_mono_ns=conn.taken_mono_ns)
+        self._assign(request, self._pool.new(), since_mono_ns=conn.waiting_since_mono_ns)
 
-    def _give(
+    def _assign(
         self, request: Request, made: Connection | NotConnected, *, since_mono_ns: int
     ) -> None:
         """Assign a connection to a request that has waited since `since_mono_ns`."""
@@ -131,7 +131,7 @@ class RequestWriter:
             self._in_flight.fail_unconnected(request, made)
         else:
             made.request = request
-            made.taken_mono_ns = since_mono_ns
+            made.waiting_since_mono_ns = since_mono_ns
 
     def _new_stream(self) -> Stream:
         context = self._tls_context
@@ -166,7 +166,7 @@ class RequestWriter:
     def _ready(self, conn: Connection) -> None:
         conn.state = IDLE
         if conn.request is not None:
-            conn.count_from_taken()
+            conn.count_from_wait()
             self._write(conn, conn.request)
         else:
             # Made ahead of need: no request waits for it.
@@ -292,4 +292,4 @@ class RequestWriter:
         conn.request = None
         made = self._pool.new()
         self._pool.drop(conn)
-        self._give(request, made, since_mono_ns=began)
+        self._assign(request, made, since_mono_ns=began)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.host.machine import port_range
 from aiperf_svc.adapters.inference.http2_stream import ALPN
-from aiperf_svc.adapters.inference.proxy import Way, way_to
+from aiperf_svc.adapters.inference.proxy import Route, route_to
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.urls import address_of
@@ -50,7 +50,7 @@ class Target(NamedTuple):
     keep_alive: bool
     head: bytes
     """Request line and headers without `X-Request-Id` and `Content-Length`, which differ."""
-    way: Way = Way("", 0)
+    route: Route = Route("", 0)
     """First hop of connections."""
     is_http2: bool = False
 
@@ -78,7 +78,7 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
         connect_timeout_ns=endpoint.connect_timeout,
         keep_alive=endpoint.connections == "keep-alive",
         head=head_of(config),
-        way=way_to(endpoint),
+        route=route_to(endpoint),
         is_http2=endpoint.http2,
     )
 
@@ -121,7 +121,7 @@ def look_up(
     ConfigError if none remains.
     """
     endpoint = config.endpoint
-    host, port = way_to(endpoint)[:2]
+    host, port = route_to(endpoint)[:2]
     try:
         infos = (getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -218,7 +218,7 @@ def head_of(config: BenchmarkConfig) -> bytes:
     given = {name.lower() for name in endpoint.headers}
     lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in given]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
-    way = way_to(endpoint)
-    lines += [f"{name}: {value}" for name, value in way.headers]
-    line = f"POST {way.origin}{path} HTTP/1.1"
+    route = route_to(endpoint)
+    lines += [f"{name}: {value}" for name, value in route.headers]
+    line = f"POST {route.origin}{path} HTTP/1.1"
     return ("\r\n".join([line, *lines]) + "\r\n").encode("latin-1")

@@ -164,7 +164,7 @@ class ResponseReader:
         return self._held_back_ns + now
 
     def hold_back(self) -> None:
-        """Stop reading responses that have begun, until `go_on`."""
+        """Stop reading responses that have begun, until `resume`."""
         self._is_held_back = True
         self._held_since_mono_ns = monotonic_ns()
         self._polled_before_hold = self._bodies_polled
@@ -175,7 +175,7 @@ class ResponseReader:
             if conn.state == BODY and conn.epoll is self._epoll:
                 conn.watch_in(self._bodies)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume reading all responses."""
         self._held_back_ns = self.held_back_ns
         self._is_held_back = False
@@ -222,7 +222,7 @@ class ResponseReader:
             events, at, stop, self._connections, previous_poll, self._layouts, records
         ):
             if conn is None:
-                self._look_at_other(value)
+                self._handle_other(value)
             elif kind == HAS_ENDED:
                 in_flight.complete_recorded(conn, value)
             elif conn.state == CLOSED:
@@ -235,20 +235,20 @@ class ResponseReader:
             elif kind == IS_DONE:
                 self._take_done(conn)
             elif kind == HAS_EVENT:
-                self._look_at_event(conn, value)
+                self._handle_mask(conn, value)
             else:
                 text = value.strerror or str(value)
                 self._writer.disconnected(conn, ErrorKind.DISCONNECTED, text)
         records.flush_if_full()
 
-    def _look_at_other(self, fd: int) -> None:
+    def _handle_other(self, fd: int) -> None:
         """Handle a descriptor that is not a connection, or whose connection is closed."""
         if fd == self._bodies_fd:
             self._has_bodies = True
         else:
             self._on_other(fd)
 
-    def _look_at_event(self, conn: Connection, mask: int) -> None:
+    def _handle_mask(self, conn: Connection, mask: int) -> None:
         """Handle a connection that is writable or broken."""
         if conn.state == CONNECTING:
             self._writer.connected(conn)

@@ -20,7 +20,7 @@ from aiperf_svc.protocol.messages.reports import AddressUse
 
 
 class SeveralTargets:
-    """Sends each request to one of `targets`; used like an `InferenceClient`."""
+    """Sends each request to one of `targets`. Its methods are those of `InferenceClient`."""
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class SeveralTargets:
 
     @property
     def fd(self) -> int:
-        """Return the descriptor that is readable when `run_ready` has work."""
         return self._epoll.fileno()
 
     def address_uses(self) -> tuple[AddressUse, ...]:
@@ -71,37 +70,30 @@ class SeveralTargets:
 
     @property
     def last_seq(self) -> int:
-        """Return the number of the last ended request."""
         return self._first.last_seq
 
     @property
     def in_flight(self) -> int:
-        """Return the number of requests in flight."""
         return sum(part.in_flight for part in self.parts)
 
     @property
     def requests_sent(self) -> int:
-        """Return the number of requests written, including retries."""
         return sum(part.requests_sent for part in self.parts)
 
     @property
     def retries(self) -> int:
-        """Return the number of retries."""
         return sum(part.retries for part in self.parts)
 
     @property
     def unasked(self) -> int:
-        """Return the number of connections that received bytes without a request."""
         return sum(part.unasked for part in self.parts)
 
     @property
     def held_back_ns(self) -> int:
-        """Return the total time in which responses were held back."""
         return self._first.held_back_ns
 
     @property
     def clock_steps_ns(self) -> int:
-        """Return the sum of the steps of this worker's clock."""
         return self._first.clock_steps_ns
 
     @property
@@ -120,13 +112,11 @@ class SeveralTargets:
             request.bytes_out = len(request.payload)
         return self.parts[number].send(request)
 
-    def carrier_of(self, request: Request) -> Connection | None:
-        """Return the connection that carries a request now. Visits every connection."""
-        found = (part.carrier_of(request) for part in self.parts)
+    def connection_of(self, request: Request) -> Connection | None:
+        found = (part.connection_of(request) for part in self.parts)
         return next((carrier for carrier in found if carrier is not None), None)
 
     def abandon(self, carrier: Connection, request: Request) -> None:
-        """End a request whose client leaves."""
         for part in self.parts:
             if part.has(carrier):
                 part.abandon(carrier, request)
@@ -160,54 +150,43 @@ class SeveralTargets:
         return all(made)
 
     def poll_often(self, is_on: bool) -> None:
-        """Poll often from the start of a phase, or stop that at its end."""
         for part in self.parts:
             part.poll_often(is_on)
 
     def wake_at(self, wall_ns: int | None) -> None:
-        """Set the time at which `on_timer` is called; None for never."""
         self._first.wake_at(wall_ns)
 
     def cancel_in_flight(self, message: str) -> None:
-        """Cancel every request in flight."""
         for part in self.parts:
             part.cancel_in_flight(message)
 
     def hold_back(self) -> None:
-        """Stop reading responses that have begun, until `go_on`."""
         for part in self.parts:
             part.hold_back()
 
-    def go_on(self) -> None:
-        """Resume reading all responses."""
+    def resume(self) -> None:
         for part in self.parts:
-            part.go_on()
+            part.resume()
 
     def revoke_unwritten(self) -> list[Request]:
-        """Remove the requests that wait for a connection, and return them."""
         return [request for part in self.parts for request in part.revoke_unwritten()]
 
     def close(self) -> None:
-        """Close every socket."""
         self._epoll.close()
         for part in self.parts:
             part.close()
 
     def run_ready(self) -> None:
-        """Handle everything that is ready now."""
         for part in self.parts:
             part.run_ready()
 
     def housekeeping(self) -> None:
-        """Do the work of the housekeeping tick, about every 50 ms."""
         for part in self.parts:
             part.housekeeping()
 
     def expire(self) -> None:
-        """End requests and connects that took too long."""
         for part in self.parts:
             part.expire()
 
     def flush(self) -> None:
-        """Ship the records that wait for a full batch."""
         self._first.flush()

@@ -2,7 +2,7 @@
 output length, and hooks.
 
 Each is sent on a connection of its own, in the target's version of HTTP and through its proxy, and
-is never repeated: a server that has started its profiler would be asked to start it twice.
+is never repeated, since a repeated hook could start the server's profiler twice.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aiperf_svc.adapters.inference.http2_stream import check_alpn, new_connection
-from aiperf_svc.adapters.inference.proxy import Way, after_head, way_to
+from aiperf_svc.adapters.inference.proxy import Route, after_head, route_to
 from aiperf_svc.adapters.inference.resolved_target import Target, at_url, head_of, tls_context
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import Hook
@@ -82,14 +82,14 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None) -> Streams:
 
 
 async def exchange(
-    way: Way, request: bytes, *, tls: ssl.SSLContext | None, server_name: str, is_http2: bool
+    route: Route, request: bytes, *, tls: ssl.SSLContext | None, server_name: str, is_http2: bool
 ) -> tuple[int, bytes]:
     """Send a complete HTTP/1.1 request on a new connection, over HTTP/2 if `is_http2`. Returns
     status and body of the response. Raises OSError and ProtocolViolation; has no time limit."""
-    reader, writer = await connect(way.host, way.port)
+    reader, writer = await connect(route.host, route.port)
     try:
-        if way.tunnel:
-            await _open_tunnel(reader, writer, way.tunnel)
+        if route.tunnel:
+            await _open_tunnel(reader, writer, route.tunnel)
         if tls is not None:
             await writer.start_tls(tls, server_hostname=server_name)
         http2 = None
@@ -161,7 +161,7 @@ async def ask(target: Target, request: bytes, *, timeout_s: float) -> tuple[int,
     try:
         async with asyncio.timeout(timeout_s):
             return await exchange(
-                target.way,
+                target.route,
                 request,
                 tls=target.tls_context,
                 server_name=target.server_name,
@@ -208,7 +208,7 @@ async def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) ->
 
 def _get(target: Target, path: str, run_id: str) -> bytes:
     _, _, headers = target.head.partition(b"\r\n")
-    line = f"GET {target.way.origin}{path} HTTP/1.1\r\n".encode()
+    line = f"GET {target.route.origin}{path} HTTP/1.1\r\n".encode()
     return line + headers + f"X-Request-Id: {run_id}-ready\r\nContent-Length: 0\r\n\r\n".encode()
 
 
@@ -219,7 +219,7 @@ class Probed(NamedTuple):
     """Result of a probe."""
 
     finding: Finding
-    said: str
+    message: str
     """Message of the target, or why it could not be reached."""
     requests: int
     """Number of requests, 1 or 2."""
@@ -232,18 +232,19 @@ async def probe_forced_length(config: BenchmarkConfig, target: Target, run_id: s
     The ids of the requests end in `-probe-0` and `-probe-1`. The results state their number.
     """
     forced, plain = probe_bodies(config)
-    asked = 1
+    sent = 1
     try:
         status, body = await _probe(target, forced, f"{run_id}-probe-0")
-        said = one_line(error_message(body) or f"status {status}")
+        message = one_line(error_message(body) or f"status {status}")
         if not is_refusal(status):
-            is_good = status < 300
-            return Probed(Finding.ACCEPTED, "", 1) if is_good else Probed(Finding.UNKNOWN, said, 1)
-        asked = 2
+            if status < 300:
+                return Probed(Finding.ACCEPTED, "", 1)
+            return Probed(Finding.UNKNOWN, message, 1)
+        sent = 2
         status, _ = await _probe(target, plain, f"{run_id}-probe-1")
     except (OSError, ProtocolViolation) as error:
-        return Probed(Finding.UNKNOWN, str(error), asked)
-    return Probed(Finding.REFUSED if status < 300 else Finding.UNKNOWN, said, asked)
+        return Probed(Finding.UNKNOWN, str(error), sent)
+    return Probed(Finding.REFUSED if status < 300 else Finding.UNKNOWN, message, sent)
 
 
 async def _probe(target: Target, body: bytes, request_id: str) -> tuple[int, bytes]:
@@ -264,7 +265,7 @@ async def call_hook(hook: Hook, origin: str, config: BenchmarkConfig, request_id
     host, _, is_tls = address_of(endpoint.url)
     try:
         status, body = await exchange(
-            way_to(endpoint),
+            route_to(endpoint),
             _hook_request(hook, config, request_id),
             tls=tls_context(endpoint.tls, is_http2=endpoint.http2) if is_tls else None,
             server_name=endpoint.tls.server_name or host,
@@ -284,6 +285,6 @@ def _hook_request(hook: Hook, config: BenchmarkConfig, request_id: str) -> bytes
     if hook.body is not None:
         headers += b"Content-Type: application/json\r\n"
     body = b"" if hook.body is None else msgspec.json.encode(hook.body)
-    line = f"{hook.method} {way_to(config.endpoint).origin}{hook.path} HTTP/1.1\r\n".encode()
+    line = f"{hook.method} {route_to(config.endpoint).origin}{hook.path} HTTP/1.1\r\n".encode()
     own = f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     return line + headers + own + body

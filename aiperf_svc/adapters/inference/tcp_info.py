@@ -62,7 +62,7 @@ def read_round_trip(sock: socket.socket) -> RoundTrip:
 def race_window_ns(sock: socket.socket) -> int:
     """Return the longest time from the write of a request to a close that may have crossed it.
 
-    A server that closes an idle connection may do so while the next request is on its way. It has
+    A server that closes an idle connection may do so while the next request is in transit. It has
     not read that request, so a retry measures nothing twice. Such a close was sent before the
     request arrived, so it comes within one round trip of the write. A later close is the server's
     response to the request.

@@ -90,8 +90,8 @@ def _result_metrics(summary: Json, times: Json) -> Iterator[Json]:
     own = summary["aiperf_svc"]
     for name, value in own.get("system", {}).get("metrics", {}).items():
         yield _gauge(name, "", value, times)
-    said = {name: str(own.get(name) or "") for name in ("verdict", "cause")}
-    yield _gauge("verdict", "1", 1.0, times, said)
+    labels = {name: str(own.get(name) or "") for name in ("verdict", "cause")}
+    yield _gauge("verdict", "1", 1.0, times, labels)
 
 
 def _metric(tag: str, metric: Json, times: Json) -> Json:
