@@ -26,7 +26,7 @@ from aiperf_svc.adapters.ranks.counters import listens
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.workloads.base import Command, Output, Rank
-from aiperf_svc.workloads.registry import parse_benchmark, workload_of
+from aiperf_svc.workloads.registry import parse_benchmark, tool_of
 from aiperf_svc.workloads.step_machine import START_AHEAD_NS
 
 LISTEN_S = 10.0
@@ -65,7 +65,7 @@ def by_hand(case: Case, folder: Path) -> float:
     """The metric as the tool says it when this process starts it."""
     config = parse_benchmark({"workload": case.spec}, case.name)
     assert isinstance(config, WorkloadConfig)
-    workload = workload_of(config)
+    workload = tool_of(config)
     ranks = [_rank(n, folder) for n in range(sum(r.count for r in workload.roles(config.workload)))]
     found = 0.0
     for step in workload.steps(config, ranks):

@@ -12,6 +12,7 @@ import yaml
 from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
+from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.load import SCHEDULE_PARTS
@@ -22,7 +23,7 @@ from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.registry import INFERENCE, kind_of, parse_benchmark
+from aiperf_svc.workloads.registry import kind_of, parse_benchmark
 
 REQUESTS_PER_USER = 10
 """Closed loop without an end: requests for each user."""

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.target_configs import TargetConfig
-    from aiperf_svc.config.workload import Config, WorkloadConfig
+    from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.fork_server import ForkServer
     from aiperf_svc.workloads.trials import CheckedTrials
 
@@ -136,30 +136,24 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     exit code. Raises ConfigError, and BenchmarkFailed if nothing listens at the target."""
     from aiperf_svc.cli.checks import config_problems, local_problems
     from aiperf_svc.cli.experiments import checked_trials, parallel_problems
-    from aiperf_svc.cli.flag_config import put
-    from aiperf_svc.config.benchmark import BenchmarkConfig
-    from aiperf_svc.config.workload import WorkloadConfig
+    from aiperf_svc.protocol.services import Service
+    from aiperf_svc.workloads.registry import workload_of
 
     ui = display_of(args)
-    secrets: dict[str, str] = {}
-    if args.api_key is not None:
-        secrets[TARGET_KEY_ENV] = read_api_key(args.api_key)
-        put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
+    secrets = _given_key(draft, args)
     config = draft.parse()
-    if isinstance(config, WorkloadConfig):
-        return _run_workload_here(config, draft, args, forks)
 
     def problems_here(each: "Config") -> "list[Problem]":
-        assert isinstance(each, BenchmarkConfig)
         found = config_problems(each) + local_problems(each, {**os.environ, **secrets})
         return found + parallel_problems(each)
 
     trials = checked_trials(config, problems_here, source=draft.source, names=draft.names)
-    inference = [each for each in trials.different if isinstance(each, BenchmarkConfig)]
-    for variable in {each.endpoint.api_key_env for each in inference} - {None, *secrets}:
-        secrets[str(variable)] = os.environ[str(variable)]
+    for secret in (s for each in trials.different for s in workload_of(each).secrets(each)):
+        if Service.WORKER in secret.services and secret.variable not in secrets:
+            secrets[secret.variable] = os.environ[secret.variable]
     from aiperf_svc.cli.checked_files import CheckedFiles
 
+    inference = [each.inference for each in trials.different if each.inference is not None]
     files = CheckedFiles(inference)
     if args.dry_run:
         return _show(trials, args, files)
@@ -180,24 +174,34 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     return _run(trials, args, ui, secrets, forks)
 
 
-def _show(
-    trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles | None" = None
-) -> int:
-    """Print the trials or targets of a config, with the dataset files of an inference benchmark;
-    the exit code."""
+def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
+    """Return the key of `--api-key` by the variable that the config then names. Raises
+    ConfigError."""
+    if args.api_key is None:
+        return {}
+    from aiperf_svc.cli.flag_config import put
+
+    if "workload" in draft.data:
+        raise ConfigError("--api-key is for an inference server; this workload has none")
+    put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
+    return {TARGET_KEY_ENV: read_api_key(args.api_key)}
+
+
+def _show(trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles") -> int:
+    """Print the trials or targets of a config; the exit code."""
     from aiperf_svc.adapters.host.machine import local_facts
     from aiperf_svc.config.target_configs import target_configs
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.workloads.shapes import shapes_of
-    from aiperf_svc.workloads.stacks import no_length, plan_processes
+    from aiperf_svc.workloads.stacks import plan_processes
 
     config, members, _ = trials
-    if files is not None and (targets := target_configs(config)):
+    if targets := target_configs(config):
         return _show_targets(targets, args, files)
     shapes, facts = shapes_of(config, "local", members), local_facts()
     for shape in shapes:
         plan_processes(shape, facts)
-    lengths = files.replay_ns if files is not None else no_length
+    lengths = files.replay_ns
     if args.json:
         print(json.dumps(trial_lists.as_json(config, members, lengths), default=str))
     else:
@@ -240,34 +244,6 @@ def _show_targets(
         headline = trial_lists.headline(each.config, members, files.replay_ns)
         print(f"  {each.name}: {each.config.endpoint.url}, {headline}")
     return int(ExitCode.OK)
-
-
-def _run_workload_here(
-    config: "WorkloadConfig[Any]",
-    draft: "Draft",
-    args: argparse.Namespace,
-    forks: "ForkServer | None",
-) -> int:
-    """The same for a benchmark that runs a tool on ranks."""
-    from aiperf_svc.cli.experiments import checked_trials, parallel_problems
-    from aiperf_svc.cli.workload_checks import local_workload_problems, workload_problems
-    from aiperf_svc.config.workload import WorkloadConfig
-
-    if args.api_key is not None:
-        raise ConfigError("--api-key is for an inference server; this workload has none")
-
-    def problems_here(each: "Config") -> "list[Problem]":
-        assert isinstance(each, WorkloadConfig)
-        found = workload_problems(each) + local_workload_problems(each, os.environ)
-        return found + parallel_problems(each)
-
-    trials = checked_trials(config, problems_here, source=draft.source, names=draft.names)
-    if args.dry_run:
-        return _show(trials, args)
-    workloads = [each for each in trials.different if isinstance(each, WorkloadConfig)]
-    used = [name for each in workloads for name in each.workload.secret_env]
-    secrets = {name: os.environ[name] for name in used}
-    return _run(trials, args, display_of(args), secrets, forks)
 
 
 def _run(

@@ -6,7 +6,6 @@ import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.cli.runs import display_of
@@ -17,8 +16,6 @@ from aiperf_svc.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
-    from aiperf_svc.config.benchmark import BenchmarkConfig
-    from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.resuming import Resumed
     from aiperf_svc.runner.stack.options import StackOptions
@@ -143,64 +140,18 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     )
 
 
-def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
-    """Return the problems of running the config on a cluster."""
-    from aiperf_svc.adapters.datasets.tokenizers import is_path
-    from aiperf_svc.config.problems import Problem
-    from aiperf_svc.config.urls import is_loopback
-
-    found = []
-    host = urlsplit(config.endpoint.url).hostname or ""
-    if is_loopback(host):
-        text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
-        found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
-    files = {
-        "dataset.file": config.dataset.file,
-        "dataset.images.folder": config.dataset.images.folder,
-        "dataset.sounds.folder": config.dataset.sounds.folder,
-        "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
-        "tokenizer.name": config.tokenizer.name if is_path(config.tokenizer.name or "") else None,
-    }
-    for key, name in files.items():
-        if name is not None and config.deployment.image.name is None:
-            text = f"{name!r}: a file of this machine, which pods cannot read; "
-            if key == "endpoint.tls.ca_file":
-                text += "give its text in endpoint.tls.ca, or "
-            text += "build an image that holds it and name it in deployment.image.name"
-            found.append(Problem(key, text))
-    return found
-
-
 def notices(draft: "Draft") -> None:
     """Return the notices about defaults that were chosen."""
     for notice in draft.notices:
         print(f"note: {notice}", file=sys.stderr)
 
 
-def file_problems(config: "Config", *, is_stack: bool) -> "list[Problem]":
-    """Return the problems of a config of any kind; with `is_stack` also those of running it on a
-    cluster."""
-    from aiperf_svc.config.benchmark import BenchmarkConfig
-
-    if isinstance(config, BenchmarkConfig):
-        from aiperf_svc.cli.checks import config_problems
-
-        return config_problems(config) + (cluster_problems(config) if is_stack else [])
-    from aiperf_svc.cli.workload_checks import workload_problems
-
-    return workload_problems(config)
-
-
-def checks_of_a_stack(config: "Config") -> "list[Problem]":
-    """Return the problems of a config that is run on a cluster."""
-    return file_problems(config, is_stack=True)
-
-
 def _checked(draft: "Draft") -> "CheckedTrials":
+    from aiperf_svc.cli.checks import cluster_problems
     from aiperf_svc.cli.experiments import checked_trials
 
     config = draft.parse()
-    return checked_trials(config, checks_of_a_stack, source=draft.source, names=draft.names)
+    return checked_trials(config, cluster_problems, source=draft.source, names=draft.names)
 
 
 def _resumed(args: argparse.Namespace, config: "Config") -> "Resumed | None":

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from aiperf_svc.cli.commands.workloads import describe
 from aiperf_svc.config.workload import WorkloadSpec
-from aiperf_svc.workloads.registry import workload
+from aiperf_svc.workloads.registry import tool
 
 
 def tables(kind: str) -> str:
     """Return the Markdown tables of a kind's own keys and of its metrics."""
-    described = describe(workload(kind))
+    described = describe(tool(kind))
     keys = [
         (f"`{key['key']}`", f"`{key['default']}`" if key["default"] else "", key["text"])
         for key in described["keys"]

@@ -40,6 +40,8 @@ LEAST_TURNS = 2
 
 SEEDS = 2**63
 """Number of seeds."""
+INFERENCE = "inference"
+"""The kind of workload of a config without `workload`."""
 
 
 class BenchmarkConfig(Model):
@@ -60,6 +62,21 @@ class BenchmarkConfig(Model):
     """Trials of this config; the other keys are then those of the first one."""
     targets: tuple[NamedTarget, ...] = ()
     """Targets that are measured at the same time, each by a run of this config of its own."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of workload."""
+        return INFERENCE
+
+    @property
+    def inference(self) -> Self:
+        """This config; None for a benchmark of a tool."""
+        return self
+
+    @property
+    def tool(self) -> None:
+        """None: this is not a benchmark of a tool."""
+        return None
 
     @property
     def counting_tokenizer(self) -> str:

@@ -19,8 +19,6 @@ class TargetConfig(NamedTuple):
 def target_configs(config: Config) -> tuple[TargetConfig, ...]:
     """Return the config of each target; none if the config has no `targets`. Raises ConfigError
     that names the target."""
-    if not isinstance(config, BenchmarkConfig):
-        return ()
     found = []
     for target in config.targets:
         data = config.model_dump(mode="json", by_alias=True, exclude={"targets"})

@@ -24,3 +24,8 @@ class Tokenizer(Model):
         if self.apply_chat_template and self.name is None:
             raise ValueError("{apply_chat_template} needs {name}, the tokenizer with the template")
         return self
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name can only be a path: a hub's name is `owner/name` or `name`."""
+    return name.endswith(".json") or name.startswith((".", "/", "~"))

@@ -14,6 +14,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.secret_names import is_secret_name
+from aiperf_svc.config.several_targets import NamedTarget
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
 
@@ -67,6 +68,26 @@ class WorkloadConfig(Model, Generic[SpecT]):
     experiment: Experiment | None = None
     """Trials of this config; the other keys are then those of the first one."""
 
+    @property
+    def kind(self) -> str:
+        """The kind of workload."""
+        return self.workload.kind
+
+    @property
+    def inference(self) -> None:
+        """None: the config of an inference benchmark has no `workload`."""
+        return None
+
+    @property
+    def tool(self) -> Self:
+        """This config; None for an inference benchmark."""
+        return self
+
+    @property
+    def targets(self) -> tuple[NamedTarget, ...]:
+        """None: a tool has no targets."""
+        return ()
+
     @model_validator(mode="after")
     def _has_no_requests(self) -> Self:
         if self.slo.goodput:
@@ -89,3 +110,4 @@ AnyWorkloadConfig = WorkloadConfig[WorkloadSpec]
 """Config of any kind of workload, for code that does not depend on the kind."""
 Config = BenchmarkConfig | AnyWorkloadConfig
 """Content of a stack file."""
+ConfigT = TypeVar("ConfigT", bound=Config)

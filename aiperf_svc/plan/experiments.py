@@ -7,7 +7,6 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.topology import Group, Topology
 
@@ -29,12 +28,10 @@ def largest_topology(topologies: Sequence[Topology]) -> Topology:
     )
 
 
-def largest_load(config: Config, trials: Sequence[Config]) -> Config:
+def largest_load(config: BenchmarkConfig, trials: Sequence[BenchmarkConfig]) -> BenchmarkConfig:
     """Return the config with the most users that a trial has, by which pods are sized."""
-    users = [each.load.concurrency or 0 for each in trials if isinstance(each, BenchmarkConfig)]
-    if not isinstance(config, BenchmarkConfig) or not users:
-        return config
-    load = config.load.model_copy(update={"concurrency": max(users) or None})
+    users = max(each.load.concurrency or 0 for each in trials)
+    load = config.load.model_copy(update={"concurrency": users or None})
     return config.model_copy(update={"load": load})
 
 

@@ -7,18 +7,17 @@ index, and serves the results.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
-from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import all_times
-from aiperf_svc.plan.identity import Identity, check_stack_name
+from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.index_pods import (
     COLLECTION_S,
     COLLECTOR,
@@ -28,10 +27,18 @@ from aiperf_svc.plan.index_pods import (
     index_pod,
     index_template,
 )
-from aiperf_svc.plan.lifetime import LongestTimes, check_ttl, load_times, plan_budget, seconds
+from aiperf_svc.plan.inference import (
+    check_secrets,
+    inference_notes,
+    secret_keys,
+    secrets_of,
+    with_pod_keys,
+)
+from aiperf_svc.plan.lifetime import LongestTimes, load_times, seconds
 from aiperf_svc.plan.network import (
     DNS_PORTS,
     HTTPS_PORT,
+    Policies,
     Policy,
     Range,
     Rule,
@@ -40,19 +47,10 @@ from aiperf_svc.plan.network import (
     results_policy,
     upload_policies,
 )
-from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
-from aiperf_svc.plan.run_id import OrderedExperiment, in_order, order_experiment, run_id_of
-from aiperf_svc.plan.service_pods import deadline_pod, service_pods
-from aiperf_svc.plan.stack import (
-    StackPlan,
-    check_secrets,
-    plaintext_warnings,
-    replace_image,
-    required_security,
-    secret_keys_of,
-    services_image,
-    unpinned_images,
-)
+from aiperf_svc.plan.pod_settings import download_bytes
+from aiperf_svc.plan.pods import JobPlan, PodPlan
+from aiperf_svc.plan.service_pods import ServiceNeeds, service_pods
+from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
@@ -75,103 +73,95 @@ def shares(left: Mapping[str, int], limit: int | None) -> dict[str, int]:
     return found
 
 
-def plan_fan_out(
-    config: Config,
-    *,
-    stack: str,
-    version: str,
-    indexes: Sequence[Sequence[Config]],
-    generation: int = 1,
-    image: str = "",
-    upload_into: str = "",
-    experiment: OrderedExperiment | None = None,
-) -> StackPlan:
-    """Plan the stack. `indexes` are the configs of the trials of each shape, in the order in which
-    the shapes begin. Other arguments and errors are those of `plan.stack.plan_stack`."""
-    check_stack_name(stack)
-    experiment = experiment or order_experiment(config)
-    config, image_notes = replace_image(in_order(config, experiment), image)
-    every = [[each for each in trials if isinstance(each, BenchmarkConfig)] for trials in indexes]
-    if not isinstance(config, BenchmarkConfig) or experiment is None:
-        raise ConfigError(
-            f"{KEY} measures inference servers; leave it out, and the shapes of this workload run "
-            "in stacks of their own"
+@dataclass(frozen=True, kw_only=True)
+class IndexStack(StackKind[BenchmarkConfig]):
+    """A stack whose shapes are the indexes of Jobs."""
+
+    indexes: Sequence[Sequence[BenchmarkConfig]]
+    """Configs of the trials of each shape, in the order in which the shapes begin."""
+
+    @property
+    def lifetime(self) -> LongestTimes:
+        """The times that the TTL must cover."""
+        # An index whose start takes long makes it longer, so this is the least time.
+        what = f"{len(self.indexes):,} indexes, with {COLLECTION_S} s to collect their trials, take"
+        load = self.times.load + COLLECTION_S * SECOND_NS
+        return msgspec.structs.replace(self.times, load=load, what=what)
+
+    @property
+    def longest_hold(self) -> LongestTimes:
+        """The times for which the drain of a node may have to wait: until the stack is gone."""
+        return msgspec.structs.replace(self.times, is_bounded=False)
+
+    def check(self) -> None:
+        """Raise ConfigError for a secret in plain text, or a shape that cannot be an index."""
+        check_secrets(self.config)
+        for trials in self.indexes:
+            check_index(trials[0])
+
+    def resolve(self, identity: Identity) -> BenchmarkConfig:
+        """Return the config as the services read it. Each index has an address of its own."""
+        return with_pod_keys(self.config)
+
+    def topology(self) -> Topology:
+        """Return the topology of the collector."""
+        return Topology(
+            layout="compact", groups=(_FOLDER,), workers=0, record_processors=0, raw_route="direct"
         )
-    check_secrets(config)
-    for trials in every:
-        check_index(trials[0])
-    limit = experiment.experiment.parallel
-    at_once = None if limit == "auto" else limit
-    times = [_times(trials, experiment.experiment) for trials in every]
-    whole = _whole(times, at_once)
-    # An index whose start takes long makes it longer, so this is the least time.
-    collected = f"{len(times):,} indexes, with {COLLECTION_S} s to collect their trials, take"
-    check_ttl(
-        config.deployment,
-        msgspec.structs.replace(whole, load=whole.load + COLLECTION_S * SECOND_NS, what=collected),
-    )
-    used = ImagePlan(
-        services_image(config.deployment.image.name or "", version=version),
-        config.deployment.image.pull_policy,
-        config.deployment.image.pull_secrets,
-    )
-    resolved = _resolve(config)
-    run_id = run_id_of(resolved, experiment, images=used.name, generation=generation)
-    identity = Identity(
-        stack=stack,
-        run_id=run_id,
-        version=version,
-        more_labels=config.deployment.labels,
-        annotations=config.deployment.annotations,
-    )
-    jobs = _jobs(resolved, every, times, identity, used, at_once)
-    topology = Topology(
-        layout="compact", groups=(_FOLDER,), workers=0, record_processors=0, raw_route="direct"
-    )
-    collector = _collector(resolved, topology, identity, used, jobs, upload_into)
-    bounded = msgspec.structs.replace(whole, is_bounded=False)
-    budget = plan_budget(config.deployment, bounded, identity)
-    deadline = deadline_pod(resolved, identity, used, budget=budget)
-    pods = (deadline, collector, *(job.pod for job in jobs))
-    policies, notes = _policies(resolved, every, topology, jobs)
-    security, reasons = required_security(pods)
-    found = StackPlan(
-        identity=identity,
-        config=resolved,
-        topology=topology,
-        budget=budget,
-        deadline=deadline,
-        services=(collector,),
-        target=None,
-        times=whole,
-        policies=policies,
-        pod_security=security,
-        notes=(
-            *reasons,
-            *image_notes,
-            *(_indexes(job, at_once) for job in jobs),
-            *notes,
-            *dict.fromkeys(note for trials in every for note in plaintext_warnings(trials[0])),
-            *unpinned_images(resolved, used, pods),
-        ),
-        jobs=jobs,
-        secret_keys=_secret_keys(resolved, every),
-    )
-    size = sum(len(content.encode()) for content in found.files.values())
-    if size > LARGEST_FILES:
-        raise ConfigError(
-            f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds {LARGEST_FILES:,}; list "
-            "fewer trials, or give product in place of explicit"
+
+    def pods(self, basis: StackBasis[BenchmarkConfig]) -> KindPods:
+        """Return the pods of the collector and of the Jobs."""
+        jobs = _jobs(basis, self.indexes)
+        return KindPods(
+            services=(_collector(basis, jobs),),
+            jobs=jobs,
+            notes=tuple(_indexes(job, at_once(basis.config)) for job in jobs),
         )
-    return found
+
+    def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:
+        """Return the network policies, and notes for reviewers."""
+        names = tuple(pod.name for pod in pods if pod.name.startswith(f"{INDEX}-"))
+        return _policies(basis.config, self.indexes, basis.topology, names)
+
+    def notes(self, config: BenchmarkConfig) -> tuple[str, ...]:
+        """Return notes for reviewers."""
+        found = [note for trials in self.indexes for note in inference_notes(trials[0])]
+        return tuple(dict.fromkeys(found))
+
+    def secret_keys(self, config: BenchmarkConfig) -> dict[str, set[str]]:
+        """Return the keys of the Secrets, those of the server of each index included."""
+        found: dict[str, set[str]] = {}
+        for each in (config, *(trials[0] for trials in self.indexes)):
+            for name, keys in secret_keys(each).items():
+                found.setdefault(name, set()).update(keys)
+        return found
+
+    def check_files(self, files: Callable[[], Mapping[str, str]]) -> None:
+        """Raise ConfigError if the config is too large for a ConfigMap."""
+        size = sum(len(content.encode()) for content in files().values())
+        if size > LARGEST_FILES:
+            raise ConfigError(
+                f"{KEY}: the config has {size:,} bytes, and a ConfigMap holds {LARGEST_FILES:,}; "
+                "list fewer trials, or give product in place of explicit"
+            )
 
 
-def _resolve(config: BenchmarkConfig) -> BenchmarkConfig:
-    key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
-    endpoint = config.endpoint.model_copy(update={"api_key_env": key_env})
-    pages_env = PAGES_KEY_ENV if config.telemetry.key_env else None
-    telemetry = config.telemetry.model_copy(update={"key_env": pages_env})
-    return config.model_copy(update={"endpoint": endpoint, "telemetry": telemetry})
+def index_stack(
+    config: BenchmarkConfig, indexes: Sequence[Sequence[BenchmarkConfig]]
+) -> IndexStack:
+    """Return the kind of the stack of a config whose shapes have these trials."""
+    times = [_times(trials, config.experiment) for trials in indexes]
+    trials = [each for own in indexes for each in own]
+    return IndexStack(
+        config=config, trials=trials, times=_whole(times, at_once(config)), indexes=indexes
+    )
+
+
+def at_once(config: BenchmarkConfig) -> int | None:
+    """Return how many indexes run at the same time; None: as many as there is room for."""
+    assert config.experiment is not None
+    limit = config.experiment.parallel
+    return None if limit == "auto" else limit
 
 
 def _times(trials: Sequence[BenchmarkConfig], experiment: Experiment | None) -> LongestTimes:
@@ -200,25 +190,24 @@ def makespan(times_ns: Sequence[int | None], limit: int) -> int:
 
 
 def _jobs(
-    config: BenchmarkConfig,
-    every: Sequence[Sequence[BenchmarkConfig]],
-    times: Sequence[LongestTimes],
-    identity: Identity,
-    image: ImagePlan,
-    at_once: int | None,
+    basis: StackBasis[BenchmarkConfig], every: Sequence[Sequence[BenchmarkConfig]]
 ) -> tuple[JobPlan, ...]:
     """Return a Job for all shapes whose pods have the same template."""
+    config = basis.config
     templates: list[tuple[PodPlan, int]] = []
     members: list[list[int]] = []
-    for number, (trials, longest) in enumerate(zip(every, times, strict=True), start=1):
-        found = index_template(trials, identity, image), _deadline_s(config, longest)
+    for number, trials in enumerate(every, start=1):
+        longest = _times(trials, config.experiment)
+        template = index_template(trials, basis.identity, basis.image)
+        found = template, _deadline_s(config, longest)
         if found not in templates:
             templates.append(found)
             members.append([])
         members[templates.index(found)].append(number)
     names = [f"{INDEX}-{number}" for number in range(1, len(templates) + 1)]
     sizes = {name: len(own) for name, own in zip(names, members, strict=True)}
-    begin = dict.fromkeys(names, 1) if at_once is None else shares(sizes, at_once)
+    limit = at_once(config)
+    begin = dict.fromkeys(names, 1) if limit is None else shares(sizes, limit)
     assert config.experiment is not None
     retries = config.experiment.retries
     return tuple(
@@ -232,10 +221,10 @@ def _jobs(
     )
 
 
-def _indexes(job: JobPlan, at_once: int | None) -> str:
+def _indexes(job: JobPlan, limit: int | None) -> str:
     """Return a note for reviewers about the indexes of a Job."""
     most = f"{job.pod.replicas:,} at a time"
-    if at_once is None:
+    if limit is None:
         most = "as many at a time as there is room for; what the stack asks for has one of them"
     return f"{job.pod.name}: {job.completions:,} indexes, {most}"
 
@@ -245,15 +234,10 @@ def _deadline_s(config: BenchmarkConfig, times: LongestTimes) -> int:
     return seconds(longest if times.is_bounded else config.deployment.ttl)
 
 
-def _collector(
-    config: BenchmarkConfig,
-    topology: Topology,
-    identity: Identity,
-    image: ImagePlan,
-    jobs: Sequence[JobPlan],
-    upload_into: str,
-) -> PodPlan:
-    (pod,) = service_pods(config, topology, identity, image, upload_into=upload_into)
+def _collector(basis: StackBasis[BenchmarkConfig], jobs: Sequence[JobPlan]) -> PodPlan:
+    config, identity = basis.config, basis.identity
+    needs = ServiceNeeds(secret_env=secrets_of(config), download_bytes=download_bytes(config))
+    (pod,) = service_pods(basis, config, needs)
     names = {identity.name(job.pod.name): job.shapes for job in jobs}
     env = {name: value for name, value in pod.env.items() if name != "AIPERF_SERVICE"}
     return msgspec.structs.replace(
@@ -275,12 +259,11 @@ def _policies(
     config: BenchmarkConfig,
     every: Sequence[Sequence[BenchmarkConfig]],
     topology: Topology,
-    jobs: Sequence[JobPlan],
-) -> tuple[tuple[Policy, ...], list[str]]:
-    """Return the policies, and notes for reviewers."""
+    names: tuple[str, ...],
+) -> Policies:
+    """Return the policies, and notes for reviewers. `names` are those of the pods of the Jobs."""
     if not config.deployment.network_policies:
-        return (), ["no NetworkPolicies: deployment.network_policies is off"]
-    names = tuple(job.pod.name for job in jobs)
+        return (), ("no NetworkPolicies: deployment.network_policies is off",)
     port = (int(Port.RECORDS),)
     api_server = Rule(tuple(map(Range, config.deployment.api_server_cidrs)))
     uploads, notes = upload_policies(config, topology)
@@ -305,7 +288,7 @@ def _policies(
     if why:
         policies.append(Policy("downloads", names, egress=(Rule(ports=(HTTPS_PORT,)),)))
         notes.append(f"{', '.join(names)} may reach port 443 anywhere, for {' and '.join(why)}")
-    return tuple(policies), notes
+    return tuple(policies), tuple(notes)
 
 
 def _downloads(configs: Sequence[BenchmarkConfig]) -> list[str]:
@@ -320,14 +303,3 @@ def _downloads(configs: Sequence[BenchmarkConfig]) -> list[str]:
         if config.deployment.target.downloads:
             why["deployment.target.downloads"] = None
     return list(why)
-
-
-def _secret_keys(
-    config: BenchmarkConfig, every: Sequence[Sequence[BenchmarkConfig]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the keys of the Secrets: those of the config and of every shape's server."""
-    found: dict[str, set[str]] = {}
-    for each in (config, *(trials[0] for trials in every)):
-        for name, keys in secret_keys_of(each).items():
-            found.setdefault(name, set()).update(keys)
-    return {name: tuple(sorted(keys)) for name, keys in found.items()}

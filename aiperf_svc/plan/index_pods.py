@@ -12,32 +12,33 @@ from typing import NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.experiments import largest_load, largest_topology
 from aiperf_svc.plan.identity import RUN_ID, Identity
-from aiperf_svc.plan.pod_settings import SCRATCH_BYTES, download_bytes, requests_of, with_storage
+from aiperf_svc.plan.inference import secrets_of
+from aiperf_svc.plan.pod_settings import (
+    SCRATCH_BYTES,
+    download_bytes,
+    requests_of,
+    with_storage,
+    worker_bytes,
+)
 from aiperf_svc.plan.pods import (
     GRACE_S,
     ContainerPlan,
     ImagePlan,
     PodPlan,
     Requests,
-    SecretKey,
     Volume,
 )
 from aiperf_svc.plan.service_pods import (
     ARTIFACTS_DIR,
     CONFIG_DIR,
     CURVE_DIR,
-    PAGES_KEY,
     PORT_RANGE,
-    TARGET_KEY,
-    has_pages_key,
-    has_target_key,
     key_files,
 )
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
@@ -164,14 +165,13 @@ def index_template(
         "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
         "AIPERF_LOG_FORMAT": "json",
     }
+    memory = {Service.WORKER.value: worker_bytes(load, topology)}
     asked = (
-        requests_of(load, g.name, topology) for g in topology.groups for _ in range(g.replicas)
+        requests_of(config, g.name, memory_bytes=memory.get(g.name))
+        for g in topology.groups
+        for _ in range(g.replicas)
     )
-    secret_env = {}
-    if has_target_key(config):
-        secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
-    if has_pages_key(config):
-        secret_env[PAGES_KEY_ENV] = SecretKey("pages", PAGES_KEY)
+    secrets = secrets_of(config)
     small = with_storage(Requests(10, 128 * 2**20), (launch,))
     return PodPlan(
         name=INDEX,
@@ -180,7 +180,7 @@ def index_template(
         args=("index",),
         env=env,
         field_env={"AIPERF_SERVICE_ID": "metadata.name", "AIPERF_FAILURES": FAILURES},
-        secret_env=secret_env,
+        secret_env=secrets[Service.WORKER] | secrets[Service.RECORDS_MANAGER],
         volumes=volumes,
         preparations=(
             ContainerPlan(

@@ -6,6 +6,7 @@ Policies do not apply to pods in their node's own network, not even as sources.
 """
 
 import ipaddress
+from collections.abc import Callable
 
 import msgspec
 
@@ -74,14 +75,22 @@ class Policy(msgspec.Struct, frozen=True):
     egress: tuple[Rule, ...] = ()
 
 
+Policies = tuple[tuple[Policy, ...], tuple[str, ...]]
+"""Policies, and notes for reviewers."""
+
+
 def plan_policies(
-    config: Config, topology: Topology, pods: tuple[PodPlan, ...]
-) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
-    """Return the policies, and notes for reviewers. `pods` includes target and deadline."""
+    config: Config,
+    topology: Topology,
+    pods: tuple[PodPlan, ...],
+    of_kind: Callable[[set[str]], tuple[list[Policy], list[str]]],
+) -> Policies:
+    """Return the policies, and notes for reviewers. `pods` includes target and deadline. `of_kind`
+    returns those of the kind of benchmark, given the pods that use their node's network."""
     if not config.deployment.network_policies:
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     hosted = {pod.name for pod in pods if pod.placement.host_network}
-    own, notes = _of_kind(config, topology, hosted)
+    own, notes = of_kind(hosted)
     api_server = config.deployment.api_server_cidrs
     policies = [
         Policy(
@@ -104,12 +113,11 @@ def plan_policies(
     return tuple(policies), tuple(notes)
 
 
-def _of_kind(
-    config: Config, topology: Topology, hosted: set[str]
+def target_policies(
+    config: BenchmarkConfig, topology: Topology, hosted: set[str]
 ) -> tuple[list[Policy], list[str]]:
-    """Return the policies that only this kind of benchmark needs, and notes for reviewers."""
-    if not isinstance(config, BenchmarkConfig):
-        return [_between_ranks(hosted)], []
+    """Return the policies for the way to an inference server, and notes for reviewers. `hosted`
+    pods use their node's network."""
     clients, reader = _clients(config, topology), _pod_of(Service.RECORDS_MANAGER, topology)
     to_targets, notes = _to_targets(config, clients, hosted)
     policies = [Policy("to-target", clients, egress=to_targets)]
@@ -186,10 +194,10 @@ def _read_anyway(config: BenchmarkConfig) -> set[int]:
     return {config.deployment.target.port} if config.telemetry.target else set()
 
 
-def _between_ranks(hosted: set[str]) -> Policy:
+def rank_policies(hosted: set[str]) -> tuple[list[Policy], list[str]]:
     """Allow everything between ranks: tools choose their ports, and not all traffic has any."""
     way = (Rule(_pods((RANK_POD,), hosted)),)
-    return Policy("ranks", (RANK_POD,), ingress=way, egress=way)
+    return [Policy("ranks", (RANK_POD,), ingress=way, egress=way)], []
 
 
 def _between_services(topology: Topology, hosted: set[str]) -> list[Policy]:

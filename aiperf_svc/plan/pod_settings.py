@@ -5,6 +5,7 @@ import math
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.placement import Placement, Pod
 from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.pods import Requests, Volume
@@ -38,7 +39,7 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
 }
 """Millicores and bytes of each pod unless the config says otherwise. A worker fills one core at
 40,000 requests/s; the records manager's memory holds the columns of one million records twice."""
-_BESIDE_RANKS_CPU: dict[str, int] = {
+BESIDE_RANKS_CPU: dict[str, int] = {
     "control": 500,
     "system-controller": 100,
     "dataset-manager": 100,
@@ -51,25 +52,36 @@ _BESIDE_RANKS_CPU: dict[str, int] = {
 output after its step has ended. So a small node has room for the ranks."""
 
 
-def download_bytes(config: Config) -> int:
+def in_pods(deployment: Deployment) -> Deployment:
+    """Return the deployment as the services in pods read it. Pods start at different times, since
+    each waits for its image and a node, so registration may take as long as a pod's start."""
+    longest_start = max(deployment.registration_timeout, deployment.ready_timeout)
+    return deployment.model_copy(update={"registration_timeout": longest_start})
+
+
+def download_bytes(config: BenchmarkConfig) -> int:
     """Return the room for a download. One of two folders holds it both while it arrives and when it
     is complete."""
-    if not isinstance(config, BenchmarkConfig) or not config.dataset.public:
-        return 0
-    return 2 * config.dataset.max_download
+    return 2 * config.dataset.max_download if config.dataset.public else 0
 
 
-def requests_of(config: Config, name: str, topology: Topology | None = None) -> Requests:
-    """Return the requests of a pod by its name, without its disk."""
+def worker_bytes(config: BenchmarkConfig, topology: Topology) -> int:
+    """Return the memory of each worker, which grows with its number of connections."""
+    users = math.ceil((config.load.concurrency or 0) / topology.workers)
+    wanted = WORKER_BASE_BYTES + users * LARGE_CONNECTION_BYTES
+    return max(_DEFAULTS["worker"][1], math.ceil(wanted / (64 * _MI)) * 64 * _MI)
+
+
+def requests_of(
+    config: Config, name: str, *, cpu_millis: int | None = None, memory_bytes: int | None = None
+) -> Requests:
+    """Return the requests of a pod by its name, without its disk. `cpu_millis` and `memory_bytes`
+    replace its defaults."""
     cpu, memory = _DEFAULTS[name]
-    if not isinstance(config, BenchmarkConfig):
-        cpu = _BESIDE_RANKS_CPU.get(name, cpu)
-    if name == "worker" and topology is not None and isinstance(config, BenchmarkConfig):
-        users = math.ceil((config.load.concurrency or 0) / topology.workers)
-        wanted = WORKER_BASE_BYTES + users * LARGE_CONNECTION_BYTES
-        memory = max(memory, math.ceil(wanted / (64 * _MI)) * 64 * _MI)
     own = own_settings(config, name)
-    return Requests(own.cpu or cpu, own.memory or memory, own.cpu_limit)
+    return Requests(
+        own.cpu or cpu_millis or cpu, own.memory or memory_bytes or memory, own.cpu_limit
+    )
 
 
 def with_storage(requests: Requests, volumes: tuple[Volume, ...]) -> Requests:

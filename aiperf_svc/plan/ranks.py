@@ -4,6 +4,8 @@ Both share one folder, in which an init container has put the loop that runs com
 stable names, so they are those of StatefulSets.
 """
 
+from dataclasses import dataclass
+
 import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
@@ -11,7 +13,15 @@ from aiperf_svc.config.placement import Network, Placement
 from aiperf_svc.config.ranks import Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pod_settings import SCRATCH_BYTES, own_settings, requests_of, with_storage
+from aiperf_svc.plan.network import Policies, plan_policies, rank_policies
+from aiperf_svc.plan.pod_settings import (
+    BESIDE_RANKS_CPU,
+    SCRATCH_BYTES,
+    in_pods,
+    own_settings,
+    requests_of,
+    with_storage,
+)
 from aiperf_svc.plan.pods import (
     COURIER,
     ContainerPlan,
@@ -22,6 +32,9 @@ from aiperf_svc.plan.pods import (
     SecretKey,
     Volume,
 )
+from aiperf_svc.plan.service_pods import ServiceNeeds, service_pods
+from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
+from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
 
 RANK_DIR = "/rank"
 """Folder that courier and rank share, at the same path in both."""
@@ -48,8 +61,50 @@ class RankNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Image of the ranks."""
     capabilities: tuple[str, ...] = ()
     """Linux capabilities of the ranks."""
-    steps_ns: int
-    """Longest time of all steps, with repetitions and retries."""
+    notes: tuple[str, ...] = ()
+    """Notes for reviewers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStack(StackKind[AnyWorkloadConfig]):
+    """A stack whose workers are couriers of ranks."""
+
+    needs: RankNeeds
+
+    def resolve(self, identity: Identity) -> AnyWorkloadConfig:
+        """Return the config as the services read it."""
+        return self.config.model_copy(update={"deployment": in_pods(self.config.deployment)})
+
+    def images(self, services: str) -> str:
+        """Return the images that the id of the run depends on."""
+        return f"{services} {self.needs.image}"
+
+    def topology(self) -> Topology:
+        """Return a topology with a courier for each rank."""
+        return plan_ranks(self.trials[0].deployment, self.needs.count, Facts(where="cluster"))
+
+    def pods(self, basis: StackBasis[AnyWorkloadConfig]) -> KindPods:
+        """Return the pods of the services and of the ranks."""
+        config = basis.config
+        found = service_pods(basis, config, ServiceNeeds(cpu_millis=BESIDE_RANKS_CPU))
+        return KindPods(
+            services=tuple(
+                rank_pod(pod, config, self.needs, basis.identity) if pod.name == RANK_POD else pod
+                for pod in found
+            )
+        )
+
+    def policies(self, basis: StackBasis[AnyWorkloadConfig], pods: tuple[PodPlan, ...]) -> Policies:
+        """Return the network policies, and notes for reviewers."""
+        return plan_policies(basis.config, basis.topology, pods, rank_policies)
+
+    def notes(self, config: AnyWorkloadConfig) -> tuple[str, ...]:
+        """Return notes for reviewers."""
+        return (*self.needs.notes, *super().notes(config))
+
+    def secret_keys(self, config: AnyWorkloadConfig) -> dict[str, set[str]]:
+        """Return the keys of the Secret for the commands."""
+        return {"workload": set(config.workload.secret_env.values())}
 
 
 def rank_pod(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.config.workload import Config
 
 T = TypeVar("T")
 _NESTED = (Model, dict, list, tuple)
@@ -60,9 +60,9 @@ def non_defaults(config: Config) -> dict[str, Any]:
     """Return the keys whose values differ from the defaults. Image and program have the same
     version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
     found = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-    if isinstance(config, WorkloadConfig):
-        # The kind is what the model is chosen by, and so its default.
-        found["workload"] = {"kind": config.workload.kind, **found["workload"]}
+    if "workload" in found:
+        # The kind chooses the model, so it is a default of the model.
+        found["workload"] = {"kind": config.kind, **found["workload"]}
     return found
 
 

@@ -2,21 +2,19 @@
 
 import msgspec
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
-from aiperf_svc.config.workload import Config
+from aiperf_svc.config.workload import Config, ConfigT
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.identity import ANCHOR, LEASE, RUN_ID, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.pod_settings import (
     SCRATCH_BYTES,
-    download_bytes,
     own_settings,
     placement_of,
     requests_of,
     with_storage,
 )
 from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, SecretKey, Volume
+from aiperf_svc.plan.stack_kind import StackBasis
 from aiperf_svc.plan.topology import SINGLETONS, Group, Topology
 from aiperf_svc.protocol.ports import BOUND_BY, Port, key_file, with_peers
 from aiperf_svc.protocol.services import Service
@@ -48,17 +46,25 @@ PORT_RANGE = {"net.ipv4.ip_local_port_range": "1024 65535"}
 `restricted`."""
 
 
+class ServiceNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What the services of one kind of benchmark need of their pods."""
+
+    secret_env: dict[Service, dict[str, SecretKey]] = {}
+    """Secrets by variable, for each service that needs any."""
+    download_bytes: int = 0
+    """Room for downloads in each scratch volume."""
+    cpu_millis: dict[str, int] = {}
+    """CPU of pods by name, unless the config sets it; others have the usual one."""
+    worker_bytes: int | None = None
+    """Memory of a worker, unless the config sets it; None: the usual one."""
+
+
 def service_pods(
-    config: Config,
-    topology: Topology,
-    identity: Identity,
-    image: ImagePlan,
-    *,
-    is_held: bool = False,
-    upload_into: str = "",
+    basis: StackBasis[ConfigT], config: ConfigT, needs: ServiceNeeds
 ) -> tuple[PodPlan, ...]:
-    """Return one pod for each group of the topology. The load of a held run waits for a start.
-    `upload_into` is the folder of a bucket that several stacks share."""
+    """Return one pod for each group of the topology. `config` is that of the basis with the largest
+    load of all trials."""
+    topology, identity = basis.topology, basis.identity
     hosts = {
         service.value: identity.name(group.name)
         for group in topology.groups
@@ -75,10 +81,12 @@ def service_pods(
         "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
         "AIPERF_LOG_FORMAT": "json",
         "AIPERF_RESULTS_PORT": str(int(Port.RESULTS_API)),
-        **({"AIPERF_HELD": "1"} if is_held else {}),
-        **({"AIPERF_UPLOAD_INTO": upload_into} if upload_into else {}),
+        **basis.run.environment(),
     }
-    return tuple(_service_pod(config, topology, group, image, env) for group in topology.groups)
+    return tuple(
+        _service_pod(config, topology, group, needs, image=basis.image, env=env)
+        for group in topology.groups
+    )
 
 
 def deadline_pod(
@@ -126,6 +134,8 @@ def _service_pod(
     config: Config,
     topology: Topology,
     group: Group,
+    needs: ServiceNeeds,
+    *,
     image: ImagePlan,
     env: dict[str, str],
 ) -> PodPlan:
@@ -133,19 +143,14 @@ def _service_pod(
     has_results = Service.RECORDS_MANAGER in group.services
     ports = _ports(group, topology)
     placement = placement_of(config, group.name)
-    secret_env: dict[str, SecretKey] = {}
-    if has_results:
-        secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
-        if config.deployment.monitoring == "prometheus-operator":
-            secret_env["AIPERF_METRICS_TOKEN"] = SecretKey("keys", METRICS_TOKEN_KEY)
-        for variable, key in upload_keys(config).items():
-            secret_env[variable] = SecretKey("upload", key)
-        if has_pages_key(config):
-            secret_env[PAGES_KEY_ENV] = SecretKey("pages", PAGES_KEY)
-    if has_target_key(config) and (is_worker or _calls_hooks(config, group)):
-        secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
-    scratch = SCRATCH_BYTES + download_bytes(config)
+    scratch = SCRATCH_BYTES + needs.download_bytes
     results = config.deployment.results.storage
+    requests = requests_of(
+        config,
+        group.name,
+        cpu_millis=needs.cpu_millis.get(group.name),
+        memory_bytes=needs.worker_bytes if group.name == Service.WORKER else None,
+    )
     volumes = (
         Volume("config", CONFIG_DIR, "config"),
         Volume("curve", CURVE_DIR, "keys", items=key_files(group)),
@@ -163,12 +168,12 @@ def _service_pod(
             "AIPERF_ADVERTISE": "status.podIP",
             **({"AIPERF_NAMESPACE": "metadata.namespace"} if has_results else {}),
         },
-        secret_env=secret_env,
+        secret_env=_secret_env(config, group, needs),
         volumes=volumes,
         ports=ports,
         has_service=group.services[0] in SINGLETONS and bool(ports),
         probe=_probe(ports),
-        requests=with_storage(requests_of(config, group.name, topology), volumes),
+        requests=with_storage(requests, volumes),
         placement=placement,
         annotations={
             **(_scrape_annotations(config) if has_results else {}),
@@ -180,9 +185,17 @@ def _service_pod(
     )
 
 
-def _calls_hooks(config: Config, group: Group) -> bool:
-    has_hooks = isinstance(config, BenchmarkConfig) and config.may_call_hooks
-    return has_hooks and Service.TIMING_MANAGER in group.services
+def _secret_env(config: Config, group: Group, needs: ServiceNeeds) -> dict[str, SecretKey]:
+    found: dict[str, SecretKey] = {}
+    if Service.RECORDS_MANAGER in group.services:
+        found["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
+        if config.deployment.monitoring == "prometheus-operator":
+            found["AIPERF_METRICS_TOKEN"] = SecretKey("keys", METRICS_TOKEN_KEY)
+        for variable, key in upload_keys(config).items():
+            found[variable] = SecretKey("upload", key)
+    for service, secrets in needs.secret_env.items():
+        found |= secrets if service in group.services else {}
+    return found
 
 
 def _scrape_annotations(config: Config) -> dict[str, str]:
@@ -191,16 +204,6 @@ def _scrape_annotations(config: Config) -> dict[str, str]:
         return {}
     found = {"scrape": "true", "path": METRICS_PATH, "port": str(int(Port.RESULTS_API))}
     return {f"prometheus.io/{name}": value for name, value in found.items()}
-
-
-def has_target_key(config: Config) -> bool:
-    """Return whether the workers need the key of an inference server."""
-    return isinstance(config, BenchmarkConfig) and config.endpoint.api_key_env is not None
-
-
-def has_pages_key(config: Config) -> bool:
-    """Return whether pages of metrics of an inference server have a key."""
-    return isinstance(config, BenchmarkConfig) and config.telemetry.key_env is not None
 
 
 def upload_keys(config: Config) -> dict[str, str]:

@@ -1,44 +1,25 @@
 """Plans everything that a cluster will hold for a benchmark config. Pure, so that it can be
 reviewed, tested and totalled before anything exists.
 
-    Config --plan_stack--> StackPlan --infra/--> Kubernetes objects
+    Config --plan_kind--> StackPlan --infra/--> Kubernetes objects
 """
 
 import hashlib
-import re
-from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, check_fixed, check_replacement, is_mutable
-from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV, is_secret_name
-from aiperf_svc.config.target import HOST
-from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
-from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.experiments import (
-    all_times,
-    largest_load,
-    largest_topology,
-    replacement_time,
-)
 from aiperf_svc.plan.identity import Identity, check_stack_name
-from aiperf_svc.plan.lifetime import (
-    DisruptionBudget,
-    LongestTimes,
-    check_ttl,
-    load_times,
-    plan_budget,
-    step_times,
-)
-from aiperf_svc.plan.network import Policy, is_on_hub, plan_policies
+from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
+from aiperf_svc.plan.network import Policy
 from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
-from aiperf_svc.plan.ranks import RankNeeds, rank_pod
 from aiperf_svc.plan.run_id import (
     OrderedExperiment,
     in_order,
@@ -46,20 +27,12 @@ from aiperf_svc.plan.run_id import (
     order_experiment,
     run_id_of,
 )
-from aiperf_svc.plan.service_pods import (
-    PAGES_KEY,
-    TARGET_KEY,
-    deadline_pod,
-    has_pages_key,
-    has_target_key,
-    service_pods,
-    upload_keys,
-)
-from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
-from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan, plan_ranks
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.plan.service_pods import deadline_pod, upload_keys
+from aiperf_svc.plan.stack_kind import StackBasis, StackKind
+from aiperf_svc.plan.topology import SINGLETONS, Topology
 from aiperf_svc.protocol.services import Service
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 PodSecurity = Literal["restricted", "baseline", "privileged"]
 
 
@@ -126,8 +99,9 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def inference(self) -> BenchmarkConfig:
         """The config of a stack that measures an inference server."""
-        assert isinstance(self.config, BenchmarkConfig)
-        return self.config
+        config = self.config.inference
+        assert config is not None
+        return config
 
     @property
     def ranks(self) -> PodPlan | None:
@@ -190,175 +164,118 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-def plan_stack(
-    config: Config,
-    *,
-    stack: str,
-    version: str,
-    generation: int = 1,
-    image: str = "",
-    needs: RankNeeds | None = None,
-    trials: Sequence[Config] = (),
-    is_held: bool = False,
-    upload_into: str = "",
-    whole: Config | None = None,
-    lifetime: LongestTimes | None = None,
-    experiment: OrderedExperiment | None = None,
-) -> StackPlan:
-    """Plan a stack.
+@dataclass(frozen=True, kw_only=True)
+class StackSettings:
+    """What the plan of a stack depends on besides its config."""
 
-    `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
-    config. `needs` is what the config's workload needs for all trials. `trials` are the configs of
-    the trials that the pods run, one for each; none without an experiment. If they are those of one
-    shape, `whole` is the config of all, in order, and `lifetime` are the times of all shapes,
-    through which the stack lives. `experiment` is that of the config, in order, if it is known. The
-    load of a stack that `is_held` waits until it is given a start. `upload_into` is the folder of
-    the bucket that the trials of all shapes share. Raises ConfigError.
-    """
-    check_stack_name(stack)
-    experiment = experiment or order_experiment(config)
-    config, image_notes = replace_image(in_order(config, experiment), image)
+    stack: str
+    version: str
+    """Version of this program."""
+    generation: int = 1
+    """Another number makes a new run of an unchanged config."""
+    image: str = ""
+    """Image of the services that replaces the one in the config (AIPERF_IMAGE)."""
+    workload_image: str = ""
+    """Image of the ranks that replaces the one in the config (AIPERF_WORKLOAD_IMAGE)."""
+    run: RunValues = field(default_factory=RunValues)
+
+
+class SharedByShapes(NamedTuple):
+    """What the stacks of all shapes of a config have in common."""
+
+    experiment: OrderedExperiment | None
+    whole: Config | None = None
+    """The config in order if one stack runs all shapes in turn, else None."""
+    lifetime: LongestTimes | None = None
+    """The times of all shapes if one stack runs them in turn, else None."""
+
+
+def plan_kind(
+    kind: StackKind[Any], settings: StackSettings, shared: SharedByShapes | None = None
+) -> StackPlan:
+    """Plan a stack of one kind. If its trials are those of one shape, `shared` is what it has in
+    common with the other shapes of its config. Raises ConfigError."""
+    check_stack_name(settings.stack)
+    shared = shared or SharedByShapes(order_experiment(kind.config))
+    ordered = in_order(kind.config, shared.experiment)
+    config, image_notes = replace_image(ordered, settings.image)
+    kind = replace(kind, config=config)
     deployment = config.deployment
-    trials = trials or (config,)
-    times = longest_times(config, trials, steps_ns=needs.steps_ns if needs else 0)
-    lifetime = lifetime or times
-    check_ttl(deployment, lifetime)
-    check_secrets(config)
-    used = ImagePlan(
-        services_image(deployment.image.name or "", version=version),
+    check_ttl(deployment, shared.lifetime or kind.lifetime)
+    kind.check()
+    image = ImagePlan(
+        services_image(deployment.image.name or "", version=settings.version),
         deployment.image.pull_policy,
         deployment.image.pull_secrets,
     )
-    resolved = _resolve(config, Identity(stack=stack, run_id="", version=version))
-    images = used.name if needs is None else f"{used.name} {needs.image}"
-    run_id = run_id_of(resolved, experiment, images=images, generation=generation)
-    label = ""
-    if whole is not None:
-        label = run_id_of(whole, experiment, images=used.name, generation=generation)
-    identity = Identity(
-        stack=stack,
-        run_id=run_id,
-        version=version,
-        label=label,
-        more_labels=deployment.labels,
-        annotations=deployment.annotations,
+    resolved = kind.resolve(Identity(stack=settings.stack, run_id="", version=settings.version))
+    identity = _identity(resolved, kind.images(image.name), image, settings, shared)
+    basis = StackBasis(
+        config=resolved,
+        identity=identity,
+        image=image,
+        topology=kind.topology(),
+        run=settings.run,
     )
-    topology = _topology(trials, needs)
-    load = largest_load(resolved, trials)
-    pods_of_services = service_pods(
-        load, topology, identity, used, is_held=is_held, upload_into=upload_into
-    )
-    services = _with_ranks(pods_of_services, load, identity, needs)
-    target = target_pod(resolved, used) if isinstance(resolved, BenchmarkConfig) else None
-    budget = plan_budget(deployment, lifetime, identity)
-    deadline = deadline_pod(resolved, identity, used, budget=budget)
-    pods = (deadline, *services, *((target,) if target else ()))
-    policies, notes = plan_policies(resolved, topology, pods)
+    made = kind.pods(basis)
+    budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
+    deadline = deadline_pod(resolved, identity, image, budget=budget)
+    target = (made.target,) if made.target else ()
+    pods = (deadline, *made.services, *target, *(job.pod for job in made.jobs))
+    policies, policy_notes = kind.policies(basis, pods)
     security, reasons = required_security(pods)
-    return StackPlan(
+    plan = StackPlan(
         identity=identity,
         config=resolved,
-        topology=topology,
+        topology=basis.topology,
         budget=budget,
         deadline=deadline,
-        services=services,
-        target=target,
-        times=times,
+        services=made.services,
+        target=made.target,
+        times=kind.times,
         policies=policies,
         pod_security=security,
         notes=(
             *reasons,
             *image_notes,
-            *notes,
-            *plaintext_warnings(resolved),
-            *unpinned_images(resolved, used, pods),
+            *made.notes,
+            *policy_notes,
+            *kind.notes(resolved),
+            *unpinned_images(image, pods),
         ),
-        secret_keys=secret_keys_of(resolved),
+        jobs=made.jobs,
+        secret_keys=_secret_keys(kind, resolved),
+    )
+    kind.check_files(lambda: plan.files)
+    return plan
+
+
+def _identity(
+    config: Config, images: str, image: ImagePlan, settings: StackSettings, shared: SharedByShapes
+) -> Identity:
+    experiment, generation, label = shared.experiment, settings.generation, ""
+    if shared.whole is not None:
+        label = run_id_of(shared.whole, experiment, images=image.name, generation=generation)
+    return Identity(
+        stack=settings.stack,
+        run_id=run_id_of(config, experiment, images=images, generation=generation),
+        version=settings.version,
+        label=label,
+        more_labels=config.deployment.labels,
+        annotations=config.deployment.annotations,
     )
 
 
-def longest_times(config: Config, trials: Sequence[Config], *, steps_ns: int) -> LongestTimes:
-    """Return the longest times of these trials in the same pods; `steps_ns` are those of all steps
-    of a workload."""
-    if not isinstance(config, BenchmarkConfig):
-        # Ceiling division: the trials of a workload are about equally long.
-        again = replacement_time(-(-steps_ns // len(trials)), config.experiment)
-        return step_times(config.deployment, steps_ns + again)
-    times = [load_times(t) for t in trials if isinstance(t, BenchmarkConfig)]
-    return all_times(times, config.experiment)
-
-
-def _topology(trials: Sequence[Config], needs: RankNeeds | None) -> Topology:
-    facts = Facts(where="cluster")
-    if needs is not None:
-        return plan_ranks(trials[0].deployment, needs.count, facts)
-    return largest_topology([plan(t, facts) for t in trials if isinstance(t, BenchmarkConfig)])
-
-
-def _with_ranks(
-    pods: tuple[PodPlan, ...], config: Config, identity: Identity, needs: RankNeeds | None
-) -> tuple[PodPlan, ...]:
-    if not isinstance(config, WorkloadConfig):
-        return pods
-    assert needs is not None
-    return tuple(
-        rank_pod(pod, config, needs, identity) if pod.name == RANK_POD else pod for pod in pods
-    )
-
-
-def _resolve(config: Config, identity: Identity) -> Config:
-    deployment = config.deployment
-    # Pods start at different times: each waits for its image and a node.
-    longest_start = max(deployment.registration_timeout, deployment.ready_timeout)
-    update: dict[str, Any] = {
-        "deployment": deployment.model_copy(update={"registration_timeout": longest_start})
+def _secret_keys(kind: StackKind[Any], config: Config) -> dict[str, tuple[str, ...]]:
+    """Return the name of each Secret with the keys of the stack's configuration that it holds."""
+    own = kind.secret_keys(config)
+    secrets = {
+        "target": tuple(sorted(own.get("target", ()))),
+        "upload": tuple(upload_keys(config).values()),
+        "pages": tuple(sorted(own.get("pages", ()))),
+        "workload": tuple(sorted(own.get("workload", ()))),
     }
-    if isinstance(config, BenchmarkConfig):
-        key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
-        host = identity.name(HOST)
-        url = resolve_url(config, host)
-        update["endpoint"] = config.endpoint.model_copy(update={"url": url, "api_key_env": key_env})
-        pages = resolve_pages(config, host)
-        pages_env = PAGES_KEY_ENV if pages.key_env else None
-        update["telemetry"] = pages.model_copy(update={"key_env": pages_env})
-    return config.model_copy(update=update)
-
-
-def check_secrets(config: Config) -> None:
-    """Raise ConfigError for a secret that would be kept in clear, or that no Secret can hold."""
-    if not isinstance(config, BenchmarkConfig):
-        return
-    endpoint = config.endpoint
-    if endpoint.proxy_auth_env is not None:
-        raise ConfigError(
-            "endpoint.proxy_auth_env: a stack has no secret for a proxy; use one that lets the "
-            "cluster's nodes pass, or measure from a machine of your own"
-        )
-    for key in endpoint.secrets_in_clear:
-        raise ConfigError(
-            f"{key} would be kept in clear in a ConfigMap; a key is named by "
-            "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
-            "--secret), and endpoint.api_key_header names its header"
-        )
-
-
-def plaintext_warnings(config: Config) -> tuple[str, ...]:
-    """Return notes about data that others can read in transit or in a manifest."""
-    notes = [UNCHECKED] if isinstance(config, BenchmarkConfig) and is_unchecked(config) else []
-    results, target = config.deployment.results, config.deployment.target
-    if results.expose != "port-forward" and not results.tls_secret:
-        notes.append(
-            f"results by {results.expose} without TLS: the token that reads them travels in clear; "
-            "use port-forward, or Ingress with results.tls_secret"
-        )
-    words = (*target.command, *target.args)
-    for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
-        if is_secret_name(flag.lstrip("-")):
-            notes.append(
-                f"deployment.target: {flag}: its value is in clear in the pod and in Pulumi's "
-                "state; give it by a variable of deployment.target.secret_env"
-            )
-    return tuple(notes)
+    return {name: keys for name, keys in secrets.items() if keys}
 
 
 def replace_image(config: Config, image: str) -> tuple[Config, tuple[str, ...]]:
@@ -389,26 +306,17 @@ def services_image(image: str, *, version: str) -> str:
     return image or f"localhost/aiperf-svc:{version}"
 
 
-def unpinned_images(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
+def unpinned_images(services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
     """Return notes about what may differ in the next run of the same file."""
     images = {"services'": services.name}
     for pod in pods:
         images |= {f"{pod.name}'s": i.name for i in pod.images if i.name != services.name}
-    notes = [
+    return [
         f"the {whose} image {name} has no digest: whoever may push there can put another one in "
         "its place; pin it as NAME@sha256:DIGEST"
         for whose, name in images.items()
         if is_mutable(name)
     ]
-    if not isinstance(config, BenchmarkConfig):
-        return notes
-    tokenizer = config.tokenizer
-    if is_on_hub(tokenizer.name) and not _COMMIT.fullmatch(tokenizer.revision):
-        notes.append(
-            f"tokenizer.revision {tokenizer.revision} of {tokenizer.name} can become another one; "
-            "pin it by a commit"
-        )
-    return notes
 
 
 def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
@@ -433,18 +341,3 @@ def required_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str
     if lax:
         return "privileged", tuple(reasons)
     return ("baseline" if rooted else "restricted"), tuple(reasons)
-
-
-def secret_keys_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the name of each Secret with the keys of the stack's configuration that it holds."""
-    keys = set(config.deployment.target.secret_env.values())
-    if has_target_key(config):
-        keys.add(TARGET_KEY)
-    own = config.workload.secret_env if isinstance(config, WorkloadConfig) else {}
-    secrets = {
-        "target": tuple(sorted(keys)),
-        "upload": tuple(upload_keys(config).values()),
-        "pages": (PAGES_KEY,) if has_pages_key(config) else (),
-        "workload": tuple(sorted(set(own.values()))),
-    }
-    return {name: keys for name, keys in secrets.items() if keys}

@@ -12,7 +12,6 @@ import msgspec
 
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -21,6 +20,7 @@ from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.workloads.registry import workload_of
 
 KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG", USER_MASK)
 """Variables of this process' environment that are passed on; all others with this prefix are set by
@@ -54,10 +54,7 @@ class LocalRun:
     @property
     def title(self) -> str:
         """The run in a few words."""
-        config = self.config
-        if not isinstance(config, BenchmarkConfig):
-            return f"{config.name} · {config.workload.kind}"
-        return f"{config.name} · {config.endpoint.url} · {config.endpoint.model}"
+        return f"{self.config.name} · {workload_of(self.config).subject(self.config)}"
 
     def write_files(self) -> None:
         """Write what the processes read: config, topology, keys. Raises EnvironmentProblem."""
@@ -127,15 +124,9 @@ class LocalRun:
     def _services_of_secrets(self) -> dict[str, set[Service]]:
         """Return which services need each variable that holds a secret. One may be named for
         several purposes."""
-        named: list[tuple[str | None, Service]] = []
         config = self.config
-        if isinstance(config, BenchmarkConfig):
-            named += [(config.endpoint.api_key_env, Service.WORKER)]
-            named += [(config.telemetry.key_env, Service.RECORDS_MANAGER)]
-            if config.may_call_hooks:
-                named += [(config.endpoint.api_key_env, Service.TIMING_MANAGER)]
-        else:
-            named += [(variable, Service.WORKER) for variable in config.workload.secret_env]
+        secrets = workload_of(config).secrets(config)
+        named = [(each.variable, service) for each in secrets for service in each.services]
         if config.artifacts.s3:
             uploads = (*KEY_VARIABLES, TOKEN_VARIABLE)
             named += [(variable, Service.RECORDS_MANAGER) for variable in uploads]
@@ -144,8 +135,7 @@ class LocalRun:
         named += [(each, Service.WORKER) for each in self.options.secrets if each not in known]
         found: dict[str, set[Service]] = {}
         for variable, service in named:
-            if variable is not None:
-                found.setdefault(variable, set()).add(service)
+            found.setdefault(variable, set()).add(service)
         return found
 
 

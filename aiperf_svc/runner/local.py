@@ -16,13 +16,10 @@ from pathlib import Path
 
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
-from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
-from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -46,6 +43,7 @@ from aiperf_svc.runner.processes import (
 )
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.forks import Order
+from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import shapes_of
 from aiperf_svc.workloads.stacks import plan_processes
 
@@ -112,9 +110,7 @@ def run_local(
 
 def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
     """Print what may be wrong with a run, which goes on."""
-    if not isinstance(config, BenchmarkConfig):
-        return
-    for warning in (*target_notices(config, os.environ), *beyond_ceiling(config, facts, topology)):
+    for warning in workload_of(config).warnings(config, facts, topology, os.environ):
         print(f"warning: {warning}", file=sys.stderr)
 
 

@@ -10,15 +10,11 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import describe, value_text
 from aiperf_svc.runner.numbers import count
+from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, is_fanned_out, is_side_by_side
-from aiperf_svc.workloads.stacks import (
-    ReplayNs,
-    TrialTimes,
-    longest_trials,
-    no_length,
-    trial_times,
-)
+from aiperf_svc.workloads.stacks import longest_trials
 from aiperf_svc.workloads.trials import TrialConfig
+from aiperf_svc.workloads.workload import ReplayNs, TrialTimes, no_length
 
 MOST_ROWS = 40
 """Most trials that a list for people has."""
@@ -57,7 +53,8 @@ def as_lines(
     for trial, made in members[:MOST_ROWS]:
         values = (_value(trial.parameters[key]) for key in keys)
         again = [str(trial.repetition)] if has_repetitions else []
-        rows.append((str(trial.number), *values, *again, _takes(trial_times(made, replay_ns))))
+        takes = _takes(workload_of(made).trial_times(made, replay_ns))
+        rows.append((str(trial.number), *values, *again, takes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -96,8 +93,8 @@ def as_json(
                 "parameters": trial.parameters,
                 "repetition": trial.repetition,
                 "folder": trial.folder,
-                "expected_s": _seconds(trial_times(made, replay_ns).expected),
-                "longest_s": _seconds(trial_times(made, replay_ns).longest),
+                "expected_s": _seconds(workload_of(made).trial_times(made, replay_ns).expected),
+                "longest_s": _seconds(workload_of(made).trial_times(made, replay_ns).longest),
             }
             for trial, made in (() if search else members)
         ],
@@ -119,7 +116,7 @@ def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) 
     configs = longest_trials(config, [each.config for each in members])
     pauses = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)
     # Repetitions share their configs.
-    times = {id(each): trial_times(each, replay_ns) for each in configs}
+    times = {id(each): workload_of(each).trial_times(each, replay_ns) for each in configs}
     each_time = [times[id(each)] for each in configs]
     expected = [each.expected for each in each_time if each.expected is not None]
     longest = [each.longest for each in each_time if each.longest is not None]

@@ -18,7 +18,7 @@ from aiperf_svc.adapters.host.vitals import boot_id
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.workload import AnyWorkloadConfig, Config, WorkloadConfig
+from aiperf_svc.config.workload import AnyWorkloadConfig, Config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.services import Service
@@ -68,14 +68,16 @@ class RunContext:
     @property
     def inference(self) -> BenchmarkConfig:
         """Return the config of a run that measures an inference server."""
-        assert isinstance(self.config, BenchmarkConfig)
-        return self.config
+        config = self.config.inference
+        assert config is not None
+        return config
 
     @property
     def ranks(self) -> AnyWorkloadConfig:
         """Return the config of a run whose workers are ranks."""
-        assert isinstance(self.config, WorkloadConfig)
-        return self.config
+        config = self.config.tool
+        assert config is not None
+        return config
 
     def id_of(self, service: Service) -> str:
         """Return the id of a service of this process."""

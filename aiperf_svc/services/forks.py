@@ -70,6 +70,7 @@ def _import_services() -> None:
     from aiperf_svc.adapters.host.machine import raise_fd_limit
     from aiperf_svc.protocol.services import Service
     from aiperf_svc.services.host import service_class
+    from aiperf_svc.workloads import inference  # noqa: F401
 
     for service in Service:
         service_class(service)

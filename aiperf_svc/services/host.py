@@ -25,13 +25,13 @@ from aiperf_svc.adapters.host.scheduling import (
     raise_priority,
 )
 from aiperf_svc.adapters.messaging.bus import LINGER_MS
-from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext, make_bus, read_context
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.workload import WorkerPriority
 
 STOP_S = 4.0
 """Longest time for an orderly end after SIGTERM. It is less than the launcher waits before it
@@ -69,10 +69,11 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
     workers than cores, a processor with a lower priority would hardly run at all.
     """
     workers, cores = context.topology.workers, usable_cores()
-    if not isinstance(context.config, BenchmarkConfig):
-        return  # A courier wakes up to start a command; the command itself is what is measured.
+    priority = workload_of(context.config).worker_priority(context.config)
+    if priority is WorkerPriority.USUAL:
+        return
     if set(names) == {Service.WORKER}:
-        raise_priority(before_all=context.config.load.is_open_loop and workers < cores)
+        raise_priority(before_all=priority is WorkerPriority.BEFORE_ALL and workers < cores)
     elif set(names) == {Service.RECORD_PROCESSOR} and workers <= cores:
         lower_priority()
 
@@ -86,10 +87,9 @@ async def _stay_prompt() -> None:
 
 
 def _may_stay_prompt(context: RunContext, names: Sequence[Service]) -> bool:
-    config = context.config
+    priority = workload_of(context.config).worker_priority(context.config)
     return (
-        isinstance(config, BenchmarkConfig)
-        and not config.load.is_open_loop
+        priority is WorkerPriority.WHILE_IDLE
         and set(names) == {Service.WORKER}
         and context.topology.workers < usable_cores()
     )
@@ -127,7 +127,7 @@ async def _take_part(
     """Run the services of one run until they have nothing more to do, or one of the tasks ends."""
     bus = make_bus(context)
     await bus.start()
-    is_on_ranks = isinstance(context.config, WorkloadConfig)
+    is_on_ranks = workload_of(context.config).runs_on_ranks
     services = [service_class(name, is_on_ranks=is_on_ranks)(context, bus) for name in names]
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
     if _may_stay_prompt(context, names):

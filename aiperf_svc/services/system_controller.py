@@ -8,11 +8,9 @@ from typing import Any
 
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import RunMachine
-from aiperf_svc.core.load.phase_hooks import longest_before_load_ns
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import (
     CancelRequested,
@@ -25,6 +23,7 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.workloads.registry import workload_of
 
 REPUBLISH_S = 0.5
 CONFIGURING_S = 600.0
@@ -40,10 +39,6 @@ ENDING_S = 15.0
 log = logging.getLogger(__name__)
 
 
-def _has_warmup(config: Config) -> bool:
-    return isinstance(config, BenchmarkConfig) and config.load.warmup is not None
-
-
 def _held_s(config: Config, *, is_trial: bool) -> float:
     """Return how long a run waits for its start: as long as the others that it starts with may take
     to be ready, if they began with it. Whoever is to give the start may be gone by then. A trial
@@ -57,12 +52,8 @@ def _held_s(config: Config, *, is_trial: bool) -> float:
 
 
 def _configuring_s(config: Config, *, is_held: bool) -> float:
-    """Longest time of the configuration. Workers wait for the target in it, and of a held run the
-    first hooks are called."""
-    if not isinstance(config, BenchmarkConfig):
-        return CONFIGURING_S
-    hooks_ns = longest_before_load_ns(config) if is_held else 0
-    return CONFIGURING_S + (config.endpoint.wait_for_server + hooks_ns) / 1e9
+    """Return the longest time of the configuration."""
+    return CONFIGURING_S + workload_of(config).longest_waits_ns(config, is_held=is_held) / 1e9
 
 
 class SystemController(BaseService):
@@ -82,7 +73,10 @@ class SystemController(BaseService):
             self._proxies = Proxies(bus)
             self._proxies.start()
         super().__init__(context, bus)
-        self._machine = RunMachine(has_warmup=_has_warmup(context.config), is_held=context.is_held)
+        self._machine = RunMachine(
+            has_warmup=workload_of(context.config).has_warmup(context.config),
+            is_held=context.is_held,
+        )
         self._number = 1
         self._finding: dict[str, Any] | None = None
         self._has_ended = False

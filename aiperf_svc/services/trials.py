@@ -31,7 +31,8 @@ from aiperf_svc.services.context import RunContext, make_bus
 from aiperf_svc.services.experiment import ExperimentController
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
 from aiperf_svc.services.lasting import Lasting
-from aiperf_svc.workloads.trials import trial_config, with_own_prompts
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.trials import trial_config
 
 RUN_ID_LENGTH = 8
 """Characters of the experiment's run id that are in those of its trials."""
@@ -140,7 +141,7 @@ def context_of(context: RunContext, lasting: Lasting, published: TrialPublished)
     return replace(
         context,
         run_id=f"{context.run_id[:RUN_ID_LENGTH]}{published.serial:04x}",
-        config=with_own_prompts(
+        config=workload_of(context.config).with_own_prompts(
             trial_config(context.config, trial.parameters),
             # The server may still have the prompts of an earlier attempt in a cache.
             trial.number + MOST_TRIALS * (published.attempt - 1),

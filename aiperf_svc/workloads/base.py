@@ -1,5 +1,5 @@
-"""What a workload is: a benchmark of a tool that runs on ranks. Pure: a workload decides, and
-services and adapters carry out.
+"""A benchmark of a tool that runs on ranks, from which each tool derives. Pure: a workload decides,
+and services and adapters carry out.
 
     spec ──roles──> ranks ──steps──> commands, run by couriers ──read──> reading ──> results
 
@@ -8,16 +8,40 @@ locally. A *step* is one set of commands that start together on their ranks. Ste
 other; what a measured step's commands print and write becomes a `Reading`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, Literal
+from ipaddress import IPv4Address
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.config.workload import SpecT, WorkloadConfig, WorkloadSpec
+from aiperf_svc.config.image_names import check_replacement
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo, Series, Table
+from aiperf_svc.core.results.run_objectives import check_objectives
 from aiperf_svc.core.verdict.check_result import Reason
+from aiperf_svc.plan.experiments import replacement_time
+from aiperf_svc.plan.lifetime import LongestTimes, step_times
+from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds, RankStack
+from aiperf_svc.plan.stack import StackPlan, StackSettings
+from aiperf_svc.plan.stack_kind import StackKind
+from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.workloads.tool_preview import tool_rows
+from aiperf_svc.workloads.workload import (
+    LocalNeeds,
+    NeededProgram,
+    NeededVariable,
+    ReplayNs,
+    Secret,
+    TrialTimes,
+    Workload,
+    no_length,
+)
+
+SpecT = TypeVar("SpecT", bound=WorkloadSpec)
 
 Better = Literal["higher", "lower", ""]
 
@@ -207,14 +231,14 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     y_is_log: bool = False
 
 
-class Workload(ABC, Generic[SpecT]):
-    """One kind of workload.
+class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
+    """One tool.
 
     The folder of a kind exports one instance as `WORKLOAD`; `registry.py` names the folder. A third
     party names its instance as an entry point of the group `aiperf_svc.workloads`.
     """
 
-    kind: ClassVar[str]
+    runs_on_ranks = True
     summary: ClassVar[str]
     """One line for `aiperf-svc workloads`."""
     spec: type[SpecT]
@@ -227,7 +251,7 @@ class Workload(ABC, Generic[SpecT]):
     tool that loads the network and prints at its end only."""
 
     @abstractmethod
-    def roles(self, spec: SpecT) -> tuple[Role, ...]:  # type: ignore[misc]
+    def roles(self, spec: SpecT) -> tuple[Role, ...]:
         """The ranks, in the order of their numbers."""
 
     @abstractmethod
@@ -278,6 +302,144 @@ class Workload(ABC, Generic[SpecT]):
     def needs_privilege(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
         """Linux capabilities that the ranks' containers need, such as `IPC_LOCK`."""
         return ()
+
+    # --- the config ------------------------------------------------------------------------------
+
+    def config_model(self) -> type[WorkloadConfig[SpecT]]:
+        """Return the model of a whole config of this kind."""
+        # The class of a generic model is made by its parameter, which no type checker can follow.
+        model: type[WorkloadConfig[SpecT]] = WorkloadConfig.__class_getitem__(self.spec)  # type: ignore[assignment]
+        return model
+
+    def config_problems(self, config: WorkloadConfig[SpecT]) -> list[Problem]:
+        """Return the problems of a config beyond its models, wherever it runs."""
+        objectives = check_objectives(config.slo, self.metrics_of(config))
+        return [_problem(line) for line in (*self.problems(config), *objectives)]
+
+    def local_needs(self, config: WorkloadConfig[SpecT]) -> LocalNeeds:
+        """Return what a run on this machine needs of it."""
+        spec = config.workload
+        return LocalNeeds(
+            problems=tuple(map(_problem, self.local_problems(config))),
+            variables=tuple(
+                NeededVariable(f"workload.secret_env.{name}", name) for name in spec.secret_env
+            ),
+            programs=tuple(NeededProgram(tool.name, tool.source) for tool in self.tools_of(config)),
+            path=spec.env.get("PATH"),
+        )
+
+    def secrets(self, config: WorkloadConfig[SpecT]) -> tuple[Secret, ...]:
+        """Return the secrets of the commands."""
+        named = config.workload.secret_env.items()
+        return tuple(Secret(variable, key, (Service.WORKER,)) for variable, key in named)
+
+    def subject(self, config: WorkloadConfig[SpecT]) -> str:
+        """Return the kind."""
+        return self.kind
+
+    def role_names(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
+        """Return the role of each rank: those of the tool, or with `pairs: all` as many as the
+        config asks for."""
+        ranks = config.deployment.ranks
+        if ranks.pairs == "all":
+            return ("rank",) * (ranks.count or len(ranks.nodes))
+        return tuple(role.name for role in self.roles(config.workload) for _ in range(role.count))
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    def trial_times(
+        self, config: WorkloadConfig[SpecT], replay_ns: ReplayNs = no_length
+    ) -> TrialTimes:
+        """Return the longest time of all steps. How long they usually take is unknown."""
+        return TrialTimes(None, self._steps_ns(config))
+
+    def topology(self, config: WorkloadConfig[SpecT], facts: Facts) -> Topology:
+        """Return a topology with a worker for each rank."""
+        return plan_ranks(config.deployment, len(self.role_names(config)), facts)
+
+    def shape(self, config: WorkloadConfig[SpecT]) -> list[object]:
+        """Return the ranks of a config, and the capabilities of their containers."""
+        return [self.role_names(config), self.needs_privilege(config)]
+
+    def longest_times(
+        self, config: WorkloadConfig[SpecT], trials: Sequence[WorkloadConfig[SpecT]]
+    ) -> LongestTimes:
+        """Return the longest times of the start and of all steps of these trials."""
+        experiment = config.experiment
+        pauses_ns = (len(trials) - 1) * (experiment.cooldown if experiment else 0)
+        steps_ns = sum(map(self._steps_ns, trials)) + pauses_ns
+        # Ceiling division: the trials are about equally long.
+        again_ns = replacement_time(-(-steps_ns // len(trials)), experiment)
+        return step_times(config.deployment, steps_ns + again_ns)
+
+    def stack(
+        self,
+        config: WorkloadConfig[SpecT],
+        trials: Sequence[WorkloadConfig[SpecT]],
+        settings: StackSettings,
+    ) -> StackKind[Any]:
+        """Return the stack of the ranks. Raises ConfigError if `settings` replace an image that the
+        config pins."""
+        spec, replacement = config.workload, settings.workload_image
+        notes: tuple[str, ...] = ()
+        if replacement:
+            note = check_replacement(
+                spec.image, replacement, key="workload.image", variable="AIPERF_WORKLOAD_IMAGE"
+            )
+            notes = (note,) if note else ()
+            spec = spec.model_copy(update={"image": replacement})
+            config = config.model_copy(update={"workload": spec})
+        return RankStack(
+            config=config,
+            trials=trials,
+            times=self.longest_times(config, trials),
+            needs=RankNeeds(
+                count=len(self.role_names(config)),
+                image=spec.image or default_image(spec.kind, settings.version),
+                capabilities=self.needs_privilege(config),
+                notes=notes,
+            ),
+        )
+
+    def _steps_ns(self, config: WorkloadConfig[SpecT]) -> int:
+        """Return the longest time of all steps. Their names and timeouts do not depend on where the
+        ranks are."""
+        ranks = [
+            Rank(
+                number=number,
+                role=role,
+                address=str(_FIRST_ADDRESS + number),
+                node=f"node-{number}",
+                work=f"{RANK_DIR}/work",
+                volume=VOLUME_DIR,
+                agent=f"{RANK_DIR}/rank_agent.sh",
+            )
+            for number, role in enumerate(self.role_names(config))
+        ]
+        attempts = 1 + config.workload.retries
+        return sum(
+            attempts * step.timeout_ns * (config.repetitions if step.is_measured else 1)
+            for step in self.steps(config, ranks)
+        )
+
+    # --- the preview -----------------------------------------------------------------------------
+
+    def preview(self, plan: StackPlan, config: WorkloadConfig[SpecT]) -> list[tuple[str, str]]:
+        """Return the first rows of a stack's preview."""
+        return tool_rows(plan, config)
+
+    def outputs(self, config: WorkloadConfig[SpecT]) -> dict[str, str]:
+        """Return the outputs of a stack that name what is measured."""
+        return {"workload": self.kind}
+
+
+def _problem(line: str) -> Problem:
+    key, _, text = line.partition(": ")
+    return Problem(key, text)
+
+
+_FIRST_ADDRESS = IPv4Address("192.0.2.0")
+"""First address of ranks that do not exist yet, in a range for documentation (RFC 5737)."""
 
 
 def default_image(kind: str, version: str) -> str:

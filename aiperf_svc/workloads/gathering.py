@@ -8,7 +8,7 @@ import msgspec
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankReport, RankWitness, StepOutput
 from aiperf_svc.workloads.base import Command, Output, PlannedStep, Reading, UnreadableOutput
-from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.registry import tool_of
 
 STDOUT, STDERR = "stdout", "stderr"
 SAID_BYTES = 4_096
@@ -73,7 +73,7 @@ class GatheredStep:
                 for index, command, is_server in commands_of(plan)
             )
             try:
-                reading = workload_of(config).read(config, plan.step, outputs)
+                reading = tool_of(config).read(config, plan.step, outputs)
             except UnreadableOutput as error:
                 problem = str(error)
             else:

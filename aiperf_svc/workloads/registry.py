@@ -1,7 +1,7 @@
 """The kinds of workloads: those of this project, and those of installed packages.
 
 A package adds a kind by an entry point of the group `aiperf_svc.workloads`: the kind's name, and
-the `Workload` instance that it stands for.
+the `ToolWorkload` instance that it stands for.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.load_config import (
     parse_as,
     parse_config,
@@ -22,11 +23,10 @@ from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.workloads.base import Workload
+from aiperf_svc.workloads.base import ToolWorkload
+from aiperf_svc.workloads.workload import Workload
 
 GROUP = "aiperf_svc.workloads"
-INFERENCE = "inference"
-"""The kind of a config without `workload`."""
 OWN: tuple[str, ...] = (
     "command",
     "iperf",
@@ -48,9 +48,9 @@ def kinds() -> tuple[str, ...]:
 
 
 @cache
-def workload(kind: str) -> Workload[Any]:
-    """The workload of a kind. Raises ConfigError for an unknown one, or one whose package cannot
-    be imported."""
+def tool(kind: str) -> ToolWorkload[Any]:
+    """Return the workload of a tool. Raises ConfigError for an unknown kind, or one whose package
+    cannot be imported."""
     if kind in OWN:
         found = import_module(f"aiperf_svc.workloads.{kind.replace('-', '_')}").WORKLOAD
     else:
@@ -67,24 +67,25 @@ def workload(kind: str) -> Workload[Any]:
                 f"workload.kind: {kind!r}: {point.value}, which an installed package names for it, "
                 f"cannot be imported: {type(error).__name__}: {error}"
             ) from error
-    if not isinstance(found, Workload) or found.kind != kind:
+    if not isinstance(found, ToolWorkload) or found.kind != kind:
         raise ConfigError(
-            f"workload.kind: {kind!r}: its entry point names {found!r}; expected a Workload of "
+            f"workload.kind: {kind!r}: its entry point names {found!r}; expected a ToolWorkload of "
             "that kind"
         )
     return found
 
 
-def workload_of(config: WorkloadConfig[Any]) -> Workload[Any]:
-    """The workload that a config names."""
-    return workload(config.workload.kind)
+def tool_of(config: WorkloadConfig[Any]) -> ToolWorkload[Any]:
+    """Return the workload of a config of a tool. Raises ConfigError."""
+    return tool(config.kind)
 
 
-def config_model(kind: str) -> type[WorkloadConfig[Any]]:
-    """The model of a whole config of this kind. Raises ConfigError."""
-    # The class of a generic model is made by its parameter, which no type checker can follow here.
-    model: type[WorkloadConfig[Any]] = WorkloadConfig.__class_getitem__(workload(kind).spec)  # type: ignore[assignment]
-    return model
+def workload_of(config: Config) -> Workload[Any]:
+    """Return the workload of a config. Raises ConfigError."""
+    if config.kind != INFERENCE:
+        return tool(config.kind)
+    inference: Workload[Any] = import_module("aiperf_svc.workloads.inference").WORKLOAD
+    return inference
 
 
 def load_benchmark(path: Path) -> Config:
@@ -108,7 +109,7 @@ def parse_benchmark(
         rest = {key: value for key, value in data.items() if key != "workload"}
         return parse_config(rest, source, names=names, known=known)
     try:
-        model = config_model(kind)
+        model = tool(kind).config_model()
     except ConfigError as error:
         key, _, text = str(error).partition(": ")
         close = nearest(kind, (*kinds(), INFERENCE))

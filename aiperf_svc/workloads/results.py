@@ -22,7 +22,7 @@ from aiperf_svc.core.results.run_result import (
 )
 from aiperf_svc.core.verdict.check_result import Severity, worst_of
 from aiperf_svc.protocol.messages.steps import RankWitness, StepRecord
-from aiperf_svc.workloads.base import PlannedStep, Reading, Workload
+from aiperf_svc.workloads.base import PlannedStep, Reading, ToolWorkload
 from aiperf_svc.workloads.checks import cause_of, judge_steps
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence
 
@@ -50,7 +50,7 @@ class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
     topology: dict[str, Any] = {}
 
 
-def summarise_steps(workload: Workload[Any], finished: FinishedSteps) -> RunResult:
+def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> RunResult:
     """The result of a run. Failed attempts are kept as steps; only the last successful attempt at
     each measured step counts in metrics, series and tables."""
     config = finished.config

@@ -6,18 +6,16 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Part, has_parameters
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.roles import role_names
 from aiperf_svc.workloads.trials import TrialConfig, trial_configs, with_trial
 
-Place = Literal["local", "cluster"]
-SHAPE_KEYS: dict[Place, tuple[str, ...]] = {
+Where = Literal["local", "cluster"]
+SHAPE_KEYS: dict[Where, tuple[str, ...]] = {
     "local": ("deployment", "workers"),
     "cluster": (
         "deployment",
@@ -57,31 +55,31 @@ class Shape(NamedTuple):
         return tuple(each.config for each in self.members)
 
 
-def shapes(members: Sequence[TrialConfig], place: Place) -> tuple[Shape, ...]:
+def shapes(members: Sequence[TrialConfig], where: Where) -> tuple[Shape, ...]:
     """Group trials by shape, in the order of each shape's first trial."""
     groups: dict[str, list[TrialConfig]] = {}
     for each in members:
-        groups.setdefault(_identity(each, place), []).append(each)
+        groups.setdefault(_identity(each, where), []).append(each)
     return tuple(
-        Shape(_parameters(group[0].trial, place), tuple(group)) for group in groups.values()
+        Shape(_parameters(group[0].trial, where), tuple(group)) for group in groups.values()
     )
 
 
 def shapes_of(
-    config: Config, place: Place, members: Sequence[TrialConfig] = ()
+    config: Config, where: Where, members: Sequence[TrialConfig] = ()
 ) -> tuple[Shape, ...]:
     """Return the shapes of a config's trials, which are `members` if they are known, in the order
     in which they begin; one without an experiment. Raises ConfigError, also for a search in more
     than one."""
     members = members or trial_configs(config)
-    if place == "cluster" and is_fanned_out(config):
+    if where == "cluster" and is_fanned_out(config):
         # To all others it is one run of all trials.
         return (Shape({}, tuple(members)),)
-    found = shapes(members, place)
+    found = shapes(members, where)
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
-        what = "processes" if place == "local" else "pods"
+        what = "processes" if where == "local" else "pods"
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
             f"experiment.search: {keys or 'the number of ranks'} needs other {what} for each "
@@ -91,13 +89,13 @@ def shapes_of(
 
 
 def only_shape(
-    config: Config, place: Place, key: str, members: Sequence[TrialConfig] = ()
+    config: Config, where: Where, key: str, members: Sequence[TrialConfig] = ()
 ) -> Shape:
     """Return the shape of the trials that start together in several runs, which `key` of the config
     asks for. Raises ConfigError if there are several shapes."""
-    found = shapes_of(config, place, members)
+    found = shapes_of(config, where, members)
     if len(found) > 1:
-        what = "processes" if place == "local" else "pods"
+        what = "processes" if where == "local" else "pods"
         keys = ", ".join(dict.fromkeys(name for each in found for name in each.parameters))
         raise ConfigError(
             f"{key}: {keys or 'the number of ranks'} needs other {what} for each value, which come "
@@ -130,7 +128,7 @@ def in_order(found: Sequence[Shape], priority: Sequence[Mapping[str, Any]]) -> t
     """Return shapes in the order of the first entry of `priority` that a trial of theirs has; those
     that have none keep their order at the end."""
 
-    def place(shape: Shape) -> int:
+    def position(shape: Shape) -> int:
         wanted = (
             at
             for at, each in enumerate(priority)
@@ -138,7 +136,7 @@ def in_order(found: Sequence[Shape], priority: Sequence[Mapping[str, Any]]) -> t
         )
         return next(wanted, len(priority))
 
-    return tuple(sorted(found, key=place))
+    return tuple(sorted(found, key=position))
 
 
 def is_side_by_side(config: Config) -> bool:
@@ -168,17 +166,14 @@ def shape_config(config: Config, shape: Shape) -> Config:
     return made.model_copy(update={"experiment": experiment.model_copy(update={"part": part})})
 
 
-def _parameters(trial: Trial, place: Place) -> dict[str, Any]:
+def _parameters(trial: Trial, where: Where) -> dict[str, Any]:
     return {
         key: value
         for key, value in trial.parameters.items()
-        if any(is_below(key, each) or is_below(each, key) for each in SHAPE_KEYS[place])
+        if any(is_below(key, each) or is_below(each, key) for each in SHAPE_KEYS[where])
     }
 
 
-def _identity(each: TrialConfig, place: Place) -> str:
-    parts: list[Any] = [_parameters(each.trial, place)]
-    if not isinstance(each.config, BenchmarkConfig):
-        roles = role_names(each.config)
-        parts += [roles, workload_of(each.config).needs_privilege(each.config)]
-    return json.dumps(parts, sort_keys=True, default=str)
+def _identity(each: TrialConfig, where: Where) -> str:
+    own = workload_of(each.config).shape(each.config)
+    return json.dumps([_parameters(each.trial, where), *own], sort_keys=True, default=str)

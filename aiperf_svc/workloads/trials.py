@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.load_config import parse_as
 from aiperf_svc.config.parameters import with_parameters
@@ -12,6 +11,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial, describe, plan_trials
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.workloads.registry import workload_of
 
 SHOWN = 10
 """Most refused trials that a message lists."""
@@ -37,22 +37,14 @@ class CheckedTrials(NamedTuple):
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the config of the trial with these parameters, which has no `experiment`. Raises
     ConfigError that names them."""
-    return _as_asked(with_trial(config, parameters), config.experiment)
-
-
-def with_own_prompts(config: Config, number: int) -> Config:
-    """Return the config of a trial with prompts that no other trial has sent, since the server may
-    have those in a cache; unless the config says which variant it wants."""
-    if not isinstance(config, BenchmarkConfig) or config.dataset.variant is not None:
-        return config
-    dataset = config.dataset.model_copy(update={"variant": number})
-    return config.model_copy(update={"dataset": dataset})
+    made = with_trial(config, parameters)
+    return workload_of(made).trial(made, config.experiment) if config.experiment else made
 
 
 def with_trial(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the template with the parameters of a trial, without what a search or a scenario adds.
     Raises ConfigError that names them."""
-    own = _not_given(config.experiment, parameters)
+    own = _remaining(config.experiment, parameters)
     return _with(_template(config, own), own, type(config))
 
 
@@ -72,14 +64,15 @@ def trial_configs(
     made: dict[str, Config] = {}
     refused: dict[str, str] = {}
     trials = _trials(config.experiment, config.random_seed)
+    workload = workload_of(config)
     found = []
     for trial in trials:
         name = repr(trial.parameters)
         if name not in made and name not in refused:
             try:
-                own = _not_given(config.experiment, trial.parameters)
+                own = _remaining(config.experiment, trial.parameters)
                 one = _with(template, own, type(config), names)
-                made[name] = _as_asked(one, config.experiment)
+                made[name] = workload.trial(one, config.experiment)
             except ConfigError as error:
                 refused[name] = str(error)
         if name in made:
@@ -117,7 +110,7 @@ def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
     )
 
 
-def _not_given(experiment: Experiment | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _remaining(experiment: Experiment | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters whose values the template does not have already."""
     given = experiment.part.given if experiment is not None and experiment.part else ()
     return {key: value for key, value in parameters.items() if key not in given}
@@ -141,28 +134,3 @@ def _with(
     changed = with_parameters(template, parameters, model)
     made: Config = parse_as(model, changed, trial_name(parameters), names=names)
     return made
-
-
-def _as_asked(config: Config, experiment: Experiment | None) -> Config:
-    """Return a trial's config with what a search or a scenario needs of it. Raises ConfigError."""
-    if experiment is None or not isinstance(config, BenchmarkConfig):
-        return config
-    if experiment.scenario is not None:
-        from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
-
-        load = scenario_load(Scenario(experiment.scenario), config.load)
-        changed: dict[str, Any] = {"load": load}
-        if load.samples_per_query > 1:  # One worker sends them together.
-            changed["workers"] = config.workers.model_copy(update={"min": 1, "max": 1})
-        config = config.model_copy(update=changed)
-    if experiment.search is not None:
-        # What it knows of metrics takes long to import, and few experiments search.
-        from aiperf_svc.core.experiments.criteria import searched_slo
-
-        try:
-            slo = searched_slo(experiment.search, config.slo)
-        except ValueError as error:
-            key = "maximize" if experiment.search.maximize is not None else "holds"
-            raise ConfigError(f"experiment.search.{key}: {error}") from error
-        config = config.model_copy(update={"slo": slo})
-    return config

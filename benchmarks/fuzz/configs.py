@@ -18,8 +18,9 @@ from aiperf_svc.cli.main import main
 from aiperf_svc.config.load_config import STACK_KEY, load_config
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.plan.stack import plan_stack
+from aiperf_svc.plan.stack import StackSettings
 from aiperf_svc.plan.topology import Facts, plan
+from aiperf_svc.workloads.stacks import plan_stack
 
 STACKS = Path(__file__).parents[2] / "stacks"
 LONGEST_LINE: Final = 600
@@ -83,7 +84,7 @@ def _plan(path: Path) -> str:
         config = load_config(path)
         for facts in (Facts(where="local"), Facts(where="cluster")):
             plan(config, facts)
-        plan_stack(config, stack="fuzz", version="0", image="registry/image:1")
+        plan_stack(config, StackSettings(stack="fuzz", version="0", image="registry/image:1"))
     except AiperfError:
         return ""
     except Exception as error:  # the thing that is looked for

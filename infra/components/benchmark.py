@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import workload_of
 from components.access import Access, AccessArgs
 from components.containers import MountedNames
 from components.control_plane import ControlPlane, ControlPlaneArgs
@@ -152,13 +152,6 @@ def _provider(
     )
 
 
-def _measured(plan: StackPlan) -> dict[str, pulumi.Input[object]]:
-    """Return the outputs that say what is measured."""
-    if isinstance(plan.config, BenchmarkConfig):
-        return {"target": plan.config.endpoint.url}
-    return {"workload": plan.config.workload.kind}
-
-
 def _outputs(
     plan: StackPlan,
     namespace: pulumi.Output[str],
@@ -173,7 +166,7 @@ def _outputs(
     return {
         "namespace": namespace,
         "runId": plan.identity.run_id,
-        **_measured(plan),
+        **workload_of(plan.config).outputs(plan.config),
         "results": {
             "expose": exposure.expose,
             "service": service,

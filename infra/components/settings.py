@@ -11,11 +11,12 @@ import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER, owner_name
 from aiperf_svc.config.target_configs import chosen_target
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.summary import as_text
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from aiperf_svc.workloads.stacks import plan_stack
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
@@ -84,20 +85,24 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             "`aiperf-svc run` makes a stack in each"
         )
     try:
-        plan = plan_shape_stack(
+        plan = plan_stack(
             chosen_target(
                 parse_benchmark(config.require_object("benchmark"), "aiperf:benchmark"),
                 config.get("target") or "",
             ),
-            stack=pulumi.get_stack(),
-            version=aiperf_svc.__version__,
-            generation=config.get_int("generation") or 1,
-            image=environ.get("AIPERF_IMAGE", ""),
-            workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
-            is_held=config.get_bool("held") or False,
+            StackSettings(
+                stack=pulumi.get_stack(),
+                version=aiperf_svc.__version__,
+                generation=config.get_int("generation") or 1,
+                image=environ.get("AIPERF_IMAGE", ""),
+                workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
+                run=RunValues(
+                    is_held=config.get_bool("held") or False,
+                    upload_into=config.get("uploadInto") or "",
+                ),
+            ),
             shape=config.get_int("shape") or 1,
             finished=config.get_object("finished") or (),
-            upload_into=config.get("uploadInto") or "",
         )
     except ConfigError as error:
         raise pulumi.RunError(str(error)) from error

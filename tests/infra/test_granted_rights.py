@@ -6,7 +6,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.preflight.rights import granted_rights
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from tests.support.plans import plan_it
 from tests.support.recording import record, stack_config
 
 
@@ -15,7 +15,7 @@ def test_the_roles_of_a_stack_of_jobs_are_what_its_creator_needs(mode: str) -> N
     config: dict[str, Any] = stack_config("bench-variants")
     deployment = config["aiperf:benchmark"]["deployment"]
     deployment["namespace"] = {"mode": mode, "name": "own"}
-    plan = plan_shape_stack(parse_benchmark(config["aiperf:benchmark"], ""), stack="s", version="1")
+    plan = plan_it(parse_benchmark(config["aiperf:benchmark"], ""), stack="s", version="1")
     rules = [
         rule
         for manifest in record("s", config).manifests

@@ -12,7 +12,7 @@ import pytest
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from tests.support.plans import plan_it
 from tests.support.recording import INFRA, stack_config
 
 HELD = "alice@build (process 42) works on stack s in namespace n"
@@ -48,7 +48,7 @@ def _refuse(holders: ModuleType, *, environ: dict[str, str], render_to: str | No
     cluster = holders.Cluster(
         kubeconfig=None, context=None, identifier=None, provider_version="1", render_to=render_to
     )
-    holders.refuse_if_held(plan_shape_stack(config, stack="s", version="1"), cluster, environ)
+    holders.refuse_if_held(plan_it(config, stack="s", version="1"), cluster, environ)
 
 
 def test_plain_up_of_a_stack_that_somebody_works_on_is_refused(holders: ModuleType) -> None:

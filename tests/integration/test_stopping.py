@@ -43,7 +43,7 @@ class NoBus:
     async def close(self, *, linger_ms): pass
 
 class Config:
-    experiment = None
+    experiment, kind = None, "inference"
 
 class Context:
     run_id, instance, ends_with_run, config = "run", "stuck", True, Config
@@ -51,6 +51,7 @@ class Context:
 host.read_context = Context
 host.make_bus = lambda context: NoBus()
 host._share_cores = lambda context, names: None
+host._may_stay_prompt = lambda context, names: False
 host.service_class = lambda name, **_: Stuck
 host.STOP_S = float(sys.argv[1])
 sys.exit(host.run_services([Service.WORKER]))

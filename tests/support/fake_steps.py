@@ -8,7 +8,7 @@ from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness, StepRecord
-from aiperf_svc.workloads.base import Command, PlannedStep, Reading, Step, Workload
+from aiperf_svc.workloads.base import Command, PlannedStep, Reading, Step, ToolWorkload
 from aiperf_svc.workloads.command.spec import CommandSpec
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
@@ -19,7 +19,7 @@ SEEN = 1_045_000_000
 """Bytes of the interfaces that carried SENT in packets of 1448 bytes."""
 
 
-class FakeWorkload(Workload[CommandSpec]):
+class FakeWorkload(ToolWorkload[CommandSpec]):
     """A workload that is never run: its metrics are the given ones."""
 
     kind = "fake"
@@ -126,5 +126,5 @@ def finished(*records: StepRecord, **keys: Any) -> FinishedSteps:
     return FinishedSteps(**{**values, **keys})
 
 
-def result(*records: StepRecord, workload: Workload[Any] = WORKLOAD, **keys: Any) -> RunResult:
+def result(*records: StepRecord, workload: ToolWorkload[Any] = WORKLOAD, **keys: Any) -> RunResult:
     return summarise_steps(workload, finished(*(records or (record(),)), **keys))

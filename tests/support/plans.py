@@ -1,9 +1,13 @@
 """Configs, plans of stacks, and objects of a cluster."""
 
+from collections.abc import Collection
 from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.config.workload import Config
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.plan.stack import StackPlan, StackSettings
+from aiperf_svc.workloads.stacks import AllShapes, plan_stack
 
 
 def make_plan(
@@ -17,7 +21,7 @@ def make_plan(
             "deployment": deployment,
         }
     )
-    return plan_stack(config, stack="bench", version="1.2.3")
+    return plan_it(config)
 
 
 def in_existing(**deployment: Any) -> StackPlan:
@@ -59,8 +63,19 @@ def make_config(
     )
 
 
-def plan_it(config: BenchmarkConfig, **how: Any) -> StackPlan:
-    return plan_stack(config, **{"stack": "bench", "version": "1.2.3", **how})
+def plan_it(
+    config: Config,
+    *,
+    stack: str = "bench",
+    version: str = "1.2.3",
+    run: RunValues | None = None,
+    shape: int = 1,
+    known: AllShapes | None = None,
+    finished: Collection[int] = (),
+    **settings: Any,
+) -> StackPlan:
+    how = StackSettings(stack=stack, version=version, run=run or RunValues(), **settings)
+    return plan_stack(config, how, shape=shape, known=known, finished=finished)
 
 
 def pod(plan: StackPlan, name: str) -> Any:

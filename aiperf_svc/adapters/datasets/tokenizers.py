@@ -136,12 +136,7 @@ def _chat_template(options: config.Tokenizer) -> ChatTemplate:
 def hub_name(options: config.Tokenizer) -> str | None:
     """Return the name if it is one of the hub; None for paths."""
     name = options.name
-    return None if name is None or is_path(name) or existing_path(name) else name
-
-
-def is_path(name: str) -> bool:
-    """Return whether a name can only be a path: a hub's name is `owner/name` or `name`."""
-    return name.endswith(".json") or name.startswith((".", "/", "~"))
+    return None if name is None or config.is_path(name) or existing_path(name) else name
 
 
 def existing_path(name: str) -> Path | None:
@@ -156,7 +151,7 @@ def existing_path(name: str) -> Path | None:
 def _local_file(name: str) -> Path | None:
     """Return the file if the name is a path; None for a name of the hub. Raises ConfigError."""
     path = existing_path(name)
-    if path is None and is_path(name):
+    if path is None and config.is_path(name):
         raise ConfigError(f"tokenizer.name: there is no file {name}; {_REMEDY}")
     if path is None:
         return None

@@ -16,12 +16,10 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from aiperf_svc.adapters.jobs.server_files import write_server
-    from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.domain.exit_codes import ExitCode
     from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
     from aiperf_svc.runner.fan_out.shape_choice import choose_shape
 
-    config = choose_shape(os.environ).shape.configs[0]
-    assert isinstance(config, BenchmarkConfig)
+    config = choose_shape(os.environ).configs[0]
     write_server(Path(os.environ.get("AIPERF_SERVER", LAUNCH_DIR)), server_of(config))
     return int(ExitCode.OK)

@@ -77,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_in_cluster(args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import put, read_draft, read_workload_draft
-    from aiperf_svc.config.benchmark import BenchmarkConfig
 
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
@@ -89,7 +88,7 @@ def _run_in_cluster(args: argparse.Namespace) -> int:
         draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
     request, options = ephemeral_request(draft, args), life_options(args)
     notices(draft)
-    if isinstance(request.config, BenchmarkConfig) and request.config.targets:
+    if request.config.targets:
         raise ConfigError(
             "targets: --kubernetes measures one; a stack file with `targets` runs with "
             "`aiperf-svc run`"

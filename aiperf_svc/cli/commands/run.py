@@ -63,16 +63,11 @@ def _draft(args: argparse.Namespace) -> "Draft":
 
 
 def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None") -> int:
-    from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.parameters import is_below
 
     config = draft.parse()
-    target = config.deployment.target
-    if (
-        not isinstance(config, BenchmarkConfig)
-        or target.kind != "mock"
-        or not _is_own_target(config.endpoint.url)
-    ):
+    target, inference = config.deployment.target, config.inference
+    if inference is None or target.kind != "mock" or not _is_own_target(inference.endpoint.url):
         return run_here(draft, args, forks)
     keys = config.experiment.keys if config.experiment is not None else ()
     if any(each.deployment for each in config.targets) or any(
@@ -101,7 +96,6 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     options = life_options(args)
     notices(draft)
 
-    from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.clusters import read_clusters
 
     if places := read_clusters(request.settings, str(args.config)):
@@ -109,7 +103,7 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
         from aiperf_svc.runner.stack.clusters import run_in_clusters
 
         return int(run_in_clusters(request, places, options))
-    if isinstance(request.config, BenchmarkConfig) and request.config.targets:
+    if request.config.targets:
         _refuse_resume(args, "several targets")
         from aiperf_svc.runner.stack.targets import run_stack_targets
 

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all of them, and say so of each."""
+    from aiperf_svc.cli.checks import cluster_problems, config_problems
     from aiperf_svc.cli.experiments import checked_trials
-    from aiperf_svc.cli.stacks import file_problems
     from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
     from aiperf_svc.workloads.registry import load_benchmark
 
@@ -40,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             path = stack_path(name)
             config, is_stack = load_benchmark(path), is_stack_file(path)
-            checked_trials(config, partial(file_problems, is_stack=is_stack), source=str(path))
+            checks = cluster_problems if is_stack else config_problems
+            checked_trials(config, checks, source=str(path))
             if is_stack:
                 _check_stack(path, config)
             print(f"{stack_path(name)}: ok")

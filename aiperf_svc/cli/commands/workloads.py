@@ -15,8 +15,8 @@ from aiperf_svc import __version__
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads.base import Workload, default_image
-from aiperf_svc.workloads.registry import kinds, workload
+from aiperf_svc.workloads.base import ToolWorkload, default_image
+from aiperf_svc.workloads.registry import kinds, tool
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list, or one kind."""
-    described = [describe(workload(args.kind))] if args.kind else list(_all())
+    described = [describe(tool(args.kind))] if args.kind else list(_all())
     if args.json:
         import msgspec
 
@@ -58,12 +58,12 @@ def _all() -> Iterator[dict[str, Any]]:
     """Every kind. One whose package cannot be imported is named on standard error."""
     for kind in kinds():
         try:
-            yield describe(workload(kind))
+            yield describe(tool(kind))
         except ConfigError as error:
             print(f"warning: {error}", file=sys.stderr)
 
 
-def describe(found: Workload[Any]) -> dict[str, Any]:
+def describe(found: ToolWorkload[Any]) -> dict[str, Any]:
     """Return everything that a kind says of itself."""
     spec: type[WorkloadSpec] = found.spec
     return {
@@ -145,8 +145,8 @@ def _print_kind(described: dict[str, Any], console: "Console") -> None:
         for metric in described["metrics"]:
             metrics.add_row(metric["tag"], metric["unit"], metric["better"], metric["formula"])
         console.print(metrics)
-    for tool in described["tools"]:
-        package = f" (Debian package {tool['package']})" if tool["package"] else ""
-        console.print(f"needs {tool['name']}{package}")
+    for each in described["tools"]:
+        package = f" (Debian package {each['package']})" if each["package"] else ""
+        console.print(f"needs {each['name']}{package}")
     if described["image"]:
         console.print(f"runs in {described['image']}, or in workload.image", soft_wrap=True)

@@ -99,9 +99,9 @@ def read_place(environ: Mapping[str, str]) -> IndexPlace:
 def local_config(chosen: ChosenShape) -> BenchmarkConfig:
     """Return the config of the run on one machine. Attempts are counted by the Job, and the
     collector uploads."""
-    config = shape_config(chosen.config, chosen.shape)
-    assert isinstance(config, BenchmarkConfig)
-    config = index_config(config)
+    shape = shape_config(chosen.config, chosen.shape).inference
+    assert shape is not None
+    config = index_config(shape)
     experiment = config.experiment
     assert experiment is not None
     changed = {"retries": 0, "on_failure": "continue", "fan_out": "stacks", "parallel": 1}
@@ -189,12 +189,10 @@ class _Index:
         )
 
     async def _run_local(self, interrupts: Interrupts) -> RunOutcome:
-        chosen = self._place.chosen
-        trials = [each for each in chosen.shape.configs if isinstance(each, BenchmarkConfig)]
         with folders.private_folder() as private:
             run = LocalRun(
                 config=self._config,
-                topology=index_topology(trials),
+                topology=index_topology(self._place.chosen.configs),
                 options=RunOptions(ui="plain", secrets=self._place.secrets),
                 private=private,
                 artifacts=folders.make_folder(self._folder),
@@ -217,8 +215,7 @@ class _Index:
     async def _wait_until_ready(self, interrupts: Interrupts) -> None:
         """Wait for the server, or an interrupt. Raises BenchmarkFailed if the server has ended or
         takes too long."""
-        config = self._place.chosen.shape.configs[0]
-        assert isinstance(config, BenchmarkConfig)
+        config = self._place.chosen.configs[0]
         target = config.deployment.target
         pod = target_pod(config, ImagePlan("", ""))
         assert pod is not None

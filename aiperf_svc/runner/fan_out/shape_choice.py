@@ -17,6 +17,11 @@ class ChosenShape(NamedTuple):
     number: int
     shape: Shape
 
+    @property
+    def configs(self) -> tuple[BenchmarkConfig, ...]:
+        """The config of each trial."""
+        return tuple(filter(None, (each.inference for each in self.shape.configs)))
+
 
 def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
     """Return the shape that the environment of an index names. Raises ConfigError,
@@ -24,10 +29,10 @@ def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
     try:
         numbers = [int(each) for each in environ["AIPERF_SHAPES"].split(",")]
         number = numbers[int(environ["JOB_COMPLETION_INDEX"])]
-        config = load_benchmark(Path(environ["AIPERF_CONFIG"]))
+        config = load_benchmark(Path(environ["AIPERF_CONFIG"])).inference
     except KeyError as error:
         raise EnvironmentProblem(
             f"{error.args[0]} is not set; an index is run only in a pod of a Job"
         ) from error
-    assert isinstance(config, BenchmarkConfig)
+    assert config is not None
     return ChosenShape(config, number, index_shapes(config)[number - 1])

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.several_targets import problem_of_joint
@@ -24,7 +23,7 @@ def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tu
             line = Problem("", problem, names_keys=True).line({})
             raise ConfigError(f"{CLUSTERS_KEY}: {line}")
         only_shape(request.config, "cluster", CLUSTERS_KEY, request.members)
-    if isinstance(request.config, BenchmarkConfig) and request.config.targets:
+    if request.config.targets:
         raise ConfigError(f"{CLUSTERS_KEY}: for one target in each cluster; leave out `targets`")
     if request.context or request.kubeconfig:
         raise ConfigError(f"--context, --kubeconfig: {CLUSTERS_KEY} names the clusters")

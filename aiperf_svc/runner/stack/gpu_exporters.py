@@ -38,8 +38,8 @@ async def with_gpu_exporters(
 ) -> StackRequest:
     """Return the request with `telemetry.exporters` added, if the target uses GPUs and the file
     names no page of an exporter; else unchanged. Raises Unreachable."""
-    config = request.config
-    if not isinstance(config, BenchmarkConfig) or not config.telemetry.find_gpus:
+    config = request.config.inference
+    if config is None or not config.telemetry.find_gpus:
         return request
     telemetry = config.telemetry
     is_named = any(page.is_gpu for page in telemetry.named_pages)

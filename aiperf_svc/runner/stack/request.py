@@ -14,19 +14,20 @@ import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
-from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_shape_stack
+from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_stack
 from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
@@ -133,18 +134,16 @@ class StackRequest:
     def plans(self) -> tuple[StackPlan, ...]:
         """The plan of the stack for each shape that it runs, which `up` brings up one after the
         other. Raises ConfigError."""
+        settings = StackSettings(
+            stack=self.stack,
+            version=aiperf_svc.__version__,
+            generation=self.used_generation,
+            image=self.environ.get(IMAGE, ""),
+            workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
+            run=RunValues(is_held=self.is_held),
+        )
         return tuple(
-            plan_shape_stack(
-                self.config,
-                stack=self.stack,
-                version=aiperf_svc.__version__,
-                generation=self.used_generation,
-                image=self.environ.get(IMAGE, ""),
-                workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
-                is_held=self.is_held,
-                shape=number,
-                known=self.all_shapes,
-            )
+            plan_stack(self.config, settings, shape=number, known=self.all_shapes)
             for number in self.own_shapes
         )
 
@@ -246,13 +245,7 @@ def find_place(
 def secrets_from(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the secret values in the environment, by key of the stack's configuration."""
     sources = {v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()} if config.artifacts.s3 else {}
-    if not isinstance(config, BenchmarkConfig):
-        sources |= {key: variable for variable, key in config.workload.secret_env.items()}
-    else:
-        if config.endpoint.api_key_env:
-            sources[TARGET_KEY] = config.endpoint.api_key_env
-        if config.telemetry.key_env:
-            sources[PAGES_KEY] = config.telemetry.key_env
+    sources |= {each.key: each.variable for each in workload_of(config).secrets(config)}
     return {key: environ[name] for key, name in sources.items() if environ.get(name)}
 
 

@@ -9,7 +9,7 @@ from aiperf_svc.plan.network import PROMETHEUS, LabelledPods, NamespacePods, Pee
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import gibibytes
-from aiperf_svc.runner.stack import subject
+from aiperf_svc.workloads.registry import workload_of
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:
@@ -17,7 +17,7 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
     applies."""
     target = plan.config.deployment.target
     found = [
-        *subject.details(plan),
+        *workload_of(plan.config).preview_details(plan.config),
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
         ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),
@@ -45,7 +45,7 @@ def whole_cost(plan: StackPlan) -> str:
     most = totals.cost_per_hour * ttl / HOUR_NS
     needed = plan.times.start + plan.times.load
     said = f"at most {most:.4g} {totals.currency} until it removes itself"
-    if not subject.is_timed(plan):
+    if not plan.times.is_bounded:
         return said
     usual = totals.cost_per_hour * needed / HOUR_NS
     return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {said}"

@@ -5,7 +5,7 @@ from typing import Protocol
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.display import Display, make_display
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.stack import subject, terminal
+from aiperf_svc.runner.stack import summary, terminal
 from aiperf_svc.runner.stack.stages import Stage
 
 
@@ -48,4 +48,4 @@ class WholeScreen:
 
     def display(self, plan: StackPlan) -> Display:
         """Return the display that the user asked for."""
-        return make_display(self._options, subject.title(plan), plan.topology)
+        return make_display(self._options, summary.title(plan), plan.topology)

@@ -14,8 +14,8 @@ from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.stack.changes import Change, changes
 from aiperf_svc.runner.stack.turns import MOST_BY_ROOM
 from aiperf_svc.runner.trial_lists import human_time, shape_title
+from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape
-from aiperf_svc.workloads.stacks import trial_times
 
 FEW = 10
 """Most changed keys that are shown for a shape."""
@@ -113,7 +113,7 @@ def shape_time(shape: Shape, plan: StackPlan) -> ShapeTime:
     """Return how long a shape takes."""
     experiment = plan.config.experiment
     pauses_ns = (len(shape.trials) - 1) * (experiment.cooldown if experiment else 0)
-    expected = [trial_times(each).expected for each in shape.configs]
+    expected = [workload_of(each).trial_times(each).expected for each in shape.configs]
     known = [each for each in expected if each is not None]
     times = plan.times
     return ShapeTime(

@@ -7,14 +7,25 @@ from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import cores, count, gibibytes
-from aiperf_svc.runner.stack import subject
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.review import facts, whole_cost
+from aiperf_svc.workloads.registry import workload_of
 
 WIDTH, INDENT = 100, 18
 """Width of the text for a terminal, and of a row's name in it."""
 FEW = 40
 """Most changed keys that are shown; with more, it is another benchmark."""
+
+
+def title(plan: StackPlan) -> str:
+    """Return the name of the stack and what it measures."""
+    words = [plan.identity.stack, workload_of(plan.config).subject(plan.config)]
+    words += [count(plan.ranks.replicas, "rank")] if plan.ranks is not None else []
+    return " · ".join(words)
+
+
+def _subject_rows(plan: StackPlan) -> list[tuple[str, str]]:
+    return workload_of(plan.config).preview(plan, plan.config)
 
 
 def totals_line(plan: StackPlan) -> str:
@@ -80,7 +91,7 @@ def _images(plan: StackPlan) -> list[str]:
 def as_text(plan: StackPlan, compared: Comparison) -> str:
     """Format the summary for a terminal."""
     rows = [
-        *subject.rows(plan),
+        *_subject_rows(plan),
         *facts(plan),
         *(("image", name) for name in _images(plan)),
         ("namespace", namespace_line(plan)),
@@ -90,7 +101,7 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
         ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
         ("Pod Security", plan.pod_security),
     ]
-    lines = [subject.title(plan), *(line for name, text in rows for line in _row(name, text))]
+    lines = [title(plan), *(line for name, text in rows for line in _row(name, text))]
     lines += [f"  note: {note}" for note in plan.notes]
     if compared.changed is not None:
         lines += _wrapped(_about(compared))
@@ -121,7 +132,10 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
     totals = plan.totals
     cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
     rows = [
-        *((name[0].upper() + name[1:], text) for name, text in (*subject.rows(plan), *facts(plan))),
+        *(
+            (name[0].upper() + name[1:], text)
+            for name, text in (*_subject_rows(plan), *facts(plan))
+        ),
         ("Namespace", namespace_line(plan)),
         ("Pods", f"{totals.pods:,}"),
         ("CPU", cores(totals.cpu_millis)),

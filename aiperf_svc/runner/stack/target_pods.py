@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.runner.stack.request import StackRequest
 
@@ -21,10 +20,10 @@ async def with_target_pods(
 ) -> StackRequest:
     """Return the request with `deployment.target.pods` added, if the file does not restrict the way
     to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
-    config = request.config
+    config = request.config.inference
     own = [request.shapes[number - 1].configs[0] for number in request.own_shapes]
     found = {url for each in own if (url := _open_way(each))}
-    if not isinstance(config, BenchmarkConfig) or len(found) != 1 or not all(map(_open_way, own)):
+    if config is None or len(found) != 1 or not all(map(_open_way, own)):
         # Shapes with several addresses each have the policies that follow from their own.
         return request
     deployment, target = config.deployment, config.deployment.target
@@ -49,9 +48,10 @@ async def with_target_pods(
 def _open_way(config: Config) -> str:
     """Return the address of a target to which the config does not restrict the way; empty if there
     is none."""
-    if not isinstance(config, BenchmarkConfig) or config.endpoint.urls:
+    inference = config.inference
+    if inference is None or inference.endpoint.urls:
         return ""
     deployment, target = config.deployment, config.deployment.target
     if target.kind != "none" or target.pods or target.egress_cidrs:
         return ""
-    return config.endpoint.url if deployment.network_policies else ""
+    return inference.endpoint.url if deployment.network_policies else ""

@@ -49,8 +49,7 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.base import PlannedStep
-from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.roles import role_names
+from aiperf_svc.workloads.registry import tool_of
 
 STATUS_S = 0.5
 _STAGES = tuple(StepStage)
@@ -144,8 +143,8 @@ class Courier(BaseService):
     async def _check_tools(self) -> None:
         """Raises EnvironmentProblem when a tool is missing, with the name of its package."""
         config = self.context.ranks
-        workload = workload_of(config)
-        role = role_names(config)[self._rank]
+        workload = tool_of(config)
+        role = tool_of(config).role_names(config)[self._rank]
         tools = [t for t in workload.tools_of(config) if not t.roles or role in t.roles]
         assert self._shell is not None
         assert self._place is not None
@@ -288,7 +287,7 @@ class Courier(BaseService):
     def _progress(self, step: StepCommands) -> str:
         """How far the commands are, by the newest line of theirs that says it."""
         config = self.context.ranks
-        workload = workload_of(config)
+        workload = tool_of(config)
         texts = (workload.progress(config, line) for line in step.last_lines())
         if text := next(filter(None, texts), ""):
             return text

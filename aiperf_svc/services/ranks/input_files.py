@@ -12,7 +12,7 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.registry import tool_of
 
 
 class InputFiles(BaseService):
@@ -23,7 +23,7 @@ class InputFiles(BaseService):
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
         self._socket = bus.connect(zmq.REP, Port.DATASET_BACK)
-        files = workload_of(context.ranks).files(context.ranks)
+        files = tool_of(context.ranks).files(context.ranks)
         self._files = encode(RankFiles(*self.header, files=files))
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

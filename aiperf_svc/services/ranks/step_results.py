@@ -29,7 +29,7 @@ from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.progress import StepsProgress
 from aiperf_svc.services.results_service import ResultsService
-from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
 PROGRESS_S = 0.5
@@ -132,7 +132,7 @@ class StepResults(ResultsService[StepsProgress]):
 
     @property
     def _workload(self) -> Any:
-        return workload_of(self.context.ranks)
+        return tool_of(self.context.ranks)
 
     def _finished(self) -> FinishedSteps:
         progress = self._progress

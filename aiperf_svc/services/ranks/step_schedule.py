@@ -33,8 +33,7 @@ from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.base import Rank
-from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.roles import role_names
+from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.step_machine import (
     Attempted,
     OrderRank,
@@ -191,13 +190,13 @@ class StepSchedule(BaseService):
         config = self.context.ranks
         ranks = [self._rank(message) for message, _ in self._attached.values()]
         ranks.sort(key=lambda rank: rank.number)
-        roles = role_names(config)
+        roles = tool_of(config).role_names(config)
         self._infos = tuple(
             RankInfo(n, roles[n], m.node, m.address, m.cores, m.memory_bytes)
             for n, (m, _) in sorted(self._attached.items())
         )
         self._machine = machine = StepMachine(
-            workload_of(config).steps(config, ranks),
+            tool_of(config).steps(config, ranks),
             repetitions=config.repetitions,
             retries=config.workload.retries,
         )
@@ -233,7 +232,7 @@ class StepSchedule(BaseService):
     def _rank(self, attached: RankAttached) -> Rank:
         return Rank(
             number=attached.number,
-            role=role_names(self.context.ranks)[attached.number],
+            role=tool_of(self.context.ranks).role_names(self.context.ranks)[attached.number],
             address=attached.address,
             node=attached.node,
             work=attached.work,

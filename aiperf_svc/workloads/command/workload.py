@@ -11,7 +11,15 @@ from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.workloads import base
-from aiperf_svc.workloads.base import Output, Rank, Reading, Role, Step, UnreadableOutput, Workload
+from aiperf_svc.workloads.base import (
+    Output,
+    Rank,
+    Reading,
+    Role,
+    Step,
+    ToolWorkload,
+    UnreadableOutput,
+)
 from aiperf_svc.workloads.command.spec import CommandMetric, CommandSpec
 
 Config = WorkloadConfig[CommandSpec]
@@ -25,7 +33,7 @@ _COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-class Command(Workload[CommandSpec]):
+class Command(ToolWorkload[CommandSpec]):
     """The kind `command`."""
 
     kind = "command"

@@ -17,7 +17,7 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    Workload,
+    ToolWorkload,
     margin_ns,
     timeout_of,
 )
@@ -33,7 +33,7 @@ _SLOWEST_WRITE = 10 * 10**6
 _ANY = Run(name="", shows=("iops", "bandwidth", "latency"), rw="randrw", bs=1, iodepth=1)
 
 
-class Fio(Workload[FioSpec]):
+class Fio(ToolWorkload[FioSpec]):
     """The kind `fio`."""
 
     kind = "fio"

@@ -14,7 +14,7 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    Workload,
+    ToolWorkload,
     margin_ns,
     timeout_of,
 )
@@ -121,7 +121,7 @@ def _backward(info: MetricInfo) -> MetricInfo:
     )
 
 
-class Iperf(Workload[IperfSpec]):
+class Iperf(ToolWorkload[IperfSpec]):
     """The kind `iperf`."""
 
     kind = "iperf"

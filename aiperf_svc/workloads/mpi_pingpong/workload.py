@@ -15,7 +15,7 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    Workload,
+    ToolWorkload,
     margin_ns,
     timeout_of,
 )
@@ -30,7 +30,7 @@ _LONGEST_SIZE_NS = 10 * SECOND_NS
 """Longest time of one message size: IMB-MPI1 ends each after so long."""
 
 
-class MpiPingPong(Workload[MpiPingPongSpec]):
+class MpiPingPong(ToolWorkload[MpiPingPongSpec]):
     """The kind `mpi-pingpong`."""
 
     kind = "mpi-pingpong"

@@ -13,8 +13,8 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
+    ToolWorkload,
     UnreadableOutput,
-    Workload,
     timeout_of,
 )
 from aiperf_svc.workloads.gpus import gpu_problems, is_gpu
@@ -26,7 +26,7 @@ Config = WorkloadConfig[NcclSpec]
 _GB = 1e9
 
 
-class Nccl(Workload[NcclSpec]):
+class Nccl(ToolWorkload[NcclSpec]):
     """The kind `nccl`."""
 
     kind = "nccl"

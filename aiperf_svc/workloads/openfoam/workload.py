@@ -16,8 +16,8 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
+    ToolWorkload,
     UnreadableOutput,
-    Workload,
     timeout_of,
 )
 from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege, rdma_problems
@@ -32,7 +32,7 @@ _CLOCK_RESOLUTION_S = 2
 """The log counts wall time in full seconds, start and end included."""
 
 
-class OpenFoam(Workload[OpenFoamSpec]):
+class OpenFoam(ToolWorkload[OpenFoamSpec]):
     """The kind `openfoam`."""
 
     kind = "openfoam"

@@ -20,7 +20,7 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    Workload,
+    ToolWorkload,
     timeout_of,
 )
 from aiperf_svc.workloads.gpus import gpu_problems
@@ -32,7 +32,7 @@ _SCRIPT = "batches.py"
 _QUANTILES = {"p50": 50, "p90": 90, "p99": 99}
 
 
-class PyTorch(Workload[PyTorchSpec]):
+class PyTorch(ToolWorkload[PyTorchSpec]):
     """The kind `pytorch`."""
 
     kind = "pytorch"

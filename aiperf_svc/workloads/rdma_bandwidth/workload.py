@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.base import Output, Plot, Rank, Reading, Role, Step, Tool, Workload
+from aiperf_svc.workloads.base import Output, Plot, Rank, Reading, Role, Step, Tool, ToolWorkload
 from aiperf_svc.workloads.perftest import TABLE, device_problems, perftest_steps
 from aiperf_svc.workloads.rdma_bandwidth.output import read_bandwidth
 from aiperf_svc.workloads.rdma_bandwidth.spec import RdmaBandwidthSpec
@@ -12,7 +12,7 @@ from aiperf_svc.workloads.rdma_bandwidth.spec import RdmaBandwidthSpec
 Config = WorkloadConfig[RdmaBandwidthSpec]
 
 
-class RdmaBandwidth(Workload[RdmaBandwidthSpec]):
+class RdmaBandwidth(ToolWorkload[RdmaBandwidthSpec]):
     """The kind `rdma-bandwidth`."""
 
     kind = "rdma-bandwidth"

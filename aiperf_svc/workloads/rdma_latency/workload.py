@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.base import Output, Plot, Rank, Reading, Role, Step, Tool, Workload
+from aiperf_svc.workloads.base import Output, Plot, Rank, Reading, Role, Step, Tool, ToolWorkload
 from aiperf_svc.workloads.perftest import TABLE, device_problems, perftest_steps
 from aiperf_svc.workloads.rdma_latency.output import read_latency
 from aiperf_svc.workloads.rdma_latency.spec import RdmaLatencySpec
@@ -23,7 +23,7 @@ def _metric(tag: str, name: str, field: str, *, in_table: bool = True) -> Metric
     )
 
 
-class RdmaLatency(Workload[RdmaLatencySpec]):
+class RdmaLatency(ToolWorkload[RdmaLatencySpec]):
     """The kind `rdma-latency`."""
 
     kind = "rdma-latency"

@@ -14,7 +14,7 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    Workload,
+    ToolWorkload,
     timeout_of,
 )
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
@@ -60,7 +60,7 @@ _LATENCY = (
 )
 
 
-class Ucx(Workload[UcxSpec]):
+class Ucx(ToolWorkload[UcxSpec]):
     """The kind `ucx`."""
 
     kind = "ucx"

@@ -13,7 +13,7 @@ from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.plan.stack import plan_stack
+from tests.support.plans import plan_it
 from tests.support.stack import node_pods
 from tests.support.stack.gpu_exporter import exporter_pod
 from tests.support.stack.real_cluster import FAKE_NODE, Cluster
@@ -112,7 +112,7 @@ def preflight_with_gpus(cluster: Cluster, image: str) -> dict[str, str]:
             "deployment": {"target": target},
         }
     )
-    plan = plan_stack(config, stack="asks-for-gpus", version="0.1.0", image=image)
+    plan = plan_it(config, stack="asks-for-gpus", version="0.1.0", image=image)
 
     async def checked() -> dict[str, str]:
         where = {"kubeconfig": cluster.environ["KUBECONFIG"], "context": cluster.context}

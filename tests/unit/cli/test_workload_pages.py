@@ -9,7 +9,7 @@ from aiperf_svc.cli import workload_docs
 from aiperf_svc.cli.commands.workloads import describe
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads.registry import OWN, workload
+from aiperf_svc.workloads.registry import OWN, tool
 
 PAGES = Path(__file__).parents[3] / "docs" / "workloads"
 
@@ -29,12 +29,12 @@ def test_there_is_a_page_for_each_kind_and_no_other() -> None:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_the_page_of_all_workloads_leads_to_each(kind: str) -> None:
-    row = f"| [{kind}](workloads/{kind}.md) | {workload(kind).summary} |\n"
+    row = f"| [{kind}](workloads/{kind}.md) | {tool(kind).summary} |\n"
     assert row in (PAGES.parent / "workloads.md").read_text()
 
 
 def test_the_text_of_a_key_is_its_own() -> None:
-    keys = {key["key"]: key for key in describe(workload("fio"))["keys"]}
+    keys = {key["key"]: key for key in describe(tool("fio"))["keys"]}
     assert keys["direct"] == {"key": "direct", "default": "true", "text": "Bypass the page cache."}
     assert keys["rw"]["text"].startswith("read, write, randread")
     assert "1000 bytes" in keys["bs"]["text"]
@@ -42,7 +42,7 @@ def test_the_text_of_a_key_is_its_own() -> None:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_each_key_has_a_text(kind: str) -> None:
-    assert [key["key"] for key in describe(workload(kind))["keys"] if not key["text"]] == []
+    assert [key["key"] for key in describe(tool(kind))["keys"] if not key["text"]] == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OWN if kind != "command"])
@@ -51,5 +51,5 @@ def test_a_kind_says_which_tools_it_needs_and_which_image_has_them(
 ) -> None:
     assert main(["workloads", kind]) == ExitCode.OK
     said = capsys.readouterr().out
-    assert all(f"needs {tool.name}" in said for tool in workload(kind).tools)
+    assert all(f"needs {tool.name}" in said for tool in tool(kind).tools)
     assert f"runs in localhost/aiperf-svc-{kind}:" in said

@@ -10,8 +10,7 @@ from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import load_benchmark, parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
-from tests.support.plans import make_plan, named, node
+from tests.support.plans import make_plan, named, node, plan_it
 
 
 def _judge(
@@ -47,7 +46,7 @@ def test_pods_do_not_spread_over_what_is_left_of_several_nodes() -> None:
 
 def _committed(stack: str) -> StackPlan:
     path = Path(__file__).parents[3] / "stacks" / f"Pulumi.{stack}.yaml"
-    return plan_shape_stack(load_benchmark(path), stack="bench", version="1")
+    return plan_it(load_benchmark(path), stack="bench", version="1")
 
 
 def test_a_large_stack_without_room_is_one_short_line() -> None:
@@ -154,7 +153,7 @@ def _in_jobs(*cpus: str, parallel: int = 1) -> StackPlan:
         },
         "deployment": {"target": {"kind": "mock"}},
     }
-    return plan_shape_stack(parse_benchmark(data, "the test"), stack="bench", version="1")
+    return plan_it(parse_benchmark(data, "the test"), stack="bench", version="1")
 
 
 def test_indexes_of_several_jobs_may_wait_for_each_other() -> None:

@@ -18,8 +18,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
-from tests.support.plans import in_existing, make_plan
+from tests.support.plans import in_existing, make_plan, plan_it
 
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
 EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},
@@ -86,7 +85,7 @@ def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed
 def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:
     ranks = {"volume": {"kind": "shared-claim"}}
     data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
-    plan = plan_shape_stack(parse_benchmark(data, ""), stack="bench", version="1")
+    plan = plan_it(parse_benchmark(data, ""), stack="bench", version="1")
     usual = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
     assert documented["aiperf-workloads"] | usual == usual | _asked(plan)
     assert not documented["aiperf-workloads"] & usual
@@ -97,5 +96,5 @@ def test_jobs_need_a_role_on_top(documented: dict[str, Allowed]) -> None:
     data = make_plan().config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data |= {"experiment": experiment}
     data["endpoint"]["url"] = "http://target"
-    plan = plan_shape_stack(parse_benchmark(data, ""), stack="bench", version="1")
+    plan = plan_it(parse_benchmark(data, ""), stack="bench", version="1")
     assert documented["aiperf-jobs"] == _asked(plan) - _asked(make_plan())

@@ -15,8 +15,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
 )
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
-from tests.support.plans import in_existing, make_plan, named, node
+from tests.support.plans import in_existing, make_plan, named, node, plan_it
 
 IMAGE = {"name": "registry.example/team/aiperf:1"}
 
@@ -107,19 +106,17 @@ def test_the_remedy_names_the_key_of_the_image_of_a_server_in_a_job() -> None:
         "experiment": {"product": {"deployment.target.image": images}, "fan_out": "jobs"},
         "deployment": {"target": {"kind": "custom", "image": images[0], "command": ["serve"]}},
     }
-    plan = plan_shape_stack(
-        parse_benchmark(data, "test"), stack="s", version="1", image=IMAGE["name"]
-    )
+    plan = plan_it(parse_benchmark(data, "test"), stack="s", version="1", image=IMAGE["name"])
     remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
     assert "name it in deployment.target.image, or" in remedy
 
 
 def test_the_remedy_names_the_key_of_the_image_that_is_missing() -> None:
     config = parse_benchmark({"workload": {"kind": "iperf", "image": "localhost/tool:1"}}, "test")
-    plan = plan_shape_stack(config, stack="net", version="1", image=IMAGE["name"])
+    plan = plan_it(config, stack="net", version="1", image=IMAGE["name"])
     remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
     assert "name it in workload.image, or" in remedy
-    plan = plan_shape_stack(config, stack="net", version="1", image="localhost/aiperf:1")
+    plan = plan_it(config, stack="net", version="1", image="localhost/aiperf:1")
     remedy = judge_image(plan, [_with()]).remedy
     assert "name it in deployment.image.name and workload.image, or" in remedy
 

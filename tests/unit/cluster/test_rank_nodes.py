@@ -8,13 +8,12 @@ from aiperf_svc.adapters.cluster.preflight.capacity import rooms
 from aiperf_svc.adapters.cluster.preflight.rank_nodes import judge_rank_nodes
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
-from tests.support.plans import node
+from tests.support.plans import node, plan_it
 
 
 def judged(there: list[dict[str, Any]], *, can_grow: bool = False, **ranks: Any) -> Check:
     data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
-    plan = plan_shape_stack(parse_benchmark(data, ""), stack="s", version="1")
+    plan = plan_it(parse_benchmark(data, ""), stack="s", version="1")
     assert plan.ranks is not None
     free = rooms(there, [], stack="s")
     return judge_rank_nodes(plan.ranks, there, free, can_grow=can_grow)

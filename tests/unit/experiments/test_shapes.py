@@ -15,8 +15,8 @@ from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.workloads import stacks
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of, without_trials
-from aiperf_svc.workloads.stacks import plan_shape_stack
 from aiperf_svc.workloads.trials import trial_config, trial_configs
+from tests.support.plans import plan_it
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://target", "model": "m"},
@@ -38,7 +38,7 @@ def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Conf
 
 
 def stack_of(config: Config, **how: Any) -> Any:
-    return plan_shape_stack(config, stack="s", version="1", **how)
+    return plan_it(config, stack="s", version="1", **how)
 
 
 def plan_config(config: Config, facts: Facts) -> Topology:

@@ -8,7 +8,8 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.trials import trial_config, with_own_prompts
+from aiperf_svc.workloads.inference import WORKLOAD
+from aiperf_svc.workloads.trials import trial_config
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://localhost:8000", "model": "m"},
@@ -45,13 +46,13 @@ def test_a_trial_is_the_template_with_its_parameters_and_no_experiment() -> None
 
 def test_a_trial_has_prompts_of_its_own_unless_the_config_says_which() -> None:
     (config, *_) = configs({"product": {"load.concurrency": [1, 4]}})
-    first, second = (with_own_prompts(config, number) for number in (1, 2))
+    first, second = (WORKLOAD.with_own_prompts(config, number) for number in (1, 2))
     assert isinstance(first, BenchmarkConfig)
     assert isinstance(second, BenchmarkConfig)
     assert first.prompt_seed == config.prompt_seed == config.random_seed == second.random_seed
     assert second.prompt_seed != first.prompt_seed
     (same, *_) = configs({"product": {"load.concurrency": [1]}}, dataset={"variant": 1})
-    assert with_own_prompts(same, 2) == same
+    assert WORKLOAD.with_own_prompts(same, 2) == same
 
 
 def test_the_template_lacks_what_every_trial_sets() -> None:

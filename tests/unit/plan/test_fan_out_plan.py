@@ -15,7 +15,7 @@ from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from tests.support.plans import plan_it
 
 ARGS = "deployment.target.args"
 GPU = "deployment.target.gpu"
@@ -38,7 +38,7 @@ def benchmark(experiment: dict[str, Any] | None = None, **target: Any) -> dict[s
 
 def planned(data: dict[str, Any], **how: Any) -> StackPlan:
     config = parse_benchmark(data, "the test")
-    return plan_shape_stack(config, stack="bench", version="1.2.3", **how)
+    return plan_it(config, stack="bench", version="1.2.3", **how)
 
 
 def test_shapes_that_differ_in_arguments_and_variables_share_a_job() -> None:

@@ -9,7 +9,7 @@ from aiperf_svc.plan.network import Rule, StackPods
 from aiperf_svc.plan.pods import PodPlan, SecretKey
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from tests.support.plans import plan_it
 
 COMMAND = {
     "kind": "command",
@@ -25,7 +25,7 @@ def plan_of(workload: dict[str, Any] | None = None, **ranks: Any) -> StackPlan:
 
 
 def plan_whole(data: dict[str, Any], **how: Any) -> StackPlan:
-    return plan_shape_stack(parse_benchmark(data, ""), stack="s", version="1", **how)
+    return plan_it(parse_benchmark(data, ""), stack="s", version="1", **how)
 
 
 def ranks_of(plan: StackPlan) -> PodPlan:

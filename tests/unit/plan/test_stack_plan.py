@@ -12,7 +12,7 @@ from aiperf_svc.config.tokenizer import Tokenizer
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import stack_name_of
-from aiperf_svc.plan.stack import plan_stack
+from aiperf_svc.plan.run_values import RunValues
 from tests.support.plans import make_config, plan_it, pod
 
 MI = 2**20
@@ -318,7 +318,7 @@ def test_the_keys_of_an_upload_are_the_result_pods_alone(layout: str) -> None:
 
 def test_pods_upload_into_the_folder_that_several_shapes_share() -> None:
     config = make_config(s3={"url": "s3://results"})
-    plan = plan_it(config, upload_into="knee-20261123T012343Z-0123")
+    plan = plan_it(config, run=RunValues(upload_into="knee-20261123T012343Z-0123"))
     told = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
     assert set(told.values()) == {"knee-20261123T012343Z-0123"}
     assert plan.identity.run_id == plan_it(config).identity.run_id
@@ -349,7 +349,7 @@ def test_an_image_that_a_registry_can_change_is_told(
     services: str, target: dict[str, Any], unpinned: list[str]
 ) -> None:
     config = make_config(target=target)
-    found = plan_stack(config, stack="s", version="1", image=services)
+    found = plan_it(config, stack="s", version="1", image=services)
     told = [note for note in found.notes if "has no digest" in note]
     assert len(told) == len(unpinned)
     assert all(map(str.startswith, told, unpinned))
@@ -357,33 +357,33 @@ def test_an_image_that_a_registry_can_change_is_told(
 
 def test_a_digest_reaches_the_pods_and_a_broken_one_is_refused() -> None:
     config = make_config(target={"kind": "custom", "image": "sglang" + DIGEST})
-    found = plan_stack(config, stack="s", version="1", image="app" + DIGEST)
+    found = plan_it(config, stack="s", version="1", image="app" + DIGEST)
     assert {pod.image.name for pod in found.pods} == {"app" + DIGEST, "sglang" + DIGEST}
     with pytest.raises(ConfigError, match=r"AIPERF_IMAGE: 'app@sha256:1'"):
-        plan_stack(config, stack="s", version="1", image="app@sha256:1")
+        plan_it(config, stack="s", version="1", image="app@sha256:1")
 
 
 def test_an_image_in_place_of_a_pinned_one_is_refused() -> None:
     pinned = "registry/app:1" + DIGEST
     config = make_config(image={"name": pinned})
     for image in ("", pinned):
-        found = plan_stack(config, stack="s", version="1", image=image)
+        found = plan_it(config, stack="s", version="1", image=image)
         assert found.deadline.image.name == pinned
     words = "AIPERF_IMAGE is registry/app:2, but deployment.image.name pins another image"
     with pytest.raises(ConfigError, match=words):
-        plan_stack(config, stack="s", version="1", image="registry/app:2")
+        plan_it(config, stack="s", version="1", image="registry/app:2")
 
 
 def test_an_image_in_place_of_a_tag_is_told_and_is_in_the_results_config() -> None:
     config = make_config(image={"name": "registry/app:1"})
-    found = plan_stack(config, stack="s", version="1", image="registry/app:2")
+    found = plan_it(config, stack="s", version="1", image="registry/app:2")
     replaced = (
         "AIPERF_IMAGE replaces deployment.image.name: registry/app:2 in place of registry/app:1"
     )
     assert replaced in found.notes
     assert "name: registry/app:2" in found.files["config.yaml"]
     with pytest.raises(ConfigError, match="AIPERF_IMAGE: 'app' names no fixed version"):
-        plan_stack(config, stack="s", version="1", image="app")
+        plan_it(config, stack="s", version="1", image="app")
 
 
 @pytest.mark.parametrize(

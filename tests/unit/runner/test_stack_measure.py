@@ -11,19 +11,19 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import measure
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from tests.support.plans import plan_it
 
 CONFIG = {
     "endpoint": {"url": "http://target", "model": "m"},
     "load": {"concurrency": 1, "requests": 10},
     "deployment": {"target": {"kind": "mock"}},
 }
-PLAN = plan_stack(BenchmarkConfig.model_validate(CONFIG), stack="s", version="1")
+PLAN = plan_it(BenchmarkConfig.model_validate(CONFIG), stack="s", version="1")
 IN_JOBS = {
     **CONFIG,
     "load": {"concurrency": 1, "duration": "1s"},
@@ -115,7 +115,7 @@ async def test_an_experiment_in_jobs_goes_on_when_its_collector_is_started_again
 ) -> None:
     played.losses.append((Loss("collector", "pod c was killed"),))
     played.is_over = is_over
-    plan = plan_shape_stack(parse_benchmark(IN_JOBS, "the test"), stack="s", version="1")
+    plan = plan_it(parse_benchmark(IN_JOBS, "the test"), stack="s", version="1")
     run = measuring(played, plan)
     assert await follow(run) == SUMMARY
     assert run.failure is None

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.load_config import load_config, parse_config
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.stack.changes import Change, Comparison, changes
 from aiperf_svc.runner.stack.review import facts, whole_cost
-from aiperf_svc.runner.stack.subject import load_line
 from aiperf_svc.runner.stack.summary import FEW, WIDTH, as_markdown, as_text, totals_line
+from aiperf_svc.workloads.inference.preview import load_line
+from tests.support.plans import plan_it
 
 STACKS = Path(__file__).parents[3] / "stacks"
 NEW = Comparison(base="what is deployed")
@@ -19,7 +20,7 @@ NEW = Comparison(base="what is deployed")
 
 def plan_of(name: str) -> StackPlan:
     config = load_config(STACKS / f"Pulumi.{name}.yaml")
-    return plan_stack(config, stack=name, version="1", image="registry/aiperf:1")
+    return plan_it(config, stack=name, version="1", image="registry/aiperf:1")
 
 
 def plan_with(**deployment: Any) -> StackPlan:
@@ -28,7 +29,7 @@ def plan_with(**deployment: Any) -> StackPlan:
         "load": {"concurrency": 4, "requests": 8},
         "deployment": deployment,
     }
-    return plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    return plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
 
 
 def deployed(*found: Change, is_new_run: bool = True) -> Comparison:
@@ -48,7 +49,7 @@ def test_every_image_is_shown_with_its_digest() -> None:
         "load": {"concurrency": 4, "requests": 8},
         "deployment": {"target": {"kind": "custom", "image": image}},
     }
-    plan = plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
     for text in (as_text(plan, NEW), as_markdown(plan, NEW)):
         assert image in text
         assert "registry/aiperf:1" in text
@@ -154,8 +155,8 @@ def rows_of(**changes: Any) -> dict[str, str]:
     }
     for key, value in changes.items():
         data[key] = {**data.get(key, {}), **value}
-    plan = plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
-    rows = dict(facts(plan)) | {"load": load_line(plan), "cost": whole_cost(plan)}
+    plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    rows = dict(facts(plan)) | {"load": load_line(plan.inference.load), "cost": whole_cost(plan)}
     assert all(text in as_markdown(plan, NEW).replace("\\|", "|") for text in rows.values())
     return rows
 

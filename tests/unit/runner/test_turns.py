@@ -7,9 +7,10 @@ import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.stack import turns as turns_module
 from aiperf_svc.runner.stack.turns import Turns, giving
+from tests.support.plans import plan_it
 
 CONFIG = {
     "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
@@ -18,7 +19,7 @@ CONFIG = {
 
 
 def plan(name: str) -> StackPlan:
-    return plan_stack(BenchmarkConfig.model_validate(CONFIG), stack=name, version="1")
+    return plan_it(BenchmarkConfig.model_validate(CONFIG), stack=name, version="1")
 
 
 class Cluster:

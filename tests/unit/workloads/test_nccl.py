@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.cli.workload_checks import local_workload_problems
+from aiperf_svc.cli.checks import local_problems
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
@@ -194,7 +194,7 @@ def test_a_row_is_progress() -> None:
 
 
 def test_a_missing_tool_is_named_with_where_it_comes_from() -> None:
-    found = local_workload_problems(config_of(), {"PATH": "/nowhere"})
+    found = local_problems(config_of(), {"PATH": "/nowhere"})
     assert [problem.text for problem in found] == [
         "nccl: needs mpirun, which is not on this machine; install the Debian package openmpi-bin",
         "nccl: needs all_reduce_perf, which is not on this machine; Debian has no package of it: "

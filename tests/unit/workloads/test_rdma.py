@@ -14,7 +14,7 @@ import pytest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
-from aiperf_svc.workloads.registry import workload
+from aiperf_svc.workloads.registry import tool
 
 Configure = Callable[..., WorkloadConfig[Any]]
 Ranks = Callable[[int], tuple[Rank, ...]]
@@ -31,12 +31,12 @@ def sample(kind: str) -> str:
 def read(config: Configure, ranks: Ranks) -> Callable[[str, str], Reading]:
     def read_text(kind: str, text: str) -> Reading:
         parsed = config(kind, on=DEVICE)
-        step = workload(kind).steps(parsed, ranks(2))[0]
+        step = tool(kind).steps(parsed, ranks(2))[0]
         outputs = [
             Output(rank=0, exit_code=0, stdout=text.encode()),
             Output(rank=1, exit_code=0, stdout=b"", is_server=True),
         ]
-        return workload(kind).read(parsed, step, outputs)
+        return tool(kind).read(parsed, step, outputs)
 
     return read_text
 
@@ -57,18 +57,18 @@ def test_every_key_of_the_spec_reaches_perftest(
     config: Configure, ranks: Ranks, kind: str, spec: dict[str, Any], expected: str
 ) -> None:
     parsed = config(kind, on=DEVICE, **spec)
-    (step,) = workload(kind).steps(parsed, ranks(2))
+    (step,) = tool(kind).steps(parsed, ranks(2))
     assert " ".join(step.servers[0].argv) == expected
     assert " ".join(step.commands[0].argv) == f"{expected} 10.0.0.1"
     assert (step.commands[0].rank, step.servers[0].rank) == (0, 1)
-    assert [tool.name for tool in workload(kind).tools_of(parsed)] == [expected.split()[0]]
+    assert [tool.name for tool in tool(kind).tools_of(parsed)] == [expected.split()[0]]
 
 
 def test_a_bandwidth_of_reads_is_of_data_that_the_first_rank_sends(
     config: Configure, ranks: Ranks
 ) -> None:
     parsed = config("rdma-bandwidth", mode="read", on=DEVICE)
-    (step,) = workload("rdma-bandwidth").steps(parsed, ranks(2))
+    (step,) = tool("rdma-bandwidth").steps(parsed, ranks(2))
     assert step.name == "node-0 to node-1"
     assert (step.commands[0].rank, step.servers[0].rank) == (1, 0)
 
@@ -78,7 +78,7 @@ def test_bandwidth_is_measured_in_both_directions_of_all_pairs(
     config: Configure, ranks: Ranks, kind: str, steps: int
 ) -> None:
     parsed = config(kind, on=DEVICE | {"pairs": "all", "count": 3})
-    assert len(workload(kind).steps(parsed, ranks(3))) == steps
+    assert len(tool(kind).steps(parsed, ranks(3))) == steps
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_latency_is_the_typical_one_of_the_smallest_message(
 def test_a_reading_has_exactly_the_metrics_of_its_kind(
     read: Callable[[str, str], Reading], kind: str
 ) -> None:
-    assert set(read(kind, sample(kind)).values) == {info.tag for info in workload(kind).metrics}
+    assert set(read(kind, sample(kind)).values) == {info.tag for info in tool(kind).metrics}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,10 +157,10 @@ def test_a_table_without_rows_is_unreadable(read: Callable[[str, str], Reading],
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rdma_needs_a_device_and_locked_memory(config: Configure, kind: str) -> None:
-    (problem,) = workload(kind).problems(config(kind))
+    (problem,) = tool(kind).problems(config(kind))
     assert problem.startswith(f"workload.kind: {kind}: needs an RDMA device")
-    assert workload(kind).problems(config(kind, on=DEVICE)) == []
-    assert workload(kind).needs_privilege(config(kind, on=DEVICE)) == ("IPC_LOCK",)
+    assert tool(kind).problems(config(kind, on=DEVICE)) == []
+    assert tool(kind).needs_privilege(config(kind, on=DEVICE)) == ("IPC_LOCK",)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from aiperf_svc.adapters.cluster.preflight.target_probe import (
     pod_name,
     run_pod,
 )
-from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import GROUP, OWN
@@ -36,9 +36,9 @@ if found[0].version != version:
 async def check_kind(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
     """Check with a pod whether the image has the package of the workload's kind; None if the kind
     is one of this project. `namespace` None: it does not exist yet. Raises Unreachable."""
-    if not isinstance(plan.config, WorkloadConfig) or plan.config.workload.kind in OWN:
+    kind, image = plan.config.kind, plan.deadline.image.name
+    if kind in (INFERENCE, *OWN):
         return None
-    kind, image = plan.config.workload.kind, plan.deadline.image.name
     (point,) = entry_points(group=GROUP, name=kind)
     assert point.dist is not None
     package = f"{point.dist.name} {point.dist.version}"

@@ -25,7 +25,6 @@ from aiperf_svc.adapters.cluster.preflight.target_service import (
     service_address,
     target_pods,
 )
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.cluster.check import Check
@@ -46,11 +45,12 @@ class TargetChecks(msgspec.Struct, frozen=True):
 async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
     """Check the target, from a pod where that is possible. `namespace` None: it does not exist yet.
     Raises Unreachable."""
-    if not isinstance(plan.config, BenchmarkConfig):
+    config = plan.config.inference
+    if config is None:
         return TargetChecks(None)
     if plan.jobs:
         return TargetChecks(Check(NAME, "ok", "each index of a Job has a server in its own pod"))
-    host, port, _ = address_of(plan.config.endpoint.first_hops[0])
+    host, port, _ = address_of(config.endpoint.first_hops[0])
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
     if namespace is None and is_bare_name(host):

@@ -5,7 +5,6 @@ import asyncio
 
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
-from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.domain.foreign_text import one_line
@@ -19,15 +18,14 @@ async def check_tokenizer(config: Config) -> Check | None:
     It fails only if the hub refuses and the pods have no other source: a user's image may hold the
     tokenizer, and pods may reach a hub that the runner does not.
     """
-    if not isinstance(config, BenchmarkConfig):
-        return None
-    name = hub_name(config.tokenizer)
-    if name is None:
+    tokenizer = config.inference.tokenizer if config.inference is not None else None
+    name = hub_name(tokenizer) if tokenizer is not None else None
+    if tokenizer is None or name is None:
         return None
     hub = hub_files.hub_address()
     try:
         await asyncio.to_thread(
-            hub_files.find_on_hub, name, config.tokenizer.revision, timeout_s=RUNNER_RETRY_S
+            hub_files.find_on_hub, name, tokenizer.revision, timeout_s=RUNNER_RETRY_S
         )
     except hub_files.HubRefused as error:
         state: State = "failed" if config.deployment.image.name is None else "warning"

@@ -18,9 +18,9 @@ from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.core.cluster.check import Check
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.stacks import plan_shape_stack
+from tests.support.plans import plan_it
 from tests.support.stack.commands import PROJECT
 from tests.support.stack.merge_patch import merge_patch
 from tests.support.stack.served_files import PORT, SERVICE, serve
@@ -44,7 +44,7 @@ def _plan(space: str, stack: str, image: str, url: str = "http://target", **more
             "deployment": deployment,
         }
     )
-    return plan_stack(config, stack=stack, version="0.1.0")
+    return plan_it(config, stack=stack, version="0.1.0")
 
 
 async def _checks(cluster: Cluster, plan: StackPlan) -> dict[str, Check]:
@@ -312,7 +312,7 @@ async def test_a_kind_whose_package_the_image_lacks_is_known_beforehand(
     namespace = {"mode": "existing", "name": space}
     deployment = {"image": {"name": image}, "namespace": namespace}
     config = parse_benchmark({"workload": workload, "deployment": deployment}, "the test")
-    plan = plan_shape_stack(config, stack=stack, version="1")
+    plan = plan_it(config, stack=stack, version="1")
     check = await kind_check.check_kind(connected, plan, namespace=space)
     assert check is not None
     assert check.state == "failed", check

@@ -1,0 +1,145 @@
+"""The stack that measures an inference server, which is outside it or made with it."""
+
+import functools
+import re
+from dataclasses import dataclass
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
+from aiperf_svc.config.target import HOST
+from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.experiments import largest_load, largest_topology
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.network import Policies, is_on_hub, plan_policies, target_policies
+from aiperf_svc.plan.pod_settings import download_bytes, in_pods, worker_bytes
+from aiperf_svc.plan.pods import PodPlan, SecretKey
+from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, ServiceNeeds, service_pods
+from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind, plaintext_warnings
+from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
+from aiperf_svc.plan.topology import Facts, Topology, plan
+from aiperf_svc.protocol.services import Service
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceStack(StackKind[BenchmarkConfig]):
+    """A stack whose workers send requests."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a secret in plain text, or one that no Secret can hold."""
+        check_secrets(self.config)
+
+    def resolve(self, identity: Identity) -> BenchmarkConfig:
+        """Return the config as the services read it: with the address of the target, and with the
+        variables of the keys in the pods."""
+        host = identity.name(HOST)
+        return with_pod_keys(
+            self.config.model_copy(
+                update={
+                    "deployment": in_pods(self.config.deployment),
+                    "endpoint": self.config.endpoint.model_copy(
+                        update={"url": resolve_url(self.config, host)}
+                    ),
+                    "telemetry": resolve_pages(self.config, host),
+                }
+            )
+        )
+
+    def topology(self) -> Topology:
+        """Return a topology that is large enough for each trial."""
+        return largest_topology([plan(each, Facts(where="cluster")) for each in self.trials])
+
+    def pods(self, basis: StackBasis[BenchmarkConfig]) -> KindPods:
+        """Return the pods of the services and of the target."""
+        load = largest_load(basis.config, self.trials)
+        needs = service_needs(load, basis.topology)
+        return KindPods(
+            services=service_pods(basis, load, needs),
+            target=target_pod(basis.config, basis.image),
+        )
+
+    def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:
+        """Return the network policies, and notes for reviewers."""
+        to_target = functools.partial(target_policies, basis.config, basis.topology)
+        return plan_policies(basis.config, basis.topology, pods, to_target)
+
+    def notes(self, config: BenchmarkConfig) -> tuple[str, ...]:
+        """Return notes for reviewers."""
+        return inference_notes(config)
+
+    def secret_keys(self, config: BenchmarkConfig) -> dict[str, set[str]]:
+        """Return the keys of the Secrets for the target, its clients, and the reader of pages."""
+        return secret_keys(config)
+
+
+def with_pod_keys(config: BenchmarkConfig) -> BenchmarkConfig:
+    """Return the config with the variables that hold the keys in pods."""
+    endpoint, telemetry = config.endpoint, config.telemetry
+    key_env = TARGET_KEY_ENV if endpoint.api_key_env else None
+    pages_env = PAGES_KEY_ENV if telemetry.key_env else None
+    update = {
+        "endpoint": endpoint.model_copy(update={"api_key_env": key_env}),
+        "telemetry": telemetry.model_copy(update={"key_env": pages_env}),
+    }
+    return config.model_copy(update=update)
+
+
+def secrets_of(config: BenchmarkConfig) -> dict[Service, dict[str, SecretKey]]:
+    """Return the secrets by variable that each service needs."""
+    pages = {PAGES_KEY_ENV: SecretKey("pages", PAGES_KEY)} if config.telemetry.key_env else {}
+    key = {TARGET_KEY_ENV: SecretKey("target", TARGET_KEY)} if config.endpoint.api_key_env else {}
+    return {
+        Service.RECORDS_MANAGER: pages,
+        Service.WORKER: key,
+        Service.TIMING_MANAGER: key if config.may_call_hooks else {},
+    }
+
+
+def secret_keys(config: BenchmarkConfig) -> dict[str, set[str]]:
+    """Return the keys of the stack's configuration that the Secrets `target` and `pages` hold."""
+    target = {TARGET_KEY} if config.endpoint.api_key_env else set()
+    return {
+        "target": target | set(config.deployment.target.secret_env.values()),
+        "pages": {PAGES_KEY} if config.telemetry.key_env else set(),
+    }
+
+
+def inference_notes(config: BenchmarkConfig) -> tuple[str, ...]:
+    """Return notes for reviewers about the target and what may differ in the next run."""
+    notes = [UNCHECKED] if is_unchecked(config) else []
+    notes += plaintext_warnings(config)
+    tokenizer = config.tokenizer
+    if is_on_hub(tokenizer.name) and not _COMMIT.fullmatch(tokenizer.revision):
+        notes.append(
+            f"tokenizer.revision {tokenizer.revision} of {tokenizer.name} can become another one; "
+            "pin it by a commit"
+        )
+    return tuple(notes)
+
+
+def service_needs(config: BenchmarkConfig, topology: Topology) -> ServiceNeeds:
+    """Return what the services need of their pods for a load as large as that of the config."""
+    return ServiceNeeds(
+        secret_env=secrets_of(config),
+        download_bytes=download_bytes(config),
+        worker_bytes=worker_bytes(config, topology),
+    )
+
+
+def check_secrets(config: BenchmarkConfig) -> None:
+    """Raise ConfigError for a secret that would be kept in plain text, or that no Secret can
+    hold."""
+    endpoint = config.endpoint
+    if endpoint.proxy_auth_env is not None:
+        raise ConfigError(
+            "endpoint.proxy_auth_env: a stack has no secret for a proxy; use one that lets the "
+            "cluster's nodes pass, or measure from a machine of your own"
+        )
+    for key in endpoint.secrets_in_clear:
+        raise ConfigError(
+            f"{key} would be kept in clear in a ConfigMap; a key is named by "
+            "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
+            "--secret), and endpoint.api_key_header names its header"
+        )

@@ -1,0 +1,119 @@
+"""What differs between kinds of stacks: inference servers, ranks of a tool, indexes of Jobs.
+
+`plan/stack.py` plans what all stacks have, and asks the kind for the rest.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from aiperf_svc.config.secret_names import is_secret_name
+from aiperf_svc.config.workload import Config, ConfigT
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.lifetime import LongestTimes
+from aiperf_svc.plan.network import Policies
+from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.plan.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackBasis(Generic[ConfigT]):
+    """What is known of a stack before its pods are planned."""
+
+    config: ConfigT
+    """Config as the services read it."""
+    identity: Identity
+    image: ImagePlan
+    """Image of the services."""
+    topology: Topology
+    run: RunValues
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindPods:
+    """The pods of a stack besides that of its deadline."""
+
+    services: tuple[PodPlan, ...]
+    target: PodPlan | None = None
+    jobs: tuple[JobPlan, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Notes for reviewers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackKind(ABC, Generic[ConfigT]):
+    """What one kind of stack has besides what all stacks have."""
+
+    config: ConfigT
+    trials: Sequence[ConfigT]
+    """Configs of the trials that the pods run, one for each; without an experiment, `config`."""
+    times: LongestTimes
+    """Longest times of the start and of all trials."""
+
+    @property
+    def lifetime(self) -> LongestTimes:
+        """The times that the TTL must cover."""
+        return self.times
+
+    @property
+    def longest_hold(self) -> LongestTimes:
+        """The times for which the drain of a node may have to wait."""
+        return self.times
+
+    def check(self) -> None:
+        """Raise ConfigError for a config that no stack of this kind can have."""
+
+    @abstractmethod
+    def resolve(self, identity: Identity) -> ConfigT:
+        """Return the config as the services read it. `identity` has no run yet."""
+
+    def images(self, services: str) -> str:
+        """Return the images that the id of the run depends on; `services` is that of the
+        services."""
+        return services
+
+    @abstractmethod
+    def topology(self) -> Topology:
+        """Return a topology that is large enough for each trial."""
+
+    @abstractmethod
+    def pods(self, basis: StackBasis[ConfigT]) -> KindPods:
+        """Return the pods besides that of the deadline."""
+
+    @abstractmethod
+    def policies(self, basis: StackBasis[ConfigT], pods: tuple[PodPlan, ...]) -> Policies:
+        """Return the network policies, and notes for reviewers. `pods` are all of the stack."""
+
+    def notes(self, config: ConfigT) -> tuple[str, ...]:
+        """Return notes for reviewers about the config as the services read it."""
+        return plaintext_warnings(config)
+
+    def secret_keys(self, config: ConfigT) -> dict[str, set[str]]:
+        """Return the name of each Secret with the keys of the stack's configuration that it holds,
+        without those of uploads, which all kinds have."""
+        return {}
+
+    def check_files(self, files: Callable[[], Mapping[str, str]]) -> None:
+        """Raise ConfigError for files of the services that no ConfigMap can hold. Most kinds are
+        smaller, and to make the files takes a while."""
+
+
+def plaintext_warnings(config: Config) -> tuple[str, ...]:
+    """Return notes about data that others can read in transit or in a manifest."""
+    notes = []
+    results, target = config.deployment.results, config.deployment.target
+    if results.expose != "port-forward" and not results.tls_secret:
+        notes.append(
+            f"results by {results.expose} without TLS: the token that reads them travels in clear; "
+            "use port-forward, or Ingress with results.tls_secret"
+        )
+    words = (*target.command, *target.args)
+    for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
+        if is_secret_name(flag.lstrip("-")):
+            notes.append(
+                f"deployment.target: {flag}: its value is in clear in the pod and in Pulumi's "
+                "state; give it by a variable of deployment.target.secret_env"
+            )
+    return tuple(notes)

@@ -1,0 +1,161 @@
+"""Checks of the config of an inference load beyond its models, and what it needs of a machine."""
+
+import re
+from urllib.parse import urlsplit
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import Dataset, DatasetKind
+from aiperf_svc.config.endpoint import CUSTOM, Endpoint
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.target import HOST
+from aiperf_svc.config.tokenizer import is_path
+from aiperf_svc.config.urls import is_loopback
+from aiperf_svc.core.endpoints.base import extra_input_problems
+from aiperf_svc.core.endpoints.custom import custom_problems
+from aiperf_svc.core.endpoints.paths import other_api
+from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededVariable
+
+VISIBLE = re.compile(r"[!-~]*")
+"""Characters of a URL."""
+
+
+def config_problems(config: BenchmarkConfig) -> list[Problem]:
+    """Return the problems of a config that do not depend on where it is run."""
+    lines = _slo_problems(config)
+    if config.endpoint.type in CUSTOM:
+        lines += custom_problems(config.endpoint)
+    else:
+        lines += extra_input_problems(endpoint_of(config.endpoint), config.endpoint)
+    found = []
+    for line in lines:
+        key, _, text = line.partition(": ")
+        found.append(Problem(key, text))
+    endpoint = config.endpoint
+    for key in endpoint.secrets_in_clear:
+        text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
+        text += "or endpoint.api_key_env, in the header that --api-key-header or "
+        text += "endpoint.api_key_header names"
+        found.append(Problem(key, text))
+    for url in endpoint.all_urls:
+        found += _url_problems(url) or _api_problems(url, endpoint)
+    return found
+
+
+def _slo_problems(config: BenchmarkConfig) -> list[str]:
+    """Return one line for each problem of the SLO. The catalog of metrics imports numpy, which
+    takes a tenth of a second, so it is only imported if there are objectives."""
+    slo = config.slo
+    if not slo.objectives and not slo.goodput and not slo.goodput_tiers:
+        return []
+    from aiperf_svc.core.results.slo import check_slo
+
+    return check_slo(
+        slo, is_streaming=config.endpoint.streaming, is_open_loop=config.load.is_open_loop
+    )
+
+
+def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
+    """Return the problems of running the config on a cluster."""
+    found = []
+    host = urlsplit(config.endpoint.url).hostname or ""
+    if is_loopback(host):
+        text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
+        found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
+    files = {
+        "dataset.file": config.dataset.file,
+        "dataset.images.folder": config.dataset.images.folder,
+        "dataset.sounds.folder": config.dataset.sounds.folder,
+        "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
+        "tokenizer.name": config.tokenizer.name if is_path(config.tokenizer.name or "") else None,
+    }
+    for key, name in files.items():
+        if name is not None and config.deployment.image.name is None:
+            text = f"{name!r}: a file of this machine, which pods cannot read; "
+            if key == "endpoint.tls.ca_file":
+                text += "give its text in endpoint.tls.ca, or "
+            text += "build an image that holds it and name it in deployment.image.name"
+            found.append(Problem(key, text))
+    return found
+
+
+def local_needs(config: BenchmarkConfig) -> LocalNeeds:
+    """Return what a run on this machine needs of it."""
+    dataset, tls = config.dataset, config.endpoint.tls
+    is_pool = dataset.kind is DatasetKind.RANDOM_POOL
+    files = {
+        "dataset.file": (dataset.file, is_pool),
+        "endpoint.tls.ca_file": (tls.ca_file, False),
+    }
+    variables = {
+        "endpoint.api_key_env": (config.endpoint.api_key_env, "set it, or use --api-key"),
+        "telemetry.key_env": (config.telemetry.key_env, ""),
+    }
+    return LocalNeeds(
+        files=tuple(
+            NeededFile(key, path, may_be_folder)
+            for key, (path, may_be_folder) in files.items()
+            if path is not None
+        ),
+        authorities=tls if tls.ca_file else None,
+        modules=_modules(dataset),
+        tokenizer=config.tokenizer.name or "",
+        variables=tuple(
+            NeededVariable(key, name, remedy)
+            for key, (name, remedy) in variables.items()
+            if name is not None
+        ),
+        problems=_target_problems(config),
+    )
+
+
+def _modules(dataset: Dataset) -> tuple[tuple[str, str], ...]:
+    """Return the modules that make the pictures and sounds of synthetic prompts."""
+    images, sounds = dataset.images, dataset.sounds
+    needed = [
+        ("dataset.images.format", "PIL", images.number and images.format != "png"),
+        ("dataset.images.folder", "PIL", images.number and images.is_scaled),
+        ("dataset.sounds.format", "soundfile", sounds.number and sounds.format != "wav"),
+    ]
+    return tuple((key, module) for key, module, is_needed in needed if is_needed)
+
+
+def _target_problems(config: BenchmarkConfig) -> tuple[Problem, ...]:
+    kind = config.deployment.target.kind
+    if kind in ("none", "mock") or urlsplit(config.endpoint.url).hostname != HOST:
+        return ()
+    text = f"{config.endpoint.url!r} is the stack's own {kind} server, which only a cluster "
+    return (Problem("endpoint.url", text + "runs; name a running server with --url"),)
+
+
+def _api_problems(url: str, endpoint: Endpoint) -> list[Problem]:
+    other = other_api(urlsplit(url).path, endpoint)
+    if not other:
+        return []
+    text = f"{{endpoint.url}}: {url!r} is of the {other} API; expected {{endpoint.type}} {other}, "
+    return [Problem("", f"{text}or a URL without this path", names_keys=True)]
+
+
+def _url_problems(url: str) -> list[Problem]:
+    if not VISIBLE.fullmatch(url):
+        text = "expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
+        return [Problem("endpoint.url", f"{url!r}: {text}")]
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        text = "expected an address such as http://host:8000 or http://[::1]:8000"
+        return [Problem("endpoint.url", f"{url!r}: {text}")]
+    if parts.password or parts.username:
+        text = "holds a name or password, which would be kept in clear in the results; "
+        return [Problem("endpoint.url", text + "use --api-key")]
+    try:
+        has_port = parts.port != 0
+    except ValueError:
+        has_port = False
+    if not has_port:
+        return [Problem("endpoint.url", f"{url!r}: expected a port from 1 to 65,535")]
+    if not parts.hostname:
+        return [Problem("endpoint.url", f"{url!r}: names no host; expected http://host:port")]
+    if parts.query or parts.fragment:
+        return [Problem("endpoint.url", f"{url!r}: expected no ? or # after the path")]
+    return []

@@ -1,0 +1,80 @@
+"""An inference load in the preview of a stack."""
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.load import Load
+from aiperf_svc.config.load_texts import load_words
+from aiperf_svc.config.prompts import Length
+from aiperf_svc.config.units import format_duration
+
+
+def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
+    """Return the first rows: name and text."""
+    first = "of the first trial: " if config.experiment else ""
+    return [("load", first + load_line(config.load)), ("target", _target(config))]
+
+
+def inference_details(config: BenchmarkConfig) -> list[tuple[str, str]]:
+    """Return further rows for a reviewer: name and text."""
+    return [("model", config.endpoint.model), ("tokens", _lengths(config))]
+
+
+def load_line(load: Load) -> str:
+    """Return the load in one line."""
+    words = load_words(load)
+    if load.requests is not None:
+        words.append(f"{load.requests:,} requests")
+    if load.duration is not None:
+        words.append(f"for {format_duration(load.duration)}")
+    if load.ramp:
+        words.append(f"ramp {format_duration(load.ramp)}")
+    if load.warmup:
+        warm = load.warmup
+        parts = [f"{warm.requests:,} requests"] if warm.requests is not None else []
+        parts += [f"{warm.conversations:,} conversations"] if warm.conversations else []
+        parts += [format_duration(warm.duration)] if warm.duration is not None else []
+        words.append(f"after a warmup of {' or '.join(parts)}")
+    return ", ".join(words)
+
+
+def _target(config: BenchmarkConfig) -> str:
+    kind = config.deployment.target.kind
+    made = "" if kind == "none" else f" ({kind}, made and removed with the stack)"
+    return f"{config.endpoint.url}{made}"
+
+
+def _lengths(config: BenchmarkConfig) -> str:
+    dataset = config.dataset
+    if dataset.kind is not DatasetKind.SYNTHETIC:
+        return f"of {dataset.file or dataset.public or dataset.kind}"
+    forced = ", forced" if config.endpoint.force_output_length else ""
+    if dataset.mix:
+        total = sum(shape.weight for shape in dataset.mix)
+        kinds = (
+            f"{_in_and_out(shape.input_tokens, shape.output_tokens, forced)}"
+            f" ({shape.weight / total:.0%})"
+            for shape in dataset.mix
+        )
+        words = ["; ".join(kinds)]
+    else:
+        words = [_in_and_out(dataset.input_tokens, dataset.output_tokens, forced)]
+    prefix = dataset.prefix
+    if prefix.system_tokens or prefix.system_prompt:
+        words.append("after a system prompt that all share")
+    if prefix.groups:
+        words.append(f"after {prefix.groups:,} prefixes of {prefix.tokens:,}")
+    if dataset.turns.number != Length(mean=1):
+        words.append(f"conversations of {_length(dataset.turns.number)} turns")
+    return ", ".join(words)
+
+
+def _in_and_out(length_in: Length, length_out: Length | None, forced: str) -> str:
+    text = f"{_length(length_in)} in"
+    return text if length_out is None else f"{text}, {_length(length_out)} out{forced}"
+
+
+def _length(length: Length) -> str:
+    if length.distribution == "uniform":
+        return f"{length.min:,} to {length.max:,}"
+    spread = f" ± {length.stddev:g}" if length.stddev else ""
+    return f"{length.mean:g}{spread}"

@@ -1,0 +1,182 @@
+"""The workload that sends requests to an inference server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiperf_svc.config.benchmark import INFERENCE, BenchmarkConfig
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.target_notices import target_notices
+from aiperf_svc.core.load.phase_hooks import longest_before_load_ns
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.ceiling import beyond_ceiling
+from aiperf_svc.plan.experiments import all_times
+from aiperf_svc.plan.fan_out import IndexStack, index_stack
+from aiperf_svc.plan.inference import InferenceStack
+from aiperf_svc.plan.lifetime import LongestTimes, load_times
+from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY
+from aiperf_svc.plan.stack import StackPlan, StackSettings
+from aiperf_svc.plan.topology import Facts, Topology, plan
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.workloads.inference import checks
+from aiperf_svc.workloads.inference.preview import inference_details, inference_rows
+from aiperf_svc.workloads.workload import (
+    LocalNeeds,
+    ReplayNs,
+    Secret,
+    TrialTimes,
+    WorkerPriority,
+    Workload,
+    no_length,
+)
+
+
+class Inference(Workload[BenchmarkConfig]):
+    """The one workload of configs without `workload`."""
+
+    kind = INFERENCE
+    runs_on_ranks = False
+
+    # --- the config ------------------------------------------------------------------------------
+
+    def config_model(self) -> type[BenchmarkConfig]:
+        """Return the model of a whole config."""
+        return BenchmarkConfig
+
+    def config_problems(self, config: BenchmarkConfig) -> list[Problem]:
+        """Return the problems of a config beyond its models, wherever it runs."""
+        return checks.config_problems(config)
+
+    def cluster_problems(self, config: BenchmarkConfig) -> list[Problem]:
+        """Return the problems of running a config on a cluster."""
+        return checks.cluster_problems(config)
+
+    def local_needs(self, config: BenchmarkConfig) -> LocalNeeds:
+        """Return what a run on this machine needs of it."""
+        return checks.local_needs(config)
+
+    def secrets(self, config: BenchmarkConfig) -> tuple[Secret, ...]:
+        """Return the keys of the target and of pages of metrics."""
+        key_env, pages_env = config.endpoint.api_key_env, config.telemetry.key_env
+        callers = (Service.TIMING_MANAGER,) if config.may_call_hooks else ()
+        key = Secret(key_env or "", TARGET_KEY, (Service.WORKER, *callers))
+        pages = Secret(pages_env or "", PAGES_KEY, (Service.RECORDS_MANAGER,))
+        return tuple(each for each in (key, pages) if each.variable)
+
+    def subject(self, config: BenchmarkConfig) -> str:
+        """Return the server and the model."""
+        return f"{config.endpoint.url} · {config.endpoint.model}"
+
+    # --- trials ----------------------------------------------------------------------------------
+
+    def trial(self, config: BenchmarkConfig, experiment: Experiment) -> BenchmarkConfig:
+        """Return the config of a trial with the load of the scenario, or with the objectives of the
+        search. Raises ConfigError."""
+        if experiment.scenario is not None:
+            from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
+
+            load = scenario_load(Scenario(experiment.scenario), config.load)
+            changed: dict[str, Any] = {"load": load}
+            if load.samples_per_query > 1:  # One worker sends them together.
+                changed["workers"] = config.workers.model_copy(update={"min": 1, "max": 1})
+            config = config.model_copy(update=changed)
+        if experiment.search is not None:
+            # It imports the metrics, which takes long, and few experiments search.
+            from aiperf_svc.core.experiments.criteria import searched_slo
+
+            try:
+                slo = searched_slo(experiment.search, config.slo)
+            except ValueError as error:
+                key = "maximize" if experiment.search.maximize is not None else "holds"
+                raise ConfigError(f"experiment.search.{key}: {error}") from error
+            config = config.model_copy(update={"slo": slo})
+        return config
+
+    def with_own_prompts(self, config: BenchmarkConfig, number: int) -> BenchmarkConfig:
+        """Return the config of a trial with prompts that no trial of another number has sent, since
+        the server may have those in a cache; unless the config chooses a variant."""
+        if config.dataset.variant is not None:
+            return config
+        dataset = config.dataset.model_copy(update={"variant": number})
+        return config.model_copy(update={"dataset": dataset})
+
+    def trial_times(self, config: BenchmarkConfig, replay_ns: ReplayNs = no_length) -> TrialTimes:
+        """Return the times of a trial: those of its warmup and its load, and at most their grace
+        periods. The time of a number of requests is unknown; a fixed schedule has only an expected
+        one."""
+        times, warmup = load_times(config), config.load.warmup
+        length_ns = replay_ns(config) or config.load.longest_schedule
+        if not times.is_bounded and (length_ns is None or (warmup and not warmup.duration)):
+            return TrialTimes(None, None)
+        load_ns = min(each for each in (config.load.end, length_ns) if each is not None)
+        expected = load_ns + ((warmup.duration or 0) if warmup else 0)
+        return TrialTimes(expected, times.load if times.is_bounded else None)
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    def topology(self, config: BenchmarkConfig, facts: Facts) -> Topology:
+        """Return the processes for the load of a config. Raises ConfigError."""
+        return plan(config, facts)
+
+    def longest_times(
+        self, config: BenchmarkConfig, trials: Sequence[BenchmarkConfig]
+    ) -> LongestTimes:
+        """Return the longest times of the start and of the loads of these trials."""
+        return all_times([load_times(each) for each in trials], config.experiment)
+
+    def stack(
+        self,
+        config: BenchmarkConfig,
+        trials: Sequence[BenchmarkConfig],
+        settings: StackSettings,
+    ) -> InferenceStack:
+        """Return the stack of a config whose pods run these trials."""
+        times = self.longest_times(config, trials)
+        return InferenceStack(config=config, trials=trials, times=times)
+
+    def index_stack(
+        self, config: BenchmarkConfig, indexes: Sequence[Sequence[BenchmarkConfig]]
+    ) -> IndexStack:
+        """Return the stack of a config whose shapes, which have these trials, are indexes of
+        Jobs."""
+        return index_stack(config, indexes)
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def warnings(
+        self,
+        config: BenchmarkConfig,
+        facts: Facts,
+        topology: Topology,
+        environ: Mapping[str, str],
+    ) -> list[str]:
+        """Return what may be wrong with a run on this machine, which goes on."""
+        return [*target_notices(config, environ), *beyond_ceiling(config, facts, topology)]
+
+    def has_warmup(self, config: BenchmarkConfig) -> bool:
+        """Return whether the load has a warmup."""
+        return config.load.warmup is not None
+
+    def longest_waits_ns(self, config: BenchmarkConfig, *, is_held: bool) -> int:
+        """Return how long workers may wait for the server, and the first hooks of a held run."""
+        hooks_ns = longest_before_load_ns(config) if is_held else 0
+        return config.endpoint.wait_for_server + hooks_ns
+
+    def worker_priority(self, config: BenchmarkConfig) -> WorkerPriority:
+        """Return the priority of workers: in open loop they keep a schedule."""
+        is_open = config.load.is_open_loop
+        return WorkerPriority.BEFORE_ALL if is_open else WorkerPriority.WHILE_IDLE
+
+    # --- the preview -----------------------------------------------------------------------------
+
+    def preview(self, plan: StackPlan, config: BenchmarkConfig) -> list[tuple[str, str]]:
+        """Return the first rows of a stack's preview."""
+        return inference_rows(config)
+
+    def preview_details(self, config: BenchmarkConfig) -> list[tuple[str, str]]:
+        """Return further rows for a reviewer."""
+        return inference_details(config)
+
+    def outputs(self, config: BenchmarkConfig) -> dict[str, str]:
+        """Return the outputs of a stack that name what is measured."""
+        return {"target": config.endpoint.url}
