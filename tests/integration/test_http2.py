@@ -246,7 +246,7 @@ async def test_a_request_that_a_leaving_server_has_not_processed_is_sent_again_o
         assert [row["outcome"] for row in rows] == outcomes
         assert rows[1]["flags"] & Flag.RETRIED
         assert rows[2]["error"] == ErrorKind.DISCONNECTED
-        assert b"the server goes away (NO_ERROR) and has not processed" in b.sent.bodies
+        assert b"the server closes the connection (NO_ERROR) without processing" in b.sent.bodies
         assert b.client.retries == 2
 
 
@@ -303,7 +303,7 @@ async def test_a_server_without_http2_is_named_before_a_request_is_written(
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"the server speaks HTTP/1.1 here; leave out"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", b"the server does not speak HTTP/2 here; leave out"),
-        (b"", b"closed by the server before its HTTP/2 settings came; leave out"),
+        (b"", b"closed by the server before its HTTP/2 settings arrived; leave out"),
     ],
 )
 async def test_a_server_that_does_not_expect_http2_is_named(reply: bytes, text: bytes) -> None:

@@ -132,7 +132,7 @@ def test_the_layer_that_is_not_ready_in_time_is_named() -> None:
     assert tls.timeout[0] is ErrorKind.TLS
     assert Http2Stream(tls).timeout == tls.timeout
     kind, text = Http2Stream(None).timeout
-    assert (kind, "settings came" in text) == (ErrorKind.PROTOCOL, True)
+    assert (kind, "settings arrived" in text) == (ErrorKind.PROTOCOL, True)
     tunnel = TunnelledStream(context, "host", b"CONNECT")
     assert tunnel.timeout[0] is ErrorKind.CONNECT
     tunnel.receive(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -222,7 +222,7 @@ async def test_a_refused_certificate_says_why_and_names_the_setting(
     async with bench(responses(LENGTH), server_side=server_side, tls=tls) as b:
         await b.one()
         message = b.sent.bodies.decode()
-        assert "the server's certificate is not accepted" in message
+        assert "the server's certificate is rejected" in message
         assert cause in message
         assert setting in message
 

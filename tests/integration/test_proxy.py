@@ -161,7 +161,10 @@ async def test_http2_goes_through_a_tunnel(
             b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
             b"the proxy refuses CONNECT with status 407",
         ),
-        (b"SSH-2.0-OpenSSH_9.6 and no HTTP\r\n\r\n", b"the proxy's response to CONNECT is no HTTP"),
+        (
+            b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+            b"the proxy's response to CONNECT is not HTTP",
+        ),
     ],
 )
 async def test_a_tunnel_that_is_refused_is_an_error_of_the_connection(

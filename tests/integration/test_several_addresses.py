@@ -86,7 +86,7 @@ async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() ->
         assert (row["error"], row["write_wall_ns"]) == (ErrorKind.CONNECT, 0)
         (_, (_, port), *_), *_ = b.target.addresses
         refused = f"127.0.0.3:{port}: Connection refused"
-        message = f"{refused} (and no other of the target's 2 addresses is up)"
+        message = f"{refused} (all 2 addresses of the target are down)"
         assert message.encode() in b.sent.bodies
         again = await b.one()
         assert again["error"] == ErrorKind.CONNECT

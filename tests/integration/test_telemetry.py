@@ -104,7 +104,7 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
             truth = mock.truth()
     system = summary["aiperf_svc"]["system"]
     problems = {source["url"]: source["problem"] for source in system["sources"]}
-    assert "reads failed: line 1 is no sample: <html>" in problems.pop(f"{gpu_url}/broken")
+    assert "reads failed: line 1 is not a sample: <html>" in problems.pop(f"{gpu_url}/broken")
     assert "its counters restarted" in problems.pop(f"{gpu_url}/restarting")
     assert list(problems.values()) == ["", ""]
     assert system["sources"][0]["update_interval_s"] > 0.1

@@ -86,7 +86,7 @@ async def test_a_page_is_read_however_it_is_sent(responses: tuple[bytes, ...]) -
         ((OK + b"X: y\r\n" * 100_000,), "headers of over 64 KiB"),
         ((OK + b"Content-Length: 50\r\n\r\nup 1\n",), "closed the connection before the page was"),
         ((OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",), "compressed by gzip"),
-        ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "no HTTP/1.1 status line"),
+        ((b"SSH-2.0-OpenSSH_9\r\n\r\n",), "not an HTTP/1.1 status line"),
         (
             (MOVED.replace(b"/metrics/", b"file:///etc/passwd"),),
             "to file:///etc/passwd is not followed",

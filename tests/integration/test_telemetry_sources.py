@@ -27,7 +27,7 @@ async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[So
 @pytest.mark.parametrize(
     ("text", "failure"),
     [
-        ("<html><body>Please log in</body></html>", "line 1 is no sample: <html><body>Please"),
+        ("<html><body>Please log in</body></html>", "line 1 is not a sample: <html><body>Please"),
         ("x 1\n" * (MAX_PAGE_BYTES // 4 + 1), "the page is over 4 MiB large"),
         ("", "the page has no samples"),
     ],

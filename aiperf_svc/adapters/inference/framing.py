@@ -104,7 +104,7 @@ class ResponseFraming:
                 conn.left, conn.in_trailers = 0, in_trailers
                 conn.line = data[at:]
                 if len(conn.line) > MAX_CHUNK_LINE:
-                    raise ProtocolViolation("a line of the framing without an end")
+                    raise ProtocolViolation("a line of the framing is too long")
                 return None
             line = data[at:stop]
             at = stop

@@ -43,7 +43,7 @@ class Http2Stream:
     __slots__ = ("_http2", "_is_inner_ready", "_problem", "_received", "_tls")
 
     handshake_kind = ErrorKind.PROTOCOL
-    closed_text = f"closed by the server before its HTTP/2 settings came; {REMEDY}"
+    closed_text = f"closed by the server before its HTTP/2 settings arrived; {REMEDY}"
 
     def __init__(self, tls: TlsStream | None) -> None:
         """Without `tls`, the server has to expect HTTP/2."""
@@ -67,7 +67,10 @@ class Http2Stream:
         """Return error and message of a request whose connection is not ready in time."""
         if self._tls is not None and not self._is_inner_ready:
             return self._tls.timeout
-        return self.handshake_kind, f"timed out before the server's HTTP/2 settings came; {REMEDY}"
+        return (
+            self.handshake_kind,
+            f"timed out before the server's HTTP/2 settings arrived; {REMEDY}",
+        )
 
     @property
     def is_closed(self) -> bool:

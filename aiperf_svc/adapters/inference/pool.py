@@ -182,7 +182,7 @@ class ConnectionPool:
         count = len(self.addresses.in_use)
         message = f"{address.place}: {address.error}"
         if count > 1 and not self.addresses.has_up:
-            message += f" (and no other of the target's {count} addresses is up)"
+            message += f" (all {count} addresses of the target are down)"
         return message
 
     def overdue(self) -> list[Connection]:

@@ -71,13 +71,13 @@ def after_head(received: bytes) -> bytes | None:
     end = received.find(_END_OF_HEAD)
     if end < 0:
         if len(received) > LONGEST_HEAD:
-            raise TunnelRefused("the proxy's response to CONNECT has no end")
+            raise TunnelRefused("the proxy's response to CONNECT is too long")
         return None
     end += len(_END_OF_HEAD)
     try:
         status = parse_head(received[:end]).status
     except ProtocolViolation as error:
-        raise TunnelRefused(f"the proxy's response to CONNECT is no HTTP: {error}") from None
+        raise TunnelRefused(f"the proxy's response to CONNECT is not HTTP: {error}") from None
     if not 200 <= status < 300:
         raise TunnelRefused(f"the proxy refuses CONNECT with status {status}")
     return received[end:]
@@ -100,7 +100,7 @@ class TunnelledStream(TlsStream):
         """Return error and message of a request whose connection is not ready in time."""
         if self._head is None:
             return super().timeout
-        return ErrorKind.CONNECT, "timed out before the proxy gave a way to the server"
+        return ErrorKind.CONNECT, "timed out before the proxy opened a tunnel to the server"
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the proxy's response, or encrypted bytes of the server."""

@@ -145,8 +145,8 @@ def look_up(
     if not usable:
         names = ", ".join(str(address[0]) for _, address in found)
         raise ConfigError(
-            f"endpoint.source_addresses: {', '.join(given)}: from none of these can {host!r} "
-            f"({names}) be reached; give one of the same version of IP"
+            f"endpoint.source_addresses: {', '.join(given)}: {host!r} "
+            f"({names}) cannot be reached from them; give an address of the same IP version"
         )
     return tuple(usable)
 

@@ -117,7 +117,7 @@ async def exchange(
             if found is not None:
                 return found
             if is_over or problem is not None:
-                raise ProtocolViolation(str(problem or "closed before the response was whole"))
+                raise ProtocolViolation(str(problem or "closed before the response was complete"))
     finally:
         writer.transport.abort()
 

@@ -133,11 +133,11 @@ class TlsStream:
 def handshake_problem(error: ssl.SSLError) -> str:
     """Return why the handshake failed, and the setting that helps."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"the server's certificate is not accepted: {error.verify_message}"
+        text = f"the server's certificate is rejected: {error.verify_message}"
         if error.verify_code in _NAME_MISMATCH:
             remedy = "endpoint.tls.server_name (--tls-server-name) is the name to expect in it"
         elif error.verify_code in _DATES:
-            remedy = "renew it, or look at this machine's clock"
+            remedy = "renew it, or check this machine's clock"
         else:
             remedy = "endpoint.tls.ca_file (--tls-ca-file) names the authorities to trust"
         return f"{text}; {remedy}; {_UNCHECKED}"

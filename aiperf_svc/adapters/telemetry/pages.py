@@ -178,7 +178,7 @@ async def _read(reader: asyncio.StreamReader) -> _Response:
     if head.status != 200:
         return found
     if head.content_coding:
-        raise ProtocolViolation(f"the page is compressed by {head.content_coding}, unasked")
+        raise ProtocolViolation(f"the page is compressed by {head.content_coding}, unrequested")
     body, is_kept = await _body(reader, head, received[at:])
     return found._replace(body=body, is_kept=is_kept and head.keep_alive)
 
@@ -212,7 +212,7 @@ async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple
 async def _more(reader: asyncio.StreamReader, *, may_end: bool = False) -> bytes:
     part = await reader.read(PIECE_BYTES)
     if not part and not may_end:
-        raise ConnectionError("the server closed the connection before the page was whole")
+        raise ConnectionError("the server closed the connection before the page was complete")
     return part
 
 

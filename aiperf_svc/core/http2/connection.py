@@ -203,7 +203,7 @@ class Http2Connection:
         if stream == self._stream:
             return self._is_active
         if stream % 2 == 0 or stream > self._stream:
-            raise _broken(f"a frame of stream {stream}, which nobody opened")
+            raise _broken(f"a frame of stream {stream}, which is not open")
         return False
 
     # --- the response ----------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Http2Connection:
         self._is_going_away = True
         if self._is_active and self._stream > last & _LAST_STREAM:
             name = frames.error_name(code)
-            text = f"the server goes away ({name}) and has not processed the request"
+            text = f"the server closes the connection ({name}) without processing the request"
             raise Http2Problem(text, ErrorKind.DISCONNECTED, is_unprocessed=code == 0)
 
 

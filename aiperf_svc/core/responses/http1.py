@@ -54,15 +54,15 @@ def parse_head(raw: bytes, *, method: str = "POST") -> Head:
     version, _, rest = lines[0].partition(b" ")
     code = rest[:3]
     if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(code) != 3 or not code.isdigit():
-        raise ProtocolViolation(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
+        raise ProtocolViolation(f"not an HTTP/1.1 status line: {lines[0][:80]!r}")
     if rest[3:4] not in (b"", b" ") or code < b"100":
-        raise ProtocolViolation(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
+        raise ProtocolViolation(f"not an HTTP/1.1 status line: {lines[0][:80]!r}")
     status = int(code)
     headers: dict[bytes, list[bytes]] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         if not colon or not name or name.strip() != name or b"\n" in line or b"\0" in line:
-            raise ProtocolViolation(f"no header: {line[:80]!r}")
+            raise ProtocolViolation(f"not a header: {line[:80]!r}")
         headers.setdefault(name.lower(), []).append(value.strip(b" \t"))
     connection = b",".join(headers.get(b"connection", [])).lower()
     tokens = {token.strip() for token in connection.split(b",")}
@@ -95,7 +95,7 @@ def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tup
     if codings:
         # Any other coding, e.g. gzip, was not requested and would not be removed.
         if codings != [b"chunked"]:
-            raise ProtocolViolation(f"a transfer coding that was not asked for: {codings!r}")
+            raise ProtocolViolation(f"a transfer coding that was not requested: {codings!r}")
         return Framing.CHUNKED, 0
     lengths = {part.strip() for v in headers.get(b"content-length", []) for part in v.split(b",")}
     if not lengths:

@@ -156,4 +156,4 @@ def _float(text: str) -> float | None:
 
 def _refused(line: str, number: int) -> PageError:
     shown = line if len(line) <= SHOWN else line[:SHOWN] + "…"
-    return PageError(f"line {number} is no sample: {shown}")
+    return PageError(f"line {number} is not a sample: {shown}")

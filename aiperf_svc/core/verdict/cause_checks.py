@@ -108,7 +108,7 @@ def _unasked(e: Evidence) -> Reason:
         "unasked_bytes",
         e.share(e.unasked),
         UNASKED_SHARE,
-        text=f"{e.unasked:,} connections carried bytes that no request had asked for; what "
+        text=f"{e.unasked:,} connections carried bytes without a request; what "
         "comes after the next request was sent is taken for its response",
         remedy="find out why the server sends more than one response to a request; "
         "endpoint.connections: per-request keeps responses and requests together",

@@ -169,8 +169,8 @@ def test_frames_of_earlier_requests_say_nothing() -> None:
     [
         (frames.HEADER.pack(16_385 << 8, 0, 1), "a frame of 16385 bytes"),
         (data_frame(b"x"), "DATA before the headers"),
-        (OK + data_frame(b"x", stream=3), "a frame of stream 3, which nobody opened"),
-        (OK + data_frame(b"x", stream=0), "a frame of stream 0, which nobody opened"),
+        (OK + data_frame(b"x", stream=3), "a frame of stream 3, which is not open"),
+        (OK + data_frame(b"x", stream=0), "a frame of stream 0, which is not open"),
         (OK + OK, "trailers before the end"),
         (OK + frame(frames.DATA, frames.PADDED, 1, b"\x05abc"), "padding"),
         (frame(frames.CONTINUATION, 4, 1, b"\x88"), "a CONTINUATION frame of no header block"),

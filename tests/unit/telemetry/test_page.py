@@ -160,12 +160,12 @@ def test_a_page_of_two_thousand_samples_is_read_five_times_as_fast_as_by_prometh
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<html><body>Not Found</body></html>", "line 1 is no sample: <html>"),
-        ("up 1\n<p>", "line 2 is no sample: <p>"),
+        ("<html><body>Not Found</body></html>", "line 1 is not a sample: <html>"),
+        ("up 1\n<p>", "line 2 is not a sample: <p>"),
         ("", "the page has no samples"),
         ("# HELP up Whether it is.\n", "the page has no samples"),
-        ('{"status": "ok"}', "line 1 is no sample"),
-        ("x" * 500, "line 1 is no sample: " + "x" * 60 + "…"),
+        ('{"status": "ok"}', "line 1 is not a sample"),
+        ("x" * 500, "line 1 is not a sample: " + "x" * 60 + "…"),
     ],
 )
 def test_what_is_no_page_is_refused_with_the_line_that_says_so(text: str, message: str) -> None:
