@@ -7,8 +7,8 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.inference import WORKLOAD
+from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_config
 
 TEMPLATE: dict[str, Any] = {
