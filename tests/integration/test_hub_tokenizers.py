@@ -20,7 +20,7 @@ from huggingface_hub import constants
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tqdm import tqdm
 
-from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
+from aiperf_svc.adapters.cluster.preflight.checklist import check_tokenizer
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter, resolve_tokenizer
 from aiperf_svc.config.benchmark import BenchmarkConfig

@@ -1,6 +1,5 @@
-"""A cluster of a few objects, for what asks one of it and judges the response."""
+"""A cluster with a few objects and rights."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
@@ -10,8 +9,8 @@ Json = dict[str, Any]
 
 
 class FakeCluster:
-    """Serves GETs from `objects` by path, and lets pods in to `open_to`, where they end as
-    `pod_status` says. Whoever asks may do everything but what is in `denied`: `get pods`."""
+    """Serves GETs from `objects` by path. Namespaces `open_to` admit pods, which end with
+    `pod_status`. The user has all rights except `denied`, such as `get pods`."""
 
     def __init__(
         self,
@@ -25,7 +24,7 @@ class FakeCluster:
         self.objects, self._open_to, self._denied = objects or {}, open_to, denied
         self._pod_status = pod_status or {"phase": "Succeeded"}
         self._refusal = refusal
-        self.api = SimpleNamespace(namespace="team")
+        self.namespace = "team"
         self.dry_runs: list[str] = []
         self.pods_made: list[str] = []
 

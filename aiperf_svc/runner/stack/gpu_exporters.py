@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters, grouped
+from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, grouped
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.telemetry import MAX_SOURCES

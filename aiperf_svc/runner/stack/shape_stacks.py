@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import connect
-from aiperf_svc.adapters.cluster.preflight.shared_room import SharedRoom
+from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.experiments.trials import describe

@@ -107,7 +107,7 @@ def test_a_quota_that_is_too_small_is_named_before_anything_is_made(
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=place))
     ended = runner.run()
     assert ended.code == ExitCode.ERROR, ended.errors
-    assert f"few-pods: pods: the stack asks for 9, {QUOTA_PODS} of {QUOTA_PODS} are left" in (
+    assert f"few-pods: pods: the stack asks for 9, and {QUOTA_PODS} of {QUOTA_PODS} are left" in (
         ended.errors
     )
     assert cluster.of_stack(runner.name) == []

@@ -3,13 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms, used_by_node
+from aiperf_svc.adapters.cluster.preflight.capacity import (
+    SharedRoom,
+    first_with_room,
+    judge_capacity,
+    judge_rank_nodes,
+    rooms,
+    used_by_node,
+)
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import load_benchmark, parse_benchmark
+from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_plan, named, node, plan_it
 
 
@@ -37,7 +47,7 @@ def test_a_large_node_takes_everything() -> None:
     assert check.detail.startswith(f"{make_plan().totals.pods} pods with ")
 
 
-def test_pods_do_not_spread_over_what_is_left_of_several_nodes() -> None:
+def test_a_pod_needs_room_on_one_node() -> None:
     plan = make_plan(pods={"records-manager": {"cpu": 4}})
     check = _judge(plan, [node(f"n{i}", cpu="3") for i in range(20)])
     assert check.state == "failed"
@@ -61,7 +71,7 @@ def test_a_large_stack_without_room_is_one_short_line() -> None:
 
 
 @pytest.mark.parametrize("stack", ["bench-iperf", "bench-mpi"])
-def test_the_stacks_of_two_ranks_fit_two_nodes_of_two_cores(stack: str) -> None:
+def test_two_rank_stacks_fit_two_small_nodes(stack: str) -> None:
     nodes = [node(name, cpu="1900m", memory="6Gi") for name in ("a", "b")]
     check = _judge(_committed(stack), nodes, (_user("300m"),))
     assert check.state == "ok", check.detail
@@ -72,7 +82,7 @@ def test_ranks_apart_have_no_room_on_one_node() -> None:
     assert check.detail.endswith("no room for 1 of 2 rank")
 
 
-def test_what_others_use_is_not_free() -> None:
+def test_other_pods_take_room() -> None:
     assert _judge(make_plan(), [node(cpu="16")]).state == "ok"
     assert _judge(make_plan(), [node(cpu="16")], (_user("15"),)).state == "failed"
 
@@ -80,7 +90,7 @@ def test_what_others_use_is_not_free() -> None:
 @pytest.mark.parametrize(
     "own", [_user("15", label="bench"), _user("15", phase="Succeeded")], ids=["own", "ended"]
 )
-def test_the_stacks_own_pods_and_ended_ones_take_no_room(own: dict[str, Any]) -> None:
+def test_own_and_ended_pods_take_no_room(own: dict[str, Any]) -> None:
     assert _judge(make_plan(), [node(cpu="16")], (own,)).state == "ok"
 
 
@@ -89,23 +99,23 @@ def test_the_stacks_own_pods_and_ended_ones_take_no_room(own: dict[str, Any]) ->
     [{"unschedulable": True}, {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}],
     ids=["cordoned", "tainted"],
 )
-def test_nodes_that_take_no_pods_do_not_count(spec: dict[str, Any]) -> None:
+def test_cordoned_and_tainted_nodes_have_no_room(spec: dict[str, Any]) -> None:
     assert _judge(make_plan(), [node(spec=spec)]).state == "failed"
 
 
-def test_a_tolerated_taint_keeps_nobody_out() -> None:
+def test_tolerated_taint_is_ignored() -> None:
     tainted = node(spec={"taints": [{"key": "spot", "value": "v", "effect": "NoSchedule"}]})
     assert _judge(make_plan(), [tainted]).state == "failed"
     plan = make_plan(placement={"tolerations": [{"key": "spot"}]})
     assert _judge(plan, [tainted]).state == "ok"
 
 
-def test_nodes_without_the_labels_asked_for_do_not_count() -> None:
+def test_nodes_without_the_wanted_labels_have_no_room() -> None:
     plan = make_plan(pods={"worker": {"placement": {"node_selector": {"pool": "load"}}}})
     check = _judge(plan, [node()])
     assert check.state == "failed"
     assert check.detail.endswith(
-        "no room for 2 worker: no node has the labels and taints asked for"
+        "no room for 2 worker: no node matches its selectors and tolerations"
     )
     assert _judge(plan, [node(), node("m", labels={"pool": "load"})]).state == "ok"
 
@@ -119,18 +129,18 @@ def test_missing_gpus_are_named_by_their_resource() -> None:
     assert _judge(make_plan(target=target), [node(offers=offers)]).state == "ok"
 
 
-def test_a_cluster_that_adds_nodes_is_only_warned_about() -> None:
+def test_growing_cluster_is_only_a_warning() -> None:
     check = _judge(make_plan(), [node(cpu="1")], can_grow=True)
     assert check.state == "warning"
     assert check.detail.endswith("the cluster has to add nodes")
 
 
-def test_a_node_that_has_not_said_what_it_offers_yet_has_no_room() -> None:
+def test_node_without_allocatable_has_no_room() -> None:
     new = {"metadata": {"name": "new"}, "status": {"conditions": node()["status"]["conditions"]}}
     assert [room.free for room in rooms([new], [], stack="s")] == [{}]
 
 
-def test_a_native_sidecar_of_another_pod_uses_its_node_too() -> None:
+def test_native_sidecars_take_room() -> None:
     asked = {"resources": {"requests": {"cpu": "500m"}}}
     spec = {
         "nodeName": "n",
@@ -161,3 +171,130 @@ def test_indexes_of_several_jobs_may_wait_for_each_other() -> None:
     assert [job.pod.replicas for job in plan.jobs] == [1, 1, 1]
     assert _judge(plan, [node(cpu="16")]).state == "ok"
     assert _judge(_in_jobs("5", "20"), [node(cpu="16")]).state == "failed"
+
+
+def judged(there: list[dict[str, Any]], *, can_grow: bool = False, **ranks: Any) -> Check:
+    data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
+    plan = plan_it(parse_benchmark(data, ""), stack="s", version="1")
+    assert plan.ranks is not None
+    free = rooms(there, [], stack="s")
+    return judge_rank_nodes(plan.ranks, there, free, can_grow=can_grow)
+
+
+def test_ranks_apart_need_as_many_nodes() -> None:
+    assert judged([node("a"), node("b")]).state == "ok"
+    refused = judged([node("a")])
+    assert (refused.state, refused.is_config_error) == ("failed", True)
+    assert refused.detail == ("2 ranks apart need 2 nodes, and 1 of the cluster's 1 are suitable")
+
+
+def test_ranks_skip_cordoned_and_tainted_nodes() -> None:
+    taint = {"key": "other", "effect": "NoSchedule"}
+    for spec in ({"unschedulable": True}, {"taints": [taint]}):
+        assert judged([node("a"), node("b", spec=spec)]).state == "failed"
+
+
+def test_growing_cluster_may_add_nodes_for_ranks() -> None:
+    assert judged([node("a")], can_grow=True).state == "warning"
+
+
+@pytest.mark.parametrize("nodes", ["any", "together"])
+def test_other_ranks_share_nodes(nodes: str) -> None:
+    assert judged([node("a")], nodes=nodes).state == "ok"
+
+
+def test_unknown_node_name_lists_the_nodes() -> None:
+    assert judged([node("a"), node("b")], nodes=["a", "b"]).state == "ok"
+    refused = judged([node("a"), node("b")], nodes=["a", "c"])
+    assert (refused.state, refused.is_config_error) == ("failed", True)
+    assert refused.detail == "the cluster has no node c; it has a, b"
+
+
+def test_named_node_must_accept_pods() -> None:
+    nodes = [node("a"), node("b", spec={"unschedulable": True})]
+    assert "b: not ready, or cordoned" in judged(nodes, nodes=["a", "b"]).detail
+
+
+TARGET = {"kind": "mock", "cpu": 4}
+
+
+def stack(name: str, **deployment: Any) -> StackPlan:
+    """A stack whose largest pod takes four cores."""
+    plan = make_plan(load={"concurrency": 1, "requests": 1}, **{"target": TARGET, **deployment})
+    return msgspec.structs.replace(
+        plan, identity=msgspec.structs.replace(plan.identity, stack=name)
+    )
+
+
+def pod_of(name: str, cpu: str, *, on: str = "n") -> dict[str, Any]:
+    containers = [{"resources": {"requests": {"cpu": cpu}}}]
+    return named(
+        "pod",
+        metadata={"labels": {STACK_LABEL: name} if name else {}},
+        spec={"nodeName": on, "containers": containers},
+        status={"phase": "Running"},
+    )
+
+
+def all_pods(plan: StackPlan, *, on: str = "n") -> list[dict[str, Any]]:
+    each = f"{plan.totals.cpu_millis / plan.totals.pods / 1000}"
+    return [pod_of(plan.identity.stack, each, on=on)] * plan.totals.pods
+
+
+A, B, C = stack("a"), stack("b"), stack("c")
+CPU = A.totals.cpu_millis / 1000
+TWO = [node(cpu=str(CPU * 2 + 1))]
+
+
+def test_starting_stack_counts_by_its_plan() -> None:
+    assert first_with_room([A], [B], TWO, []) == 0
+    assert first_with_room([A, B], [C], TWO, []) is None
+    # A part of its pods has nodes already.
+    assert first_with_room([A], [B], TWO, all_pods(A)[:3]) == 0
+    assert first_with_room([A, B], [C], TWO, [*all_pods(A), *all_pods(B)[:3]]) is None
+    # All have, on a node where they leave less room than on paper.
+    pair = [node("n", cpu=str(CPU + 1)), node("m", cpu="3")]
+    assert first_with_room([A], [B], pair, all_pods(A, on="m")) == 0
+    assert first_with_room([A], [B], pair, all_pods(A, on="n")) is None
+
+
+def test_other_pods_leave_no_room_for_a_stack() -> None:
+    assert first_with_room([A], [B], TWO, [pod_of("", str(CPU))]) is None
+
+
+def test_a_stack_for_other_nodes_may_go_first() -> None:
+    def on(kind: str) -> dict[str, Any]:
+        placement = {"node_selector": {"gpu": kind}}
+        return {"placement": placement, "target": {**TARGET, "placement": placement}}
+
+    nodes = [
+        node("n", cpu=str(CPU + 1), labels={"gpu": "a"}),
+        node("m", cpu=str(CPU + 1), labels={"gpu": "b"}),
+    ]
+    running, waiting = [stack("a", **on("a"))], [stack("b", **on("a")), stack("c", **on("b"))]
+    assert first_with_room(running, waiting, nodes, []) == 1
+
+
+def cluster(*nodes: Any, **more: Any) -> FakeCluster:
+    return FakeCluster(
+        {
+            "/api/v1/nodes": {"items": list(nodes)},
+            "/api/v1/pods": {"items": []},
+            "/apis": {"groups": []},
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize(("is_auto", "found"), [(True, None), (False, 0)])
+async def test_fixed_parallelism_lets_a_cluster_grow(*, is_auto: bool, found: int | None) -> None:
+    grows = cluster(*TWO, **{"/apis": {"groups": [{"name": "karpenter.sh"}]}})
+    assert await SharedRoom(grows.typed, is_auto=is_auto).find([A, B], [C]) == found
+    assert await SharedRoom(cluster(*TWO).typed, is_auto=is_auto).find([A, B], [C]) is None
+
+
+async def test_only_auto_parallelism_needs_to_list_nodes() -> None:
+    hidden = FakeCluster()
+    assert await SharedRoom(hidden.typed, is_auto=False).find([A, B], [C]) == 0
+    with pytest.raises(ConfigError, match="auto needs to list nodes and pods"):
+        await SharedRoom(hidden.typed, is_auto=True).find([], [C])

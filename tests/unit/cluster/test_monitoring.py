@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.preflight.monitoring import check_monitoring
+from aiperf_svc.adapters.cluster.preflight.checklist import check_monitoring
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_plan
 

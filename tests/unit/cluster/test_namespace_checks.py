@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.cluster.preflight.images import judge_image
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     ENFORCE,
-    judge_image,
     judge_mesh,
     judge_namespace,
     judge_pod_security,

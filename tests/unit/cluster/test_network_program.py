@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from aiperf_svc.adapters.cluster.preflight import network_objects, network_program
+from aiperf_svc.adapters.cluster.preflight import network_check, network_program
 
 PAGE = """# TYPE DCGM_FI_DEV_GPU_UTIL gauge
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="a"} 5
@@ -75,7 +75,7 @@ def test_two_open_ports_are_tried_until_the_time_is_over(
 
 
 def test_the_policy_forbids_one_of_the_two_ports_that_the_pod_listens_at() -> None:
-    objects = network_objects.plan_objects("abc", image="i", version="1")
+    objects = network_check.plan_objects("abc", image="i", version="1")
     ((_, policy),) = [each for each in objects.manifests() if each[1]["kind"] == "NetworkPolicy"]
     listener = objects.listener("p")
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= (
@@ -84,4 +84,4 @@ def test_the_policy_forbids_one_of_the_two_ports_that_the_pod_listens_at() -> No
     command = listener["spec"]["containers"][0]["command"]
     allowed = policy["spec"]["ingress"][0]["ports"][0]["port"]
     # The allowed port opens last: when it is open, the other one is as well.
-    assert command[-2:] == [str(network_objects.FORBIDDEN_PORT), str(allowed)]
+    assert command[-2:] == [str(network_check.FORBIDDEN_PORT), str(allowed)]

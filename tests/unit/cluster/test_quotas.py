@@ -70,13 +70,13 @@ def test_what_is_used_already_is_not_left() -> None:
     check = judge_quotas(plan, [_quota({"pods": str(pods + 3)}, {"pods": "4"})], [])
     assert check.state == "failed"
     assert check.detail == (
-        f"q: pods: the stack asks for {pods}, {pods - 1} of {pods + 3} are left"
+        f"q: pods: the stack asks for {pods}, and {pods - 1} of {pods + 3} are left"
     )
 
 
 def test_amounts_are_said_in_the_units_of_the_quota() -> None:
     check = judge_quotas(in_existing(), [_quota({"requests.memory": "1Gi"}, {})], [])
-    assert "Gi, 1Gi of 1Gi are left" in check.detail
+    assert "Gi, and 1Gi of 1Gi are left" in check.detail
 
 
 def test_a_quota_on_cpu_limits_refuses_pods_that_have_none() -> None:
@@ -113,18 +113,18 @@ def test_a_quota_on_priority_classes_is_not_judged() -> None:
 def test_a_pod_outside_the_limits_is_named() -> None:
     check = judge_limit_ranges(in_existing(), [_range(max={"memory": "1Gi"})])
     assert check.state == "failed"
-    assert "r: pod records-manager asks for 2Gi memory, at most 1Gi is allowed" in check.detail
+    assert "r: pod records-manager asks for 2Gi memory, and at most 1Gi is allowed" in check.detail
     check = judge_limit_ranges(in_existing(), [_range(min={"cpu": "100m"})])
-    assert check.detail == "r: pod deadline asks for 10m cpu, at least 100m is needed"
+    assert check.detail == "r: pod deadline asks for 10m cpu, and at least 100m is required"
     check = judge_limit_ranges(in_existing(), [_range(max={"ephemeral-storage": "8Gi"})])
     assert check.detail.startswith("r: pod records-manager asks for ")
-    assert check.detail.endswith(" ephemeral-storage, at most 8Gi is allowed")
+    assert check.detail.endswith(" ephemeral-storage, and at most 8Gi is allowed")
 
 
 def test_a_default_cpu_limit_is_a_warning_for_pods_that_set_none() -> None:
     check = judge_limit_ranges(in_existing(), [_range(default={"cpu": "1"})])
     assert check.state == "warning"
-    assert "throttled" in check.detail
+    assert "throttle" in check.detail
     assert judge_limit_ranges(in_existing(), [_range(default={"memory": "1Gi"})]).state == "ok"
 
 

@@ -7,7 +7,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     asked_rights,
     granted_rights,
     judge_deadline,
-    judge_results_way,
+    judge_results_access,
     judge_rights,
     needed_rights,
     port_forward_rights,
@@ -21,7 +21,7 @@ ALL = frozenset[Right]()
 
 def test_with_all_rights_everything_can_be_made() -> None:
     plan = make_plan()
-    for judge in (judge_rights, judge_deadline, judge_results_way):
+    for judge in (judge_rights, judge_deadline, judge_results_access):
         assert judge(plan, ALL).state == "ok"
 
 
@@ -91,8 +91,8 @@ def test_nobody_can_grant_what_they_lack_unless_they_may_escalate() -> None:
 def test_the_proxy_makes_up_for_a_port_forward() -> None:
     plan = make_plan()
     forward, proxy = frozenset(port_forward_rights(plan)), frozenset(proxy_rights(plan))
-    assert judge_results_way(plan, proxy).state == "ok"
-    assert judge_results_way(plan, forward).state == "warning"
-    assert judge_results_way(plan, forward | proxy).state == "failed"
+    assert judge_results_access(plan, proxy).state == "ok"
+    assert judge_results_access(plan, forward).state == "warning"
+    assert judge_results_access(plan, forward | proxy).state == "failed"
     exposed = make_plan(results={"expose": "NodePort"})
-    assert judge_results_way(exposed, forward | proxy).state == "ok"
+    assert judge_results_access(exposed, forward | proxy).state == "ok"

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -20,9 +20,6 @@ from aiperf_svc.adapters.cluster.api.credentials import Credentials
 from aiperf_svc.adapters.connect_failure import connect_failure
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
-
-if TYPE_CHECKING:
-    from kr8s.asyncio import Api
 
 CONNECT_S = 10.0
 RESPONSE_S = 30.0
@@ -72,11 +69,7 @@ class Cluster:
     version: str
     """Version of the API server: `v1.34.4`."""
 
-    def __init__(
-        self, api: "Api", credentials: Credentials, session: aiohttp.ClientSession
-    ) -> None:
-        self.api = api
-        """kr8s' object of the same context."""
+    def __init__(self, credentials: Credentials, session: aiohttp.ClientSession) -> None:
         self._credentials, self._session = credentials, session
 
     @property
@@ -88,6 +81,11 @@ class Cluster:
     def context(self) -> str:
         """Name of the kubeconfig's context in use."""
         return self._credentials.context
+
+    @property
+    def namespace(self) -> str:
+        """Default namespace of that context."""
+        return self._credentials.namespace
 
     async def get(self, path: str, *, accept: str = JSON, **params: str) -> Json:
         """Return an object or a list."""
@@ -307,10 +305,10 @@ async def connect(
     access.
     """
     credentials = Credentials(kubeconfig=kubeconfig, context=context)
-    api = await credentials.load()
+    await credentials.load()
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
-        cluster = Cluster(api, credentials, session)
+        cluster = Cluster(credentials, session)
         where = f"context {cluster.context!r} of kubeconfig {credentials.file}"
         try:
             cluster.version = await _version(cluster)

@@ -9,14 +9,11 @@ import os
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
-
-if TYPE_CHECKING:
-    from kr8s.asyncio import Api
 
 USUAL_KUBECONFIG = "~/.kube/config"
 _INLINE = (
@@ -45,9 +42,8 @@ class Credentials:
         self._lock = asyncio.Lock()
         self._loads = 0
 
-    async def load(self) -> "Api":
-        """Read the kubeconfig and return kr8s' object for it. Raises EnvironmentProblem, one
-        line."""
+    async def load(self) -> None:
+        """Read the kubeconfig. Raises EnvironmentProblem, one line."""
         _check_file(self._kubeconfig)
         try:
             from kr8s.asyncio import Api
@@ -58,7 +54,6 @@ class Credentials:
         # kr8s' own factory shares one object between all callers, and its credentials' files too.
         self._api = Api(bypass_factory=True, kubeconfig=self._kubeconfig, context=self._context)
         await self._read()
-        return self._api
 
     async def reload(self, loads: int) -> None:
         """Read the kubeconfig again because a token has expired, unless that has been done since
@@ -71,6 +66,11 @@ class Credentials:
     def loads(self) -> int:
         """Number of times the credentials were read."""
         return self._loads
+
+    @property
+    def namespace(self) -> str:
+        """Default namespace of the context."""
+        return str(self._api.namespace)
 
     @property
     def file(self) -> str:

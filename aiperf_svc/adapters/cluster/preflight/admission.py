@@ -1,10 +1,10 @@
-"""Tries whether the cluster admits the objects of a stack. A dry run asks webhooks, policies, Pod
-Security and quotas, and creates nothing.
+"""Tries with a dry run whether the cluster admits the objects of a stack. It passes webhooks,
+policies, Pod Security and quotas, and creates nothing.
 
-The controllers of Deployments and Jobs create pods later, with rules of their own, so the pods of
-each template are tried too. The objects of a namespace that does not exist yet are tried in
-`default`. What is refused there may have to do with that namespace, so it is tried again in an
-empty one with the labels of the stack's, which is deleted at once.
+The controllers of Deployments and Jobs create pods later, and other rules apply to pods, so the pod
+of each template is tried too. If the stack's namespace does not exist yet, the objects are tried in
+`default`. Objects that are refused there may be refused because of that namespace, so they are
+tried again in an empty namespace with the labels of the stack's, which is deleted at once.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
-from aiperf_svc.adapters.cluster.preflight.target_probe import idle_pod
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
 
-NAME = "admission"
+ADMISSION = "admission"
 NO_DRY_RUN = "does not support dry run"
-"""Part of the refusal when a webhook has side effects: the API server asks such a webhook only
-about real objects."""
+"""Part of the refusal when a webhook has side effects: the API server calls such a webhook only
+for real objects."""
 DEFAULT = "default"
 SCRATCH_S = 60
 """Seconds after which `gc` may remove the empty namespace of a runner that was killed."""
@@ -54,16 +54,40 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
     """Try the smallest pod of the stack with a dry run. Raises Unreachable."""
     lacking = await denied(cluster, probe_rights(namespace))
     if lacking:
-        words = f"not allowed in {namespace}: {', '.join(map(str, sorted(lacking)))}"
-        return Check(NAME, "not checked", words)
+        words = f"not allowed in namespace {namespace}: {', '.join(map(str, sorted(lacking)))}"
+        return Check(ADMISSION, "not checked", words)
     pod = idle_pod(plan, plan.identity.name(PREFLIGHT))
     try:
         await cluster.post(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")
     except Refused as error:
         if NO_DRY_RUN in str(error):
-            return Check(NAME, "not checked", str(error))
-        return Check(NAME, "failed", f"a pod like the stack's is refused: {error}", REMEDY)
-    return Check(NAME, "ok", f"a pod like the stack's is let in to {namespace}")
+            return Check(ADMISSION, "not checked", str(error))
+        return Check(
+            ADMISSION, "failed", f"a pod like those of the stack is refused: {error}", REMEDY
+        )
+    return Check(
+        ADMISSION, "ok", f"a pod like those of the stack is admitted to namespace {namespace}"
+    )
+
+
+async def namespace_for_pods(
+    cluster: Cluster, plan: StackPlan, namespace: str | None
+) -> str | None:
+    """Return a namespace in which a pod may check something; None if there is none.
+
+    If the stack's own `namespace` does not exist yet, the context's namespace or `default` is used,
+    provided that it admits the pod and has no NetworkPolicies, which could distort the result."""
+    if namespace is not None:
+        return None if await denied(cluster, probe_rights(namespace)) else namespace
+    for name in dict.fromkeys((cluster.namespace, DEFAULT)):
+        path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
+        try:
+            policies = (await cluster.get(path, limit="1"))["items"]
+        except Refused:
+            continue
+        if not policies and (await try_admission(cluster, plan, namespace=name)).state == "ok":
+            return name
+    return None
 
 
 async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: str | None) -> Check:
@@ -91,15 +115,15 @@ async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: s
 
 
 def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
-    """Judge the responses of the API server to so many objects."""
+    """Judge the refusals among `number` objects. `where` completes the sentence."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for each in refused:
         reasons[each.why].append(each.kind)
     unclear = [why for why in reasons if NO_DRY_RUN in why]
     if len(unclear) == len(reasons) and unclear:
-        return Check(NAME, "not checked", f"{unclear[0]} {where}")
+        return Check(ADMISSION, "not checked", f"{unclear[0]} {where}")
     if not reasons:
-        return Check(NAME, "ok", f"all {number} objects of the stack are admitted {where}")
+        return Check(ADMISSION, "ok", f"all {number} objects of the stack are admitted {where}")
     lines = [
         f"{', '.join(_counted(kinds))}: {why}"
         for why, kinds in reasons.items()
@@ -109,7 +133,7 @@ def judge(number: int, refused: Sequence[Refusal], where: str) -> Check:
     words = "; ".join([*lines[:SHOWN], *more])
     number_refused = sum(len(kinds) for why, kinds in reasons.items() if why not in unclear)
     return Check(
-        NAME,
+        ADMISSION,
         "failed",
         f"{number_refused} of {number} objects of the stack are refused {where}: {words}",
         REMEDY,
@@ -162,7 +186,7 @@ async def _refusal(cluster: Cluster, each: Json, namespace: str | None) -> Refus
     try:
         await cluster.post(path_of(each, namespace), {**each, "metadata": metadata}, dryRun="All")
     except Refused as error:
-        # It is there already, from an earlier `up`; or it names another object of the stack.
+        # It exists already, from an earlier `up`; or it refers to another object of the stack.
         if error.status in (404, 409):
             return None
         return Refusal(each["kind"], one_line(_PREFIX.sub("", str(error)), limit=300))
@@ -184,7 +208,7 @@ async def _empty_namespace(cluster: Cluster, like: Json) -> AsyncIterator[str]:
 
 
 async def _wait_for_account(cluster: Cluster, path: str) -> None:
-    """Wait for the account that pods without one of their own need, for a short time."""
+    """Wait a short time for the account that pods without an account of their own need."""
     end_mono_s = time.monotonic() + ACCOUNT_S
     while time.monotonic() < end_mono_s:
         with contextlib.suppress(Refused):

@@ -1,5 +1,9 @@
-"""Decides whether a cluster's nodes have room for a stack's pods. Pure: places the largest pods
-first, by requests, selectors and taints. The real scheduler also applies further rules."""
+"""Decides whether a cluster's nodes have room for a stack's pods, whether they are the nodes that
+ranks ask for, and which of several waiting stacks fits.
+
+The largest pods are placed first, by requests, selectors and taints. The real scheduler applies
+further rules.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
 from aiperf_svc.config.placement import Toleration
 from aiperf_svc.core.cluster.check import Check, State
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
@@ -17,6 +23,9 @@ from aiperf_svc.plan.stack import StackPlan
 Object = Mapping[str, Any]
 STORAGE = "ephemeral-storage"
 BLOCKING = ("NoSchedule", "NoExecute")
+AUTOSCALERS = ("karpenter.sh", "autoscaling.x-k8s.io")
+"""API groups of programs that add nodes when pods need them."""
+RANK_NODES = "rank nodes"
 
 
 class Room(msgspec.Struct):
@@ -99,12 +108,12 @@ def asked_of_node(pod: PodPlan) -> dict[str, float]:
 def judge_capacity(
     plan: StackPlan, free: Sequence[Room], *, can_grow: bool, knows_pods: bool
 ) -> Check:
-    """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: what
-    other pods use is known."""
+    """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: the
+    resources used by other pods are known."""
     _, unplaced = place(plan, free)
     where = _count(len(free), "node")
     if not unplaced:
-        note = "" if knows_pods else "; what other pods use is not known (not allowed to list them)"
+        note = "" if knows_pods else "; the use by other pods is unknown (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
         return Check("capacity", state, f"{_asked(plan)} fit on {where}{note}")
     missing = _missing(plan, free, unplaced)
@@ -114,7 +123,7 @@ def judge_capacity(
             "capacity",
             "warning",
             f"{words}; the cluster has to add nodes",
-            "give them time: deployment.ready_timeout",
+            "allow enough time for that: deployment.ready_timeout",
         )
     return Check(
         "capacity",
@@ -213,7 +222,7 @@ def _left(plan: StackPlan, free: Sequence[Room]) -> str:
 
 
 def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int]) -> str:
-    """Return which pods have no room, those with the same reason together."""
+    """Describe which pods have no room, grouped by reason."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for pod in sorted(plan.pods, key=lambda pod: unplaced.get(pod.name, 0), reverse=True):
         number = unplaced.get(pod.name, 0)
@@ -241,12 +250,139 @@ def _each(pod: PodPlan, free: Sequence[Room]) -> str:
 
 
 def _why(pod: PodPlan, free: Sequence[Room]) -> str:
-    """Return why a pod has no room if that is not a lack of what nodes have in common."""
+    """Return why a pod has no room, if the reason is other than a lack of CPU, memory or disk."""
     suitable = [room for room in free if admits(room, pod)]
     if not suitable:
-        return ": no node has the labels and taints asked for"
+        return ": no node matches its selectors and tolerations"
     gpu = [pod.requests.gpu.resource] if pod.requests.gpu else []
     for resource in (*gpu, *pod.total.devices):
         if not any(resource in room.free for room in suitable):
             return f": no suitable node offers {resource}"
     return "" if len(suitable) == len(free) else f" on the {len(suitable)} suitable nodes"
+
+
+async def adds_nodes(cluster: Cluster) -> bool:
+    """Return whether the cluster adds nodes by itself when pods need them. Raises Unreachable."""
+    groups = await cluster.get("/apis")
+    names = {group["name"] for group in groups.get("groups") or ()}
+    if names & set(AUTOSCALERS):
+        return True
+    path = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
+    try:
+        await cluster.get(path)
+    except Refused:
+        return False
+    return True
+
+
+def judge_rank_nodes(
+    ranks: PodPlan, nodes: Sequence[Mapping[str, Any]], free: Sequence[Room], *, can_grow: bool
+) -> Check:
+    """Check whether the cluster has the nodes that ranks ask for. `free` are those that accept
+    pods; `can_grow`: the cluster adds nodes by itself."""
+    named = dict.fromkeys(each.node for each in ranks.sets if each.node)
+    if named:
+        return _judge_named(list(named), nodes, free)
+    if ranks.replicas_on != "apart":
+        return Check(RANK_NODES, "ok", f"{ranks.replicas} ranks may share nodes")
+    suitable = [room.name for room in free if admits(room, ranks)]
+    needed = f"{ranks.replicas} ranks apart need {ranks.replicas} nodes"
+    if len(suitable) >= ranks.replicas:
+        return Check(RANK_NODES, "ok", f"{needed}; {len(suitable)} are suitable")
+    words = f"{needed}, and {len(suitable)} of the cluster's {len(nodes)} are suitable"
+    if can_grow:
+        return Check(RANK_NODES, "warning", f"{words}: the cluster has to add nodes")
+    return Check(
+        RANK_NODES,
+        "failed",
+        words,
+        "set deployment.ranks.nodes to any or together, or add nodes",
+        is_config_error=True,
+    )
+
+
+def _judge_named(
+    named: Sequence[str], nodes: Sequence[Mapping[str, Any]], free: Sequence[Room]
+) -> Check:
+    there = {node["metadata"]["name"] for node in nodes}
+    missing = [name for name in named if name not in there]
+    if missing:
+        return Check(
+            RANK_NODES,
+            "failed",
+            f"the cluster has no node {', '.join(missing)}; it has {', '.join(sorted(there))}",
+            "correct deployment.ranks.nodes",
+            is_config_error=True,
+        )
+    closed = [name for name in named if name not in {room.name for room in free}]
+    if closed:
+        words = f"{', '.join(closed)}: not ready, or cordoned"
+        return Check(RANK_NODES, "failed", words, "open the node, or change deployment.ranks.nodes")
+    return Check(RANK_NODES, "ok", f"the cluster has {', '.join(named)}")
+
+
+class SharedRoom:
+    """The room of a cluster for stacks of one experiment."""
+
+    def __init__(self, cluster: Cluster, *, is_auto: bool) -> None:
+        self._cluster, self._is_auto = cluster, is_auto
+
+    async def find(self, running: Sequence[StackPlan], waiting: Sequence[StackPlan]) -> int | None:
+        """Return the index of the first waiting stack that has room; None if none has.
+
+        If the room is unknown, or the cluster adds nodes for pods, the first stack is returned,
+        unless `experiment.parallel: auto` makes the number of stacks depend on the room. Raises
+        ConfigError if that room is unknown, Unreachable.
+        """
+        try:
+            nodes = (await self._cluster.get("/api/v1/nodes"))["items"]
+            placed = {"fieldSelector": "spec.nodeName!="}
+            pods = (await self._cluster.get("/api/v1/pods", **placed))["items"]
+        except Refused as error:
+            if self._is_auto:
+                raise ConfigError(
+                    "experiment.parallel: auto needs to list nodes and pods, which is not allowed "
+                    f"({error}); give the number of stacks"
+                ) from error
+            return 0
+        found = first_with_room(running, waiting, nodes, pods)
+        if found is None and not self._is_auto and await adds_nodes(self._cluster):
+            return 0
+        return found
+
+
+def first_with_room(
+    running: Sequence[StackPlan],
+    waiting: Sequence[StackPlan],
+    nodes: Sequence[Object],
+    pods: Sequence[Object],
+) -> int | None:
+    """Return the index of the first waiting stack that fits; None if none does.
+
+    A running stack whose pods do not all have nodes yet counts by its plan, any other by its pods.
+    """
+    coming = [plan for plan in running if _with_nodes(plan, pods) < plan.totals.pods]
+    names = {plan.identity.stack for plan in coming}
+    free = rooms(nodes, [pod for pod in pods if _stack_of(pod) not in names], stack="")
+    for plan in coming:
+        free, _ = place(plan, free)
+    for number, plan in enumerate(waiting):
+        _, unplaced = place(plan, free)
+        if not unplaced:
+            return number
+    return None
+
+
+def _with_nodes(plan: StackPlan, pods: Sequence[Object]) -> int:
+    """Return how many pods of a stack have a node and have not ended."""
+    return sum(
+        _stack_of(pod) == plan.identity.stack
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        and bool(pod.get("spec", {}).get("nodeName"))
+        for pod in pods
+    )
+
+
+def _stack_of(pod: Object) -> str | None:
+    name: str | None = (pod["metadata"].get("labels") or {}).get(STACK_LABEL)
+    return name

@@ -1,5 +1,5 @@
-"""Runs all checks before anything is created: whether the stack may be made, has room, and reaches
-its target."""
+"""Runs all checks before anything is created: whether the stack may be created, has room, and
+reaches its target."""
 
 import asyncio
 import re
@@ -10,37 +10,41 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight import rights
-from aiperf_svc.adapters.cluster.preflight.admission import NAME as ADMISSION
-from aiperf_svc.adapters.cluster.preflight.admission import try_admission, try_objects
-from aiperf_svc.adapters.cluster.preflight.autoscaling import adds_nodes
-from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
-from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters
-from aiperf_svc.adapters.cluster.preflight.kind_check import check_kind
-from aiperf_svc.adapters.cluster.preflight.monitoring import check_monitoring
+from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
+from aiperf_svc.adapters.cluster.preflight.capacity import (
+    adds_nodes,
+    judge_capacity,
+    judge_rank_nodes,
+    rooms,
+)
+from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, read_nodes
+from aiperf_svc.adapters.cluster.preflight.images import check_image, check_kind, judge_image
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
-    judge_image,
     judge_mesh,
     judge_namespace,
     judge_pod_security,
     judge_time_left,
 )
-from aiperf_svc.adapters.cluster.preflight.node_facts import read_nodes
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
-from aiperf_svc.adapters.cluster.preflight.rank_nodes import judge_rank_nodes
-from aiperf_svc.adapters.cluster.preflight.target_checks import check_image, check_target
-from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
-from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.adapters.cluster.preflight.target_checks import check_target
+from aiperf_svc.adapters.datasets import hub_files
+from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.cluster.check import Check, State
+from aiperf_svc.core.cluster.cluster_checks import judge_exporters, judge_gpus
 from aiperf_svc.core.cluster.facts import NodeFacts
-from aiperf_svc.core.cluster.gpu_checks import judge_exporters, judge_gpus
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
+Json = dict[str, Any]
 OnCheck = Callable[[Check], None]
-ReadObjects = Callable[[], Awaitable[Sequence[dict[str, Any]]]]
+ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
 FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
+MONITORING, PULL_SECRETS, TOKENIZER = "monitoring", "pull secrets", "tokenizer"
 
 
 async def preflight(
@@ -51,8 +55,8 @@ async def preflight(
     on_check: OnCheck | None = None,
 ) -> tuple[Check, ...]:
     """Run every check and pass each to `on_check` as soon as it is done. `objects` returns
-    the manifests of the stack, which are tried in the cluster; without them only a pod is. Raises
-    Unreachable."""
+    the manifests of the stack, for a dry run in the cluster; without them only a pod is tried.
+    Raises Unreachable."""
     reading = asyncio.ensure_future(objects()) if objects is not None else None
     run = _Preflight(cluster, plan, on_check, reading)
     try:
@@ -70,31 +74,28 @@ class _Preflight:
         cluster: Cluster,
         plan: StackPlan,
         on_check: OnCheck | None,
-        objects: asyncio.Future[Sequence[dict[str, Any]]] | None,
+        objects: asyncio.Future[Sequence[Json]] | None,
     ) -> None:
         self._objects = objects
         self._cluster, self._plan, self._on_check = cluster, plan, on_check
         self.done: list[Check] = []
-        self._namespace: dict[str, Any] | None = None
-        """The namespace; None if it does not exist or may not be read."""
+        self._namespace = rights.namespace_of(plan)
         self._exists = False
+        """True if the namespace exists."""
 
     @property
-    def _name(self) -> str:
-        return rights.namespace_of(self._plan)
+    def _existing(self) -> str | None:
+        return self._namespace if self._exists else None
 
     async def all(self) -> None:
-        self._tell(judge_cluster(self._cluster))
-        if self._plan.jobs:
-            self._tell(judge_jobs(self._cluster.version))
-        tokenizer = await check_tokenizer(self._plan.config)
-        if tokenizer is not None:
-            self._tell(tokenizer)
+        plan, cluster = self._plan, self._cluster
+        self._add(judge_cluster(cluster))
+        if plan.jobs:
+            self._add(judge_jobs(cluster.version))
+        self._add(await check_tokenizer(plan.config))
         await self._rights()
-        monitoring = await check_monitoring(self._cluster, self._plan)
-        if monitoring is not None:
-            self._tell(monitoring)
-        if not await self._place():
+        self._add(await check_monitoring(cluster, plan))
+        if not await self._check_namespace():
             return
         await self._time_left()
         nodes = await self._list("/api/v1/nodes")
@@ -103,168 +104,157 @@ class _Preflight:
         if not any(check.state == "failed" for check in self.done):
             # After a failed check, this would only report the same problem again.
             await self._admission()
-        place = self._name if self._exists else None
-        kind = await check_kind(self._cluster, self._plan, namespace=place)
-        if kind is not None:
-            self._tell(kind)
-        checks = await check_target(self._cluster, self._plan, namespace=place)
-        tried = checks.image
-        if tried is None and self._judged_image(nodes).state != "ok":
+        self._add(await check_kind(cluster, plan, namespace=self._existing))
+        checks = await check_target(cluster, plan, namespace=self._existing)
+        by_nodes, by_pod = self._image_on_nodes(nodes), checks.image
+        if by_pod is None and by_nodes.state != "ok":
             # Otherwise a missing image would stop the stack only when half of it exists.
-            tried = await check_image(self._cluster, self._plan, namespace=place)
-        self._tell(self._image(nodes, tried))
-        if checks.target is not None:
-            self._tell(checks.target)
+            by_pod = await check_image(cluster, plan, namespace=self._existing)
+        # Another node may lack the image that a pod has shown on one.
+        is_decided = by_pod and (by_pod.state == "failed" or by_nodes.state != "warning")
+        self._add(by_pod if is_decided else by_nodes)
+        self._add(checks.target)
 
-    def _image(self, nodes: list[dict[str, Any]] | None, tried: Check | None) -> Check:
-        """Return what a pod of the image has shown, unless another node might give another
-        result."""
-        if tried is not None and tried.state == "failed":
-            return tried
-        judged = self._judged_image(nodes)
-        return tried if tried is not None and judged.state != "warning" else judged
-
-    def _judged_image(self, nodes: list[dict[str, Any]] | None) -> Check:
+    def _image_on_nodes(self, nodes: list[Json] | None) -> Check:
         if nodes is None:
-            words = "not allowed to list nodes; seen when the first pod starts"
+            words = "not allowed to list nodes; the first pod shows whether the image is there"
             return Check("image", "not checked", words)
         return judge_image(self._plan, nodes)
 
     async def _admission(self) -> None:
-        place = self._name if self._exists else None
         if self._objects is not None:
             try:
                 objects = await self._objects
             except EnvironmentProblem as error:
-                words = f"the stack's objects are not known: {error}"
-                self._tell(Check(ADMISSION, "not checked", words))
+                words = f"the stack's objects are unknown: {error}"
+                self._add(Check(ADMISSION, "not checked", words))
             else:
-                self._tell(await try_objects(self._cluster, objects, namespace=place))
-        elif place is not None:
-            self._tell(await try_admission(self._cluster, self._plan, namespace=place))
+                self._add(await try_objects(self._cluster, objects, namespace=self._existing))
+        elif self._existing is not None:
+            self._add(await try_admission(self._cluster, self._plan, namespace=self._existing))
 
     async def _rights(self) -> None:
         plan = self._plan
         missing = await rights.denied(self._cluster, rights.asked_rights(plan))
-        for judge in (rights.judge_rights, rights.judge_deadline, rights.judge_results_way):
-            self._tell(judge(plan, missing))
+        for judge in (rights.judge_rights, rights.judge_deadline, rights.judge_results_access):
+            self._add(judge(plan, missing))
 
-    async def _place(self) -> bool:
+    async def _check_namespace(self) -> bool:
         """Check whether the namespace can be used, and what its owner has set up in it."""
         wanted = self._plan.config.deployment.namespace
+        found: Json | None = None
         if wanted.name:
             try:
-                self._namespace = await self._cluster.get(f"/api/v1/namespaces/{wanted.name}")
+                found = await self._cluster.get(f"/api/v1/namespaces/{wanted.name}")
             except Refused as error:
                 if error.status != 404:
-                    words = f"{wanted.name} may not be read: {error}"
-                    self._tell(Check("namespace", "not checked", words))
+                    words = f"namespace {wanted.name} cannot be read: {error}"
+                    self._add(Check("namespace", "not checked", words))
                     self._exists = wanted.mode == "existing"
                     await self._limits()
                     return True
-        check = judge_namespace(self._plan, self._namespace)
-        self._tell(check)
+        check = judge_namespace(self._plan, found)
+        self._add(check)
         if check.state == "failed":
             return False
-        self._exists = self._namespace is not None
-        self._tell(judge_pod_security(self._plan, self._namespace))
-        self._tell(judge_mesh(self._namespace))
+        self._exists = found is not None
+        self._add(judge_pod_security(self._plan, found))
+        self._add(judge_mesh(found))
         await self._limits()
         return True
 
     async def _time_left(self) -> None:
         """Check the time until the deadline of a stack that exists already: `up` does not move
         it."""
-        plan, where = self._plan, {"labelSelector": _selector(self._plan)}
+        plan, params = self._plan, {"labelSelector": _selector(self._plan)}
         path = "/api/v1/namespaces"
         if plan.config.deployment.namespace.mode == "existing":
-            path += f"/{self._name}/configmaps"
-            where["fieldSelector"] = f"metadata.name={plan.identity.name(ANCHOR)}"
-        found = await self._list(path, **where)
+            path += f"/{self._namespace}/configmaps"
+            params["fieldSelector"] = f"metadata.name={plan.identity.name(ANCHOR)}"
+        found = await self._list(path, **params)
         if found:
             created = min(each["metadata"]["creationTimestamp"] for each in found)
-            self._tell(judge_time_left(plan, created, await self._cluster.now()))
+            self._add(judge_time_left(plan, created, await self._cluster.now()))
 
     async def _limits(self) -> None:
         if not self._exists:
-            self._tell(Check("quota", "ok", "a new namespace has no ResourceQuota of its owner's"))
+            self._add(Check("quota", "ok", "a new namespace has no ResourceQuota of its owner's"))
             return
-        place = f"/api/v1/namespaces/{self._name}"
+        inside = f"/api/v1/namespaces/{self._namespace}"
         quotas, ranges = await asyncio.gather(
-            self._list(f"{place}/resourcequotas"), self._list(f"{place}/limitranges")
+            self._list(f"{inside}/resourcequotas"), self._list(f"{inside}/limitranges")
         )
         if quotas is None or ranges is None:
-            self._tell(Check("quota", "not checked", "not allowed to list ResourceQuotas"))
+            self._add(Check("quota", "not checked", "not allowed to list ResourceQuotas"))
             return
-        is_there = await self._list(f"{place}/pods", labelSelector=_selector(self._plan), limit="1")
-        if is_there and quotas:
-            words = "the stack is there already, and its own pods count as used"
-            self._tell(Check("quota", "not checked", words))
+        is_up = await self._list(f"{inside}/pods", labelSelector=_selector(self._plan), limit="1")
+        if is_up and quotas:
+            words = "the stack exists already, and its own pods count as used"
+            self._add(Check("quota", "not checked", words))
         else:
-            self._tell(judge_quotas(self._plan, quotas, ranges))
-        self._tell(judge_limit_ranges(self._plan, ranges))
+            self._add(judge_quotas(self._plan, quotas, ranges))
+        self._add(judge_limit_ranges(self._plan, ranges))
 
-    async def _capacity(self, nodes: list[dict[str, Any]] | None) -> None:
+    async def _capacity(self, nodes: list[Json] | None) -> None:
         if nodes is None:
-            self._tell(Check("capacity", "not checked", "not allowed to list nodes"))
+            self._add(Check("capacity", "not checked", "not allowed to list nodes"))
             return
         pods = await self._list("/api/v1/pods", fieldSelector="spec.nodeName!=")
         free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
         can_grow = await adds_nodes(self._cluster)
         knows_pods = pods is not None
-        self._tell(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
+        self._add(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
         if self._plan.ranks is not None:
-            self._tell(judge_rank_nodes(self._plan.ranks, nodes, free, can_grow=can_grow))
+            self._add(judge_rank_nodes(self._plan.ranks, nodes, free, can_grow=can_grow))
         if self._plan.totals.gpus:
             await self._gpus(read_nodes(nodes, pods))
 
     async def _gpus(self, nodes: tuple[NodeFacts, ...]) -> None:
-        """Say what the cluster's GPUs are. Whether those that are asked for are there is for the
-        check of the capacity."""
+        """Report the cluster's GPUs. The check of the capacity decides whether there are enough,
+        so none of these checks fails the preflight."""
         exporters = await find_exporters(self._cluster)
         for check in (*judge_gpus(nodes), judge_exporters(nodes, exporters, {})):
             is_failed = check.state == "failed"
-            self._tell(msgspec.structs.replace(check, state="warning") if is_failed else check)
+            self._add(msgspec.structs.replace(check, state="warning") if is_failed else check)
 
     async def _pull_secrets(self) -> None:
-        wanted = {name for pod in self._plan.pods for name in pod.image.pull_secrets}
+        wanted = sorted({name for pod in self._plan.pods for name in pod.image.pull_secrets})
         if not wanted:
             return
+        names = ", ".join(wanted)
         if not self._exists:
-            self._tell(
-                Check(
-                    "pull secrets",
-                    "failed",
-                    f"{', '.join(sorted(wanted))} cannot be in a namespace that is made anew",
-                    "use deployment.namespace.mode: existing, or let the nodes have the rights",
-                )
-            )
+            words = f"a new namespace cannot have {names}"
+            remedy = "use deployment.namespace.mode: existing, or give the nodes the rights to pull"
+            self._add(Check(PULL_SECRETS, "failed", words, remedy))
             return
-        place = f"/api/v1/namespaces/{self._name}/secrets"
-        missing = [name for name in sorted(wanted) if not await self._is_there(f"{place}/{name}")]
+        path = f"/api/v1/namespaces/{self._namespace}/secrets"
+        missing = [name for name in wanted if await self._is_absent(f"{path}/{name}")]
         if missing:
-            words = f"no Secret {', '.join(missing)} in the namespace"
+            words = f"namespace {self._namespace} has no Secret {', '.join(missing)}"
             remedy = "kubectl create secret docker-registry …"
-            self._tell(Check("pull secrets", "failed", words, remedy))
+            self._add(Check(PULL_SECRETS, "failed", words, remedy))
         else:
-            self._tell(Check("pull secrets", "ok", f"{', '.join(sorted(wanted))} are there"))
+            self._add(Check(PULL_SECRETS, "ok", f"the namespace has {names}"))
 
-    async def _is_there(self, path: str) -> bool:
+    async def _is_absent(self, path: str) -> bool:
         try:
             await self._cluster.get(path, accept=METADATA)
         except Refused as error:
-            return error.status != 404
-        return True
+            return error.status == 404
+        return False
 
-    async def _list(self, path: str, **params: str) -> list[dict[str, Any]] | None:
+    async def _list(self, path: str, **params: str) -> list[Json] | None:
         """List objects; None if that is not allowed."""
         try:
-            items: list[dict[str, Any]] = (await self._cluster.get(path, **params))["items"]
+            items: list[Json] = (await self._cluster.get(path, **params))["items"]
         except Refused:
             return None
         return items
 
-    def _tell(self, check: Check) -> None:
+    def _add(self, check: Check | None) -> None:
+        """Add a result. None: the check does not apply to this stack."""
+        if check is None:
+            return
         self.done.append(check)
         if self._on_check is not None:
             self._on_check(check)
@@ -277,7 +267,7 @@ def judge_cluster(cluster: Cluster) -> Check:
         return Check(
             "cluster",
             "warning",
-            f"{where}; namespace kube-system may not be read, so the cluster is known by its "
+            f"{where}; namespace kube-system cannot be read, so the cluster is identified by its "
             "address alone",
             "grant get on namespace kube-system, so that no other cluster is taken for this one",
         )
@@ -289,7 +279,7 @@ def judge_jobs(version: str) -> Check:
     and sidecars that end with their pod."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
-        return Check("Jobs", "not checked", f"the cluster's version {version!r} has no number")
+        return Check("Jobs", "not checked", f"the cluster's version {version!r} is not a number")
     if (int(found[1]), int(found[2])) < FIRST_WITH_JOBS:
         needed = ".".join(map(str, FIRST_WITH_JOBS))
         return Check(
@@ -299,6 +289,61 @@ def judge_jobs(version: str) -> Check:
             "leave out experiment.fan_out: each shape then has a stack of its own",
         )
     return Check("Jobs", "ok", "the version has attempts for each index, and native sidecars")
+
+
+async def check_monitoring(cluster: Cluster, plan: StackPlan) -> Check | None:
+    """Check whether the cluster has the types of the Prometheus operator; None if the stack uses
+    none. Raises Unreachable."""
+    if plan.config.deployment.monitoring != "prometheus-operator":
+        return None
+    group = rights.OPERATOR_GROUP
+    try:
+        listed = await cluster.get(f"/apis/{group}/v1")
+    except Refused as error:
+        if error.status != 404:
+            words = f"the types of {group} cannot be read: {error}"
+            return Check(MONITORING, "not checked", words)
+        listed = {}
+    known = {each["name"] for each in listed.get("resources") or ()}
+    missing = [f"{each}.{group}" for each in rights.OPERATOR_TYPES if each not in known]
+    if missing:
+        return Check(
+            MONITORING,
+            "failed",
+            "deployment.monitoring is prometheus-operator, and the cluster has no type "
+            f"{' and no '.join(missing)}",
+            "install the operator or its CustomResourceDefinitions, or set deployment.monitoring "
+            "to annotations or none",
+        )
+    return Check(MONITORING, "ok", "the cluster has the types PodMonitor and PrometheusRule")
+
+
+async def check_tokenizer(config: Config) -> Check | None:
+    """Check whether the hub has the tokenizer that the pods will fetch; None if they fetch none.
+
+    Fails only if the hub refuses and the pods have no other source: a user's image may contain the
+    tokenizer, and pods may reach a hub that the runner does not.
+    """
+    tokenizer = config.inference.tokenizer if config.inference is not None else None
+    name = hub_name(tokenizer) if tokenizer is not None else None
+    if tokenizer is None or name is None:
+        return None
+    hub, revision = hub_files.hub_address(), tokenizer.revision
+    try:
+        await asyncio.to_thread(hub_files.find_on_hub, name, revision, timeout_s=RUNNER_RETRY_S)
+    except hub_files.HubRefused as error:
+        state: State = "failed" if config.deployment.image.name is None else "warning"
+        return Check(
+            TOKENIZER,
+            state,
+            f"{hub} refuses {name!r}: {one_line(str(error))}",
+            "correct tokenizer.name, or build an image that contains the tokenizer and give its "
+            "path",
+        )
+    except hub_files.HubUnreachable as error:
+        words = f"cannot reach {hub} from here: {one_line(str(error))}; the pods fetch {name!r}"
+        return Check(TOKENIZER, "not checked", words)
+    return Check(TOKENIZER, "ok", f"{hub} has {name!r}, which the pods fetch")
 
 
 def _selector(plan: StackPlan) -> str:

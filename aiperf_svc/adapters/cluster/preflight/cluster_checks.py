@@ -1,4 +1,4 @@
-"""Checks a cluster before anybody plans a stack for it: nodes, clocks, GPUs, exporters, network."""
+"""Checks a cluster before a stack is planned for it: nodes, clocks, GPUs, exporters, network."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,26 +9,27 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.checklist import judge_cluster
-from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters
-from aiperf_svc.adapters.cluster.preflight.network_probe import probe_network
-from aiperf_svc.adapters.cluster.preflight.node_facts import read_nodes
+from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, read_nodes
+from aiperf_svc.adapters.cluster.preflight.network_check import probe_network
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.core.cluster.check import Check
-from aiperf_svc.core.cluster.facts import NodeFacts
-from aiperf_svc.core.cluster.gpu_checks import (
+from aiperf_svc.core.cluster.cluster_checks import (
     GpuType,
     gpu_types,
+    judge_clocks,
     judge_exporters,
     judge_gpus,
+    judge_nodes,
+    judge_policies,
+    judge_pressure,
     judge_xids,
 )
-from aiperf_svc.core.cluster.network_check import judge_policies
-from aiperf_svc.core.cluster.node_checks import judge_clocks, judge_nodes, judge_pressure
+from aiperf_svc.core.cluster.facts import NodeFacts
 
 FIRST_LEASE_S = 15.0
-"""Longest time until a new node has said its time: a kubelet makes its lease after ten seconds."""
+"""Longest wait for the time of a new node. A kubelet creates its lease after ten seconds."""
 LOOK_S = 1.0
-"""Between two looks."""
+"""Seconds between two reads of the nodes."""
 NEW_NODE_S = 60.0
 """Age up to which a node is new."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -40,13 +41,13 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     gpus: tuple[GpuType, ...]
     left: LeakReport | None
-    """What is left of the pods that tried the network; None if none were made."""
+    """What is left of the pods that checked the network; None if none were created."""
 
 
 async def check_cluster(
     cluster: Cluster, *, image: str, version: str, say: Callable[[str], None]
 ) -> ClusterReport:
-    """Run all checks. `image` is that of the pods that try the network. Raises
+    """Run all checks. `image` is that of the pods that check the network. Raises
     EnvironmentProblem."""
     exporters = await find_exporters(cluster)
     probed = await probe_network(cluster, exporters or (), image=image, version=version, say=say)
@@ -67,8 +68,8 @@ async def check_cluster(
 
 
 async def nodes_of(cluster: Cluster) -> tuple[NodeFacts, ...] | None:
-    """Return the facts of all nodes; None if they may not be listed. If a ready node is so new that
-    it has not said its time yet, wait for that."""
+    """Return the facts of all nodes; None if they may not be listed. Waits for the time of a ready
+    node that is so new that it has not reported one yet."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FIRST_LEASE_S
     while True:

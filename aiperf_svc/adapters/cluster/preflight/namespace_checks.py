@@ -1,6 +1,7 @@
-"""Decides whether a namespace exists, admits a stack's pods, and does not modify them. Pure."""
+"""Decides whether a namespace can be used by a stack: whether it exists, admits the pods, adds no
+sidecars to them, and lasts long enough."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +21,7 @@ MESHES = {
     "kuma.io/sidecar-injection": ("enabled", "true"),
     "consul.hashicorp.com/connect-inject": ("true",),
 }
-"""Labels and annotations by which a namespace asks for a sidecar in every pod; () means any
+"""Labels and annotations by which a namespace requests a sidecar in every pod; () means any
 value."""
 
 
@@ -41,7 +42,7 @@ def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
         if namespace is None:
             return Check("namespace", "ok", f"{wanted.name} is created, and removed with the stack")
         if is_own(plan, namespace):
-            return Check("namespace", "ok", f"{wanted.name} is there already, from this stack")
+            return Check("namespace", "ok", f"{wanted.name} exists already, from this stack")
         return Check(
             "namespace",
             "failed",
@@ -53,9 +54,9 @@ def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
             "namespace",
             "failed",
             f"{wanted.name} does not exist, and deployment.namespace.mode is existing",
-            f"make it (kubectl create namespace {wanted.name}), or use mode: create",
+            f"create it (kubectl create namespace {wanted.name}), or use mode: create",
         )
-    return Check("namespace", "ok", f"{wanted.name} is used, and stays")
+    return Check("namespace", "ok", f"{wanted.name} is used, and is not removed with the stack")
 
 
 def is_own(plan: StackPlan, namespace: Object) -> bool:
@@ -69,15 +70,15 @@ def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
     config = plan.config
     passed = round((now - datetime.fromisoformat(created)).total_seconds()) * SECOND_NS
     left, load = config.deployment.ttl - passed, plan.times.load
-    said = f"the stack is there already, {format_duration(max(left, 0))} before its deadline"
+    exists = f"the stack exists already, {format_duration(max(left, 0))} before its deadline"
     remedy = f"remove it first (aiperf-svc gc {plan.identity.stack}), or raise deployment.ttl"
     if left < load:
-        words = f"{said}, and the load takes up to {format_duration(load)}"
+        words = f"{exists}, and the load takes up to {format_duration(load)}"
         return Check("time left", "failed", words, remedy)
     if left < plan.times.start + load:
-        words = f"{said}: enough only if its pods get ready sooner than they must"
+        words = f"{exists}: enough only if its pods get ready before deployment.ready_timeout"
         return Check("time left", "warning", words, remedy)
-    return Check("time left", "ok", said)
+    return Check("time left", "ok", exists)
 
 
 def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:
@@ -88,20 +89,21 @@ def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:
         return Check("pod security", "ok", f"the stack's namespace enforces {needed}")
     level = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "")
     if level not in LEVELS:
-        said = "the namespace enforces no level by label"
-        return Check("pod security", "ok", f"{said}; the pods are {needed}")
+        words = f"the namespace has no label that enforces a level; the pods are {needed}"
+        return Check("pod security", "ok", words)
     if LEVELS.index(level) < LEVELS.index(plan.pod_security):
         return Check(
             "pod security",
             "failed",
             f"the namespace enforces {level}, the pods need {needed}",
-            f"label the namespace {ENFORCE}={plan.pod_security}, or change what asks for it",
+            f"label the namespace {ENFORCE}={plan.pod_security}, or change the config that needs "
+            "this level",
         )
     return Check("pod security", "ok", f"the namespace enforces {level}; the pods are {needed}")
 
 
 def judge_mesh(namespace: Object | None) -> Check:
-    """Check whether the namespace asks for sidecars."""
+    """Check whether the namespace requests sidecars."""
     metadata = (namespace or {}).get("metadata", {})
     marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
     found = [
@@ -110,66 +112,11 @@ def judge_mesh(namespace: Object | None) -> Check:
         if key in marks and (not values or marks[key] in values)
     ]
     if not found:
-        return Check("sidecars", "ok", "the namespace asks for none")
+        return Check("sidecars", "ok", "the namespace requests none")
     return Check(
         "sidecars",
         "warning",
-        f"the namespace asks for sidecars ({', '.join(found)}); the stack's pods opt out of "
-        "Istio and Linkerd, and a target that accepts only the mesh's own traffic refuses them",
+        f"the namespace requests sidecars ({', '.join(found)}); the stack's pods opt out of Istio "
+        "and Linkerd, and a target that accepts only traffic of the mesh refuses them",
         "use a namespace outside the mesh",
     )
-
-
-def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
-    """Check what the nodes report about the images. A node lists only its largest fifty, so an
-    image that is not listed may be there."""
-    every = (image for pod in plan.pods for image in pod.images)
-    images = sorted({(image.name, image.pull_policy) for image in every})
-    listed = [
-        {name for image in node["status"].get("images") or () for name in image.get("names") or ()}
-        for node in nodes
-    ]
-    keys = _image_keys(plan)
-    lines, doubtful, is_known = [], dict[str, None](), True
-    for name, policy in images:
-        have = sum(bool(names & spellings(name)) for names in listed)
-        if have == len(nodes) and policy != "Always":
-            lines.append(f"{name} is on every node")
-            continue
-        is_known = False
-        only_local = policy == "Never" or name.startswith("localhost/")
-        if only_local:
-            doubtful[keys[name]] = None
-        said = "is never pulled" if only_local else "is pulled by the others when a pod starts"
-        lines.append(f"{name} is listed by {have} of {len(nodes)} nodes, and {said}")
-    if doubtful:
-        return Check(
-            "image",
-            "warning",
-            "; ".join(lines),
-            f"push the image to a registry and name it in {' and '.join(doubtful)}, or load it "
-            "onto the nodes",
-        )
-    return Check("image", "ok" if is_known else "not checked", "; ".join(lines))
-
-
-def _image_keys(plan: StackPlan) -> dict[str, str]:
-    """Return the key of the config that names each image. The services' image is in pods of
-    others too."""
-    pods = (
-        (plan.ranks, "workload.image"),
-        (plan.target, "deployment.target.image"),
-        *((job.pod, "deployment.target.image") for job in plan.jobs),
-        (plan.deadline, "deployment.image.name"),
-    )
-    return {image.name: key for pod, key in pods if pod for image in pod.images}
-
-
-def spellings(image: str) -> frozenset[str]:
-    """Return the names under which a node may list an image. Short names are Docker Hub's."""
-    first, slash, _ = image.partition("/")
-    if not slash:
-        return frozenset({image, f"docker.io/library/{image}"})
-    if "." not in first and ":" not in first and first != "localhost":
-        return frozenset({image, f"docker.io/{image}"})
-    return frozenset({image})

@@ -48,7 +48,7 @@ def attempt(host: str, port: int) -> str:
 
 def connect(host: str, allowed: int, forbidden: int) -> dict[str, str]:
     """Try both ports until only the allowed one is open, or the time is over. The allowed one is
-    tried before and after, so that a pod which is not there yet is not taken for a policy."""
+    tried before and after the other, so that a missing pod is not taken for an enforced policy."""
     end = time.monotonic() + DIFFER_S
     while True:
         first, refused = attempt(host, allowed), attempt(host, forbidden)
@@ -80,7 +80,7 @@ def read_page(url: str) -> dict[str, Any]:
 
 
 def main(what: str, *arguments: str) -> None:
-    """Do what the pod is for."""
+    """Run one of the two programs."""
     if what == "listen":
         listen([int(port) for port in arguments])
         return

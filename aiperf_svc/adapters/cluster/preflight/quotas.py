@@ -16,7 +16,7 @@ MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
 
 
 def asked_of_quota(plan: StackPlan) -> dict[str, float]:
-    """Return everything that quotas count, for the whole stack: cores, bytes, pieces."""
+    """Return everything that quotas count, for the whole stack, in cores, bytes and objects."""
     asked: Counter[str] = Counter()
     for pod in plan.pods:
         count, requests = plan.at_once[pod.name], pod.total
@@ -97,8 +97,8 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Obj
             "raise the ResourceQuota, or lower what the stack asks for (workers, deployment.pods)",
         )
     if unclear:
-        said = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
-        return Check("quota", "not checked", said)
+        words = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
+        return Check("quota", "not checked", words)
     if not quotas:
         return Check("quota", "ok", "the namespace has no ResourceQuota")
     names = ", ".join(quota["metadata"]["name"] for quota in quotas)
@@ -130,15 +130,16 @@ def _short_of(quota: Object, asked: Mapping[str, float]) -> Iterator[str]:
         wanted = asked.get(resource, 0.0)
         left = parse_quantity(hard) - parse_quantity(used.get(resource, "0"))
         if wanted > left:
+            name, free = quota["metadata"]["name"], format_quantity(max(left, 0), resource)
             yield (
-                f"{quota['metadata']['name']}: {resource}: the stack asks for "
-                f"{format_quantity(wanted, resource)}, {format_quantity(max(left, 0), resource)} "
-                f"of {hard} are left"
+                f"{name}: {resource}: the stack asks for {format_quantity(wanted, resource)}, and "
+                f"{free} of {hard} are left"
             )
 
 
 def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
-    """Check whether every pod is within the bounds, and whether defaults would slow it down."""
+    """Check whether every pod is within the bounds, and would not be throttled by a default
+    limit."""
     limits = [
         (each["metadata"]["name"], limit)
         for each in ranges
@@ -161,8 +162,8 @@ def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
         return Check(
             "limit range",
             "warning",
-            f"pods without a CPU limit get one of {default}: they would be throttled, and measure "
-            f"that ({', '.join(bare)})",
+            f"pods without a CPU limit get one of {default}, which would throttle them and distort "
+            f"the measurement ({', '.join(bare)})",
             f"set {_limit_keys(bare)}, or use a namespace without such a default",
         )
     if not limits:
@@ -189,8 +190,8 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str
 
 
 def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str]:
-    """Yield what a container requests above the limit that a LimitRange gives it, which the API
-    server refuses."""
+    """Yield the requests of containers that exceed the limit which a LimitRange gives them. The API
+    server refuses such pods."""
     for container in (*pod.preparations, *pod.containers):
         requests, asked = container.requests, dict[str, float]()
         if not requests.cpu_limit_millis:
@@ -218,8 +219,8 @@ def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Object) -> Itera
         most = (limit.get("max") or {}).get(resource)
         least = (limit.get("min") or {}).get(resource)
         highest = max(value, limited.get(resource, 0.0))
-        said = f"{name}: pod {pod.name} asks for {format_quantity(highest, resource)} {resource}"
+        asks = f"{name}: pod {pod.name} asks for {format_quantity(highest, resource)} {resource}"
         if most is not None and highest > parse_quantity(most):
-            yield f"{said}, at most {most} is allowed"
+            yield f"{asks}, and at most {most} is allowed"
         if least is not None and value < parse_quantity(least):
-            yield f"{said}, at least {least} is needed"
+            yield f"{asks}, and at least {least} is required"

@@ -1,4 +1,4 @@
-"""The rights that a user needs to make a stack, and which of them are missing."""
+"""The rights that a user needs to create a stack, and which of them are missing."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.preflight.monitoring import GROUP, RESOURCES
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import ANCHOR, LEASE
 from aiperf_svc.plan.stack import StackPlan
@@ -17,6 +16,8 @@ until the object is gone. The leak check lists."""
 AWAIT = ("get", "list", "watch")
 """Verbs for objects that Pulumi reads to see whether others are ready."""
 PROBE = ("create", "get", "delete")
+OPERATOR_GROUP, OPERATOR_TYPES = "monitoring.coreos.com", ("podmonitors", "prometheusrules")
+"""API group of the Prometheus operator, and the types of which a stack creates objects."""
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -38,13 +39,13 @@ class Right(msgspec.Struct, frozen=True, order=True):
 
 
 def namespace_of(plan: StackPlan) -> str:
-    """Return the stack's namespace. One that Pulumi names does not exist yet, and rights in it can
-    only come from rights in all namespaces, so any name gives the same result."""
+    """Return the stack's namespace. A namespace that Pulumi names does not exist yet, so rights in
+    it can only come from rights in all namespaces, and any name gives the same result."""
     return plan.config.deployment.namespace.name or f"aiperf-{plan.identity.stack}"
 
 
 def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return every right needed to make, watch and remove the stack."""
+    """Return every right needed to create, watch and remove the stack."""
     namespace = namespace_of(plan)
     is_guest = plan.config.deployment.namespace.mode == "existing"
     rights: list[Right] = []
@@ -66,7 +67,7 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         # Pulumi waits until the Service has endpoints.
         add("", AWAIT, "endpoints")
     if plan.config.deployment.monitoring == "prometheus-operator":
-        add(GROUP, MAKE, *RESOURCES)
+        add(OPERATOR_GROUP, MAKE, *OPERATOR_TYPES)
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
     if plan.jobs:
@@ -84,8 +85,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return the rights that the Roles of the deadline and the collector grant. Nobody may grant
-    rights that they do not have."""
+    """Return the rights that the Roles of the deadline and the collector grant. Kubernetes lets
+    users grant only rights that they have themselves."""
     namespace = namespace_of(plan)
     if plan.config.deployment.namespace.mode == "existing":
         resource, name = "configmaps", plan.identity.name(ANCHOR)
@@ -108,7 +109,7 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def port_forward_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return the rights for a port-forward. A WebSocket begins as a GET; newer API servers ask for
+    """Return the rights for a port-forward. A WebSocket begins as a GET; newer API servers require
     `create` as well."""
     namespace = namespace_of(plan)
     return tuple(Right("", "pods/portforward", verb, namespace) for verb in ("get", "create"))
@@ -121,12 +122,12 @@ def proxy_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def probe_rights(namespace: str) -> tuple[Right, ...]:
-    """Return the rights to try something in a pod and to remove the pod."""
+    """Return the rights to run a pod for a check and to remove it."""
     return tuple(Right("", "pods", verb, namespace) for verb in PROBE)
 
 
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
-    """Return the rights that the API server says we do not have. Raises Refused, Unreachable."""
+    """Return those of the rights that the user does not have. Raises Refused, Unreachable."""
     asked = tuple(dict.fromkeys(rights))
     responses = await asyncio.gather(*(_is_allowed(cluster, right) for right in asked))
     return frozenset(r for r, allowed in zip(asked, responses, strict=True) if not allowed)
@@ -152,19 +153,19 @@ async def _is_allowed(cluster: Cluster, right: Right) -> bool:
 
 
 def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:
-    """Check whether the stack can be made and removed."""
+    """Check whether the stack can be created and removed."""
     needed = needed_rights(plan)
     lacking = [right for right in needed if right in missing]
-    place = f"in namespace {namespace_of(plan)}"
+    where = f"in namespace {namespace_of(plan)}"
     if lacking:
-        said = ", ".join(map(str, lacking[:12])) + (" …" if len(lacking) > 12 else "")
+        listed = ", ".join(map(str, lacking[:12])) + (" …" if len(lacking) > 12 else "")
         return Check(
             "permissions",
             "failed",
-            f"{len(lacking)} of {len(needed)} rights are missing {place}: {said}",
+            f"{len(lacking)} of {len(needed)} rights are missing {where}: {listed}",
             "ask for them, or use another context; docs/stacks.md has a Role to apply",
         )
-    return Check("permissions", "ok", f"all {len(needed)} rights {place}")
+    return Check("permissions", "ok", f"all {len(needed)} rights {where}")
 
 
 def judge_deadline(plan: StackPlan, missing: frozenset[Right]) -> Check:
@@ -175,15 +176,16 @@ def judge_deadline(plan: StackPlan, missing: frozenset[Right]) -> Check:
         return Check(
             "deadline's rights",
             "failed",
-            f"nobody may grant what they do not have: {', '.join(map(str, lacking))}",
+            "you cannot grant rights that you do not have yourself: "
+            f"{', '.join(map(str, lacking))}",
             "use deployment.namespace.mode: existing in a namespace where you may delete "
             "ConfigMaps, or ask for the right to delete that namespace",
         )
-    return Check("deadline's rights", "ok", "the deadline can be given the right to end the stack")
+    return Check("deadline's rights", "ok", "you can grant the deadline the right to end the stack")
 
 
-def judge_results_way(plan: StackPlan, missing: frozenset[Right]) -> Check:
-    """Check whether there is a way to the results."""
+def judge_results_access(plan: StackPlan, missing: frozenset[Right]) -> Check:
+    """Check whether the runner can read the results."""
     expose = plan.config.deployment.results.expose
     forward = [right for right in port_forward_rights(plan) if right in missing]
     proxy = [right for right in proxy_rights(plan) if right in missing]
@@ -202,14 +204,14 @@ def judge_results_way(plan: StackPlan, missing: frozenset[Right]) -> Check:
     return Check(
         "way to the results",
         "failed",
-        f"{lack}, nor the API server's proxy ({', '.join(map(str, proxy))})",
+        f"{lack}, and neither is the API server's proxy ({', '.join(map(str, proxy))})",
         "grant get and create on pods/portforward or services/proxy, or expose the results "
         "(deployment.results.expose)",
     )
 
 
 def asked_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Return every right that the checks above use."""
+    """Return every right of which the checks above need to know whether it is missing."""
     escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
     return (
         *needed_rights(plan),

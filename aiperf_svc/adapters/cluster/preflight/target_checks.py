@@ -1,29 +1,26 @@
-"""Checks a target before the stack is made: by its Service if it has one, and by a pod that
+"""Checks the target before the stack is created: by its Service if it has one, and by a pod that
 connects to it.
 
-A pod can be run only in a namespace that exists. If the stack's namespace does not exist yet, the
-pod runs in the context's own namespace or `default`, provided that it admits the pod and has no
-NetworkPolicies, which could distort the result.
+The pod has the stack's image, the workers' placement and the label that the stack's NetworkPolicies
+let through. It opens a connection, and a TLS session for https, and sends no request. Without a
+namespace in which a pod may run, the Service is judged alone. NetworkPolicies never see a Service's
+own address, only its pods and their port, so these are read for the config to name them.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.preflight.admission import try_admission
-from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
-from aiperf_svc.adapters.cluster.preflight.target_probe import (
-    IMAGE,
-    NAME,
-    probe_image,
-    probe_target,
-)
-from aiperf_svc.adapters.cluster.preflight.target_service import (
-    ServiceAddress,
-    judge_service,
-    service_address,
-    target_pods,
+from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
+from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
+from aiperf_svc.adapters.cluster.preflight.probe_pods import (
+    WaitedPod,
+    end_message,
+    idle_pod,
+    pod_name,
+    run_pod,
 )
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.urls import address_of
@@ -32,6 +29,29 @@ from aiperf_svc.plan.network import is_bare_name
 from aiperf_svc.plan.stack import StackPlan
 
 Json = dict[str, Any]
+TARGET = "target"
+CONNECT_S = 10
+PROGRAM = """
+import socket, ssl, sys, time
+host, port, tls, verify, wait = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], float(sys.argv[5])
+began = time.monotonic()
+try:
+    with socket.create_connection((host, port), wait) as way:
+        peer = way.getpeername()[0]
+        if tls:
+            context = ssl.create_default_context()
+            if not verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with context.wrap_socket(way, server_hostname=host):
+                pass
+except ssl.SSLCertVerificationError as error:
+    sys.exit(f"its certificate is not trusted: {error.verify_message}")
+except OSError as error:
+    sys.exit(str(error) or type(error).__name__)
+print(f"{peer} responded in {(time.monotonic() - began) * 1000:.1f} ms")
+"""
+"""Program of the pod, with the standard library only. If it fails, the end of its standard error is
+the pod's termination message."""
 
 
 class TargetChecks(msgspec.Struct, frozen=True):
@@ -42,6 +62,25 @@ class TargetChecks(msgspec.Struct, frozen=True):
     image: Check | None = None
 
 
+class ServiceAddress(msgspec.Struct, frozen=True):
+    """Address of a Service, parsed from a host name."""
+
+    namespace: str
+    name: str
+    is_full: bool = True
+    """True for `name.namespace.svc…`. A host of two labels may or may not be a Service."""
+
+
+def service_address(host: str) -> ServiceAddress | None:
+    """Parse `name.namespace.svc…` or `name.namespace`; None for any other host. A bare name would
+    belong to the stack's own namespace."""
+    labels = host.split(".")
+    is_full = labels[2:3] == ["svc"]
+    if not is_full and len(labels) != 2:
+        return None
+    return ServiceAddress(namespace=labels[1], name=labels[0], is_full=is_full)
+
+
 async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
     """Check the target, from a pod where that is possible. `namespace` None: it does not exist yet.
     Raises Unreachable."""
@@ -49,39 +88,61 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     if config is None:
         return TargetChecks(None)
     if plan.jobs:
-        return TargetChecks(Check(NAME, "ok", "each index of a Job has a server in its own pod"))
+        return TargetChecks(Check(TARGET, "ok", "each index of a Job has a server in its own pod"))
     host, port, _ = address_of(config.endpoint.first_hops[0])
     if plan.target is not None:
-        return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
+        return TargetChecks(Check(TARGET, "ok", f"{host}:{port} is created with the stack"))
     if namespace is None and is_bare_name(host):
         return TargetChecks(_unqualified_host(plan, host))
     service = await _judged_service(cluster, plan, host, port)
     if service is not None and service.state == "failed":
         return TargetChecks(service)
-    place = await pod_namespace(cluster, plan, namespace)
+    place = await namespace_for_pods(cluster, plan, namespace)
     if place is None:
         return TargetChecks(service or _not_tried(plan, host, port))
-    tried = await probe_target(cluster, plan, namespace=place)
-    if tried.name == IMAGE:
-        words = "no pod of the stack's image starts, so none could try it"
-        return TargetChecks(Check(NAME, "not checked", words), tried)
-    if tried.state == "not checked":
-        return TargetChecks(service or tried)
-    name = plan.deadline.image.name
-    image = Check(IMAGE, "ok", f"{name} has been run by a node of the cluster")
+    waited = await run_pod(cluster, place, probe_pod(plan, pod_name(plan)))
+    if waited.pod is None:
+        return _without_pod(waited, service)
+    tried = judge_probe(plan, waited.pod)
     if tried.state == "ok" and service is not None and service.state == "warning":
-        return TargetChecks(service, image)
-    if place != namespace:
-        detail = f"{tried.detail}, in namespace {place}"
-        tried = msgspec.structs.replace(tried, detail=detail)
-    return TargetChecks(tried, image)
+        tried = service
+    elif place != namespace:
+        tried = msgspec.structs.replace(tried, detail=f"{tried.detail}, in namespace {place}")
+    return TargetChecks(tried, image_works(plan))
 
 
-async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
-    """Check with a pod that does nothing whether a node can run the services' image. None if no pod
-    may be made. `namespace` as for `check_target`. Raises Unreachable."""
-    place = await pod_namespace(cluster, plan, namespace)
-    return await probe_image(cluster, plan, namespace=place) if place else None
+def _without_pod(waited: WaitedPod, service: Check | None) -> TargetChecks:
+    if not waited.is_image_missing:
+        return TargetChecks(service or waited.problem(TARGET))
+    words = "no pod of the stack's image starts, so none could connect"
+    return TargetChecks(Check(TARGET, "not checked", words), waited.problem(IMAGE))
+
+
+def probe_pod(plan: StackPlan, name: str) -> Json:
+    """Return the manifest of a pod that tries the target."""
+    host, port, is_tls = address_of(plan.inference.endpoint.first_hops[0])
+    # A custom CA or server name is for the workers to check; the probe then skips verification.
+    tls = plan.inference.endpoint.tls
+    verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
+    flags = ["yes" if is_tls else "", "yes" if verify else ""]
+    pod = idle_pod(plan, name)
+    arguments = [host, str(port), *flags, str(CONNECT_S)]
+    pod["spec"]["containers"][0]["command"] = ["python", "-P", "-c", PROGRAM, *arguments]
+    return pod
+
+
+def judge_probe(plan: StackPlan, pod: Mapping[str, Any]) -> Check:
+    """Judge a pod that has tried to connect."""
+    host, port, _ = address_of(plan.inference.endpoint.first_hops[0])
+    if pod["status"]["phase"] == "Succeeded":
+        return Check(TARGET, "ok", f"a pod can reach {host}:{port}")
+    return Check(
+        TARGET,
+        "failed",
+        f"a pod cannot reach {host}:{port}: {end_message(pod)}",
+        "check endpoint.url, that the server is up, and the NetworkPolicies and firewalls between "
+        "them",
+    )
 
 
 async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
@@ -106,11 +167,12 @@ async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: in
     try:
         service, slices = await _read_service(cluster, where)
     except Refused as error:
-        # Most hosts of two labels are outside the cluster; such a namespace is refused as well.
-        return Check(NAME, "not checked", str(error)) if where.is_full else None
+        # Most hosts of two labels are outside the cluster, and a namespace that does not exist is
+        # refused as well.
+        return Check(TARGET, "not checked", str(error)) if where.is_full else None
     if service is None and not where.is_full:
         return None
-    return judge_service(NAME, where, port, plan, service, slices)
+    return judge_service(where, port, plan, service, slices)
 
 
 async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json | None, list[Json]]:
@@ -129,36 +191,107 @@ async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json |
     return service, slices
 
 
-async def pod_namespace(cluster: Cluster, plan: StackPlan, namespace: str | None) -> str | None:
-    """Return a namespace in which a pod may try something: the stack's own if it exists. None if
-    there is none."""
-    if namespace is not None:
-        return None if await denied(cluster, probe_rights(namespace)) else namespace
-    for name in dict.fromkeys((cluster.api.namespace, "default")):
-        path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
-        try:
-            policies = (await cluster.get(path, limit="1"))["items"]
-        except Refused:
-            continue
-        if not policies and (await try_admission(cluster, plan, namespace=name)).state == "ok":
-            return str(name)
-    return None
-
-
 def _unqualified_host(plan: StackPlan, host: str) -> Check:
-    words = f"{host} is a name within the stack's own namespace, which is made anew"
+    words = f"{host} is a name within the stack's own namespace, which does not exist yet"
     remedy = f"write the Service as {host}.NAMESPACE.svc in endpoint.url"
-    return Check(NAME, "failed" if plan.policies else "not checked", words, remedy)
+    return Check(TARGET, "failed" if plan.policies else "not checked", words, remedy)
 
 
 def _not_tried(plan: StackPlan, host: str, port: int) -> Check:
     image = plan.deadline.image.name
     program = f"import socket; socket.create_connection(('{host}', {port}), 10)"
     return Check(
-        NAME,
+        TARGET,
         "not checked",
-        f"no pod could try {host}:{port}: that takes the rights to create, get and delete pods in "
-        "the stack's namespace, or while there is none in the context's own or default",
+        f"no pod could connect to {host}:{port}: this needs the rights to create, get and delete "
+        "pods in the stack's namespace or, if it does not exist yet, in the context's namespace or "
+        "default",
         f"try it yourself: kubectl run try-target --rm -i --restart=Never --image={image} "
         f'--command -- python -c "{program}"',
+    )
+
+
+def judge_service(
+    address: ServiceAddress,
+    port: int,
+    plan: StackPlan,
+    service: Mapping[str, Any] | None,
+    slices: Sequence[Mapping[str, Any]],
+) -> Check:
+    """Check whether the Service exists, offers the port, and has ready pods."""
+    where = f"Service {address.name} in namespace {address.namespace}"
+    if service is None:
+        remedy = "check endpoint.url, and that the server is deployed"
+        return Check(TARGET, "failed", f"there is no {where}", remedy)
+    spec = service["spec"]
+    offered = {each["port"] for each in spec.get("ports") or ()}
+    if port not in offered and spec.get("clusterIP") != "None":
+        ports = ", ".join(map(str, sorted(offered))) or "none"
+        words = f"{where} has no port {port}; it has {ports}"
+        return Check(TARGET, "failed", words, "correct the port in endpoint.url")
+    ready = sum(map(_is_ready, (e for each in slices for e in each.get("endpoints") or ())))
+    if not ready:
+        words = f"no pod of {where} is ready"
+        return Check(TARGET, "failed", words, "start the server, and wait until it is ready")
+    target = plan.config.deployment.target
+    if plan.policies and target.pods is None and not target.egress_cidrs:
+        narrower = _narrower(address, port, spec, slices)
+        if not address.is_full and pod_ports(port, spec, slices) != {port}:
+            return Check(
+                TARGET,
+                "failed",
+                f"{where} forwards to another port of its pods than {port}, the only port that the "
+                "stack's NetworkPolicies open for a host of two labels",
+                f"name its pods: {narrower}, or write the host as "
+                f"{address.name}.{address.namespace}.svc",
+            )
+        reach = "every pod of that namespace" if address.is_full else f"port {port} of every pod"
+        words = f"{ready} pods of {where} are ready; the NetworkPolicies let workers reach {reach}"
+        return Check(TARGET, "warning", words, f"restrict them: {narrower}")
+    return Check(TARGET, "ok", f"{ready} pods of {where} are ready; no pod has tried to connect")
+
+
+def _is_ready(endpoint: Mapping[str, Any]) -> bool:
+    ready = (endpoint.get("conditions") or {}).get("ready")
+    return ready is None or bool(ready)
+
+
+def target_pods(
+    address: ServiceAddress, port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]
+) -> TargetPods | None:
+    """Return the config that selects the pods of this Service. None if the Service selects none by
+    label, or if not all have the same port."""
+    numbers, selector = pod_ports(port, spec, slices), spec.get("selector")
+    if not selector or len(numbers) != 1:
+        return None
+    return TargetPods(namespace=address.namespace, labels=dict(selector), port=numbers.pop())
+
+
+def pod_ports(port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the ports of the pods to which the Service's port leads."""
+    return {
+        int(each["port"])
+        for listed in slices
+        for each in listed.get("ports") or ()
+        if each.get("port") and _port_name(spec, port) in (None, each.get("name") or "")
+    }
+
+
+def _narrower(
+    address: ServiceAddress, port: int, spec: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return `deployment.target.pods` for this Service, as one line of YAML."""
+    numbers = pod_ports(port, spec, slices)
+    parts = [f"namespace: {address.namespace}"]
+    if selector := spec.get("selector"):
+        labels = ", ".join(f'"{key}": "{value}"' for key, value in selector.items())
+        parts.append(f"labels: {{{labels}}}")
+    if len(numbers) == 1:
+        parts.append(f"port: {numbers.pop()}")
+    return f"deployment.target.pods: {{{', '.join(parts)}}}"
+
+
+def _port_name(spec: Mapping[str, Any], port: int) -> str | None:
+    return next(
+        (each.get("name") or "" for each in spec.get("ports") or () if each["port"] == port), None
     )

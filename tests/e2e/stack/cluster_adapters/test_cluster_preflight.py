@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.preflight import kind_check
+from aiperf_svc.adapters.cluster.preflight import images
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
@@ -70,7 +70,7 @@ async def test_a_quota_that_is_too_small_is_named_with_what_is_left(
     await connected.post(f"/api/v1/namespaces/{space}/resourcequotas", quota)
     check = (await _checks(connected, _plan(space, stack, image)))["quota"]
     assert check.state == "failed"
-    assert check.detail == "tight: pods: the stack asks for 9, 3 of 3 are left"
+    assert check.detail == "tight: pods: the stack asks for 9, and 3 of 3 are left"
 
 
 async def test_missing_rights_are_listed(
@@ -130,7 +130,7 @@ async def test_the_target_is_tried_from_a_pod_which_does_not_stay(
     assert reached["target"].state == "ok"
     assert refused["target"].state == unknown["target"].state == "failed"
     assert "Connection refused" in refused["target"].detail
-    assert "nowhere.invalid:80 cannot be reached" in unknown["target"].detail
+    assert "a pod cannot reach nowhere.invalid:80" in unknown["target"].detail
     pods = (await connected.get(f"/api/v1/namespaces/{space}/pods"))["items"]
     assert [each["metadata"]["name"] for each in pods] == [SERVICE]
 
@@ -146,7 +146,7 @@ async def test_before_there_is_a_namespace_the_target_is_tried_from_another(
     # Its pods have that port, so no policy of ours is in the way: it could only be narrower.
     assert checks["target"].state == "warning"
     assert f"deployment.target.pods: {{namespace: {space}, " in checks["target"].remedy
-    assert checks["image"].detail == f"{image} has been run by a node of the cluster"
+    assert checks["image"].detail == f"a node of the cluster has run {image}"
     assert (await _checks(connected, refused))["target"].state == "failed"
     label = f"aiperf.dev/stack={stack}"
     assert (await connected.get("/api/v1/pods", labelSelector=label))["items"] == []
@@ -210,7 +210,7 @@ async def test_a_limit_range_that_would_throttle_the_load_is_a_warning(
     await merge_patch(connected, f"{path}/bounds", unlimited)
     check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
     assert check.state == "warning"
-    assert "throttled" in check.detail
+    assert "throttle" in check.detail
 
 
 async def test_a_stack_with_the_limits_that_a_namespace_asks_for_is_let_in_with_its_probe(
@@ -306,15 +306,15 @@ async def test_a_kind_whose_package_the_image_lacks_is_known_beforehand(
     connected: Cluster, space: str, stack: str, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = SimpleNamespace(dist=SimpleNamespace(name="stream-workload", version="1"))
-    monkeypatch.setattr(kind_check, "OWN", ())
-    monkeypatch.setattr(kind_check, "entry_points", lambda **_: (point,))
+    monkeypatch.setattr(images, "OWN", ())
+    monkeypatch.setattr(images, "entry_points", lambda **_: (point,))
     workload = {"kind": "iperf", "image": image}
     namespace = {"mode": "existing", "name": space}
     deployment = {"image": {"name": image}, "namespace": namespace}
     config = parse_benchmark({"workload": workload, "deployment": deployment}, "the test")
     plan = plan_it(config, stack=stack, version="1")
-    check = await kind_check.check_kind(connected, plan, namespace=space)
+    check = await images.check_kind(connected, plan, namespace=space)
     assert check is not None
     assert check.state == "failed", check
-    assert "kind iperf is of package stream-workload 1" in check.detail
+    assert "must have package stream-workload 1, which adds kind iperf" in check.detail
     assert check.detail.endswith("it has no package for kind iperf")

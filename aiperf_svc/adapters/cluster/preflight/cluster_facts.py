@@ -1,0 +1,210 @@
+"""Reads the facts of a cluster: its nodes with their GPUs and clocks, and its GPU exporters.
+
+The offset of a node's clock is known without a pod: the kubelet writes the time of its report by
+its own clock, and the API server stores when it received that report, both in whole seconds. A
+kubelet that has just started has made no report since it registered, and the next may follow
+minutes later. Its lease has the same two times and is renewed every ten seconds, but many users may
+not read it. Exporters are found by the labels that their usual installations give to their pods.
+"""
+
+import ipaddress
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.quantities import parse_quantity
+from aiperf_svc.adapters.cluster.preflight.capacity import is_ready, used_by_node
+from aiperf_svc.config.telemetry import ClusterExporters
+from aiperf_svc.core.cluster.facts import Exporter, NodeFacts, NodeGpus
+from aiperf_svc.core.telemetry.families import GPU_EXPORTERS, GpuExporter
+from aiperf_svc.workloads.gpus import is_gpu
+
+Object = Mapping[str, Any]
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator", "kubernetes.azure.com/accelerator",
+)  # fmt: skip
+"""Labels whose value is the type of a node's GPUs."""
+PRESENT_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
+"""Labels that are `true` on a node with a GPU."""
+PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+"""Conditions of a node that lacks a resource. Other conditions may be true on a healthy node."""
+
+
+def read_nodes(
+    nodes: Iterable[Object], pods: Iterable[Object] | None, leases: Iterable[Object] | None = None
+) -> tuple[NodeFacts, ...]:
+    """Return the facts of all nodes. `pods` and `leases` None: they may not be listed."""
+    used = None if pods is None else used_by_node(pods)
+    renewed = {lease["metadata"]["name"]: lease_ahead_s(lease) for lease in leases or ()}
+    return tuple(_read(node, used, renewed) for node in nodes)
+
+
+def _read(
+    node: Object,
+    used: Mapping[str, Mapping[str, float]] | None,
+    renewed: Mapping[str, int | None],
+) -> NodeFacts:
+    name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+    conditions = node["status"].get("conditions") or ()
+    of_node = None if used is None else used.get(name, {})
+    product = next((labels[key] for key in PRODUCT_LABELS if key in labels), "")
+    return NodeFacts(
+        name=name,
+        is_ready=is_ready(node),
+        is_open=not node.get("spec", {}).get("unschedulable"),
+        pressures=tuple(
+            each["type"]
+            for each in conditions
+            if each["type"] in PRESSURES and each["status"] == "True"
+        ),
+        clock_ahead_s=renewed.get(name) if (ahead := clock_ahead_s(node)) is None else ahead,
+        gpus=_gpus(node["status"], product, of_node),
+        is_labelled_gpu=bool(product) or any(labels.get(key) == "true" for key in PRESENT_LABELS),
+    )
+
+
+def _gpus(status: Object, product: str, used: Mapping[str, float] | None) -> tuple[NodeGpus, ...]:
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    return tuple(
+        NodeGpus(
+            resource=resource,
+            product=product,
+            capacity=int(parse_quantity(capacity.get(resource, 0))),
+            allocatable=int(parse_quantity(allocatable.get(resource, 0))),
+            used=None if used is None else int(used.get(resource, 0)),
+        )
+        for resource in sorted({*capacity, *allocatable})
+        if is_gpu(resource)
+    )
+
+
+def clock_ahead_s(node: Object) -> int | None:
+    """Return how far a ready node's clock is ahead of the API server's, in whole seconds and to a
+    second. None if its last report cannot be told from those of others."""
+    reports = [
+        each["lastHeartbeatTime"]
+        for each in node["status"].get("conditions") or ()
+        if each["type"] == "Ready" and each["status"] == "True" and each.get("lastHeartbeatTime")
+    ]
+    taken = [
+        each["time"]
+        for each in node["metadata"].get("managedFields") or ()
+        if each.get("subresource") == "status" and each.get("time") and _has_heartbeat(each)
+    ]
+    if len(reports) != 1 or len(taken) != 1:
+        return None
+    return _ahead_s(reports[0], taken[0])
+
+
+def lease_ahead_s(lease: Object) -> int | None:
+    """Return the same from the lease of a node; None if the lease does not tell."""
+    taken = [
+        each["time"]
+        for each in lease["metadata"].get("managedFields") or ()
+        if "f:renewTime" in (each.get("fieldsV1") or {}).get("f:spec", {}) and each.get("time")
+    ]
+    renewed = (lease.get("spec") or {}).get("renewTime")
+    return _ahead_s(renewed, taken[0]) if renewed and len(taken) == 1 else None
+
+
+def _ahead_s(there: str, here: str) -> int:
+    """Return the seconds from `here`, a time of the API server in whole seconds, to `there`."""
+    ahead = datetime.fromisoformat(there).replace(microsecond=0) - datetime.fromisoformat(here)
+    return round(ahead.total_seconds())
+
+
+def _has_heartbeat(fields: Object) -> bool:
+    """Return whether these are the fields of the node's own reports."""
+    conditions = (fields.get("fieldsV1") or {}).get("f:status", {}).get("f:conditions", {})
+    ready = conditions.get("k:" + json.dumps({"type": "Ready"}, separators=(",", ":"))) or {}
+    return "f:lastHeartbeatTime" in ready
+
+
+VALUES: dict[str, dict[str, GpuExporter]] = {}
+"""By label of a pod and its value, the kind of exporter."""
+for _kind in GPU_EXPORTERS:
+    for _label_name, _values in _kind.pod_labels.items():
+        VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
+
+
+async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
+    """Return the exporters that run in the cluster; None if pods of all namespaces may not be
+    listed. Raises Unreachable."""
+    pods: dict[str, Object] = {}
+    for label, values in VALUES.items():
+        selector = f"{label} in ({','.join(values)})"
+        try:
+            found = await cluster.get("/api/v1/pods", labelSelector=selector)
+        except Refused:
+            return None
+        pods |= {each["metadata"]["uid"]: each for each in found["items"]}
+    return exporters_of(pods.values())
+
+
+def exporters_of(pods: Iterable[Object]) -> tuple[Exporter, ...]:
+    """Return the exporters among pods, sorted by node. Pods that do not run are left out."""
+    found = (_exporter(each) for each in pods)
+    return tuple(sorted((e for e in found if e is not None), key=lambda e: (e.node, e.pod)))
+
+
+def _exporter(pod: Object) -> Exporter | None:
+    status, labels = pod.get("status", {}), pod["metadata"].get("labels") or {}
+    address, label = status.get("podIP"), _label(labels)
+    if status.get("phase") != "Running" or not address or label is None:
+        return None
+    key, value = label
+    port = _port(pod, VALUES[key][value].port)
+    host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
+    return Exporter(
+        namespace=pod["metadata"]["namespace"],
+        pod=pod["metadata"]["name"],
+        node=pod["spec"].get("nodeName", ""),
+        url=f"http://{host}:{port}/metrics",
+        label=label,
+        port=port,
+        is_on_host=bool(pod["spec"].get("hostNetwork")),
+    )
+
+
+def grouped(
+    exporters: Iterable[Exporter], *, users_namespace: str, users: tuple[str, ...]
+) -> tuple[ClusterExporters, ...]:
+    """Return the exporters as a config has them: those that a NetworkPolicy knows by one label are
+    together. `users` are those of `ClusterExporters`."""
+    groups = defaultdict(list)
+    for each in exporters:
+        groups[each.namespace, each.label, each.port, each.is_on_host].append(each.url)
+    return tuple(
+        ClusterExporters(
+            namespace=namespace,
+            labels=dict((label,)),
+            port=port,
+            pages=tuple(sorted(urls)),
+            host_network=is_on_host,
+            users_namespace=users_namespace,
+            users=users,
+        )
+        for (namespace, label, port, is_on_host), urls in sorted(groups.items())
+    )
+
+
+def _label(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    known = ((key, labels.get(key, "")) for key in VALUES)
+    return next(((key, value) for key, value in known if value in VALUES[key]), None)
+
+
+def _port(pod: Object, default: int) -> int:
+    """Return the port that is called metrics or is the exporter's default, else the only one."""
+    ports = [
+        (each.get("name", ""), int(each["containerPort"]))
+        for container in pod["spec"].get("containers") or ()
+        for each in container.get("ports") or ()
+    ]
+    named = [number for name, number in ports if "metrics" in name or number == default]
+    if named:
+        return named[0]
+    return ports[0][1] if len(ports) == 1 else default

@@ -1,0 +1,146 @@
+"""Checks of the images before the stack is created: whether nodes have them, whether a pod of the
+services' image runs, and whether this image has the package of a workload of another project.
+
+The services run in the image, and such a package is installed beside the runner. Without it in the
+image, each service would end with "no such kind" when the stack is up.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
+from aiperf_svc.adapters.cluster.preflight.probe_pods import (
+    end_message,
+    idle_pod,
+    pod_name,
+    run_pod,
+)
+from aiperf_svc.config.benchmark import INFERENCE
+from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import GROUP, OWN
+
+Object = Mapping[str, Any]
+IMAGE, WORKLOAD = "image", "workload"
+KIND_PROGRAM = """
+import sys
+from importlib.metadata import entry_points
+group, kind, name, version = sys.argv[1:]
+found = [point.dist for point in entry_points(group=group) if point.name == kind]
+if not found:
+    sys.exit(f"it has no package for kind {kind}")
+if found[0].version != version:
+    sys.exit(f"it has {found[0].name} {found[0].version}, and this machine has {version}")
+"""
+
+
+def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
+    """Check what the nodes report about the images. A node lists only its largest fifty, so an
+    image that is not listed may be there."""
+    every = (image for pod in plan.pods for image in pod.images)
+    images = sorted({(image.name, image.pull_policy) for image in every})
+    listed = [
+        {name for image in node["status"].get("images") or () for name in image.get("names") or ()}
+        for node in nodes
+    ]
+    keys = _image_keys(plan)
+    lines, doubtful, is_known = [], dict[str, None](), True
+    for name, policy in images:
+        have = sum(bool(names & spellings(name)) for names in listed)
+        if have == len(nodes) and policy != "Always":
+            lines.append(f"{name} is on every node")
+            continue
+        is_known = False
+        only_local = policy == "Never" or name.startswith("localhost/")
+        if only_local:
+            doubtful[keys[name]] = None
+        how = "is never pulled" if only_local else "is pulled by the others when a pod starts"
+        lines.append(f"{name} is listed by {have} of {len(nodes)} nodes, and {how}")
+    if doubtful:
+        return Check(
+            "image",
+            "warning",
+            "; ".join(lines),
+            f"push the image to a registry and name it in {' and '.join(doubtful)}, or load it "
+            "onto the nodes",
+        )
+    return Check("image", "ok" if is_known else "not checked", "; ".join(lines))
+
+
+def _image_keys(plan: StackPlan) -> dict[str, str]:
+    """Return the key of the config that names each image. The services' image is in pods of
+    others too."""
+    pods = (
+        (plan.ranks, "workload.image"),
+        (plan.target, "deployment.target.image"),
+        *((job.pod, "deployment.target.image") for job in plan.jobs),
+        (plan.deadline, "deployment.image.name"),
+    )
+    return {image.name: key for pod, key in pods if pod for image in pod.images}
+
+
+def spellings(image: str) -> frozenset[str]:
+    """Return the names under which a node may list an image. Short names are Docker Hub's."""
+    first, slash, _ = image.partition("/")
+    if not slash:
+        return frozenset({image, f"docker.io/library/{image}"})
+    if "." not in first and ":" not in first and first != "localhost":
+        return frozenset({image, f"docker.io/{image}"})
+    return frozenset({image})
+
+
+async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+    """Check whether a node can run a pod of the services' image. None if no pod may be created.
+    `namespace` None: it does not exist yet. Raises Unreachable."""
+    place = await namespace_for_pods(cluster, plan, namespace)
+    if place is None:
+        return None
+    waited = await run_pod(cluster, place, idle_pod(plan, pod_name(plan)))
+    if waited.pod is None:
+        return waited.problem(IMAGE)
+    if waited.pod["status"]["phase"] == "Succeeded":
+        return image_works(plan)
+    return Check(
+        IMAGE,
+        "failed",
+        f"Python does not start in {plan.deadline.image.name}: {end_message(waited.pod)}",
+        "name an image of this program in deployment.image.name",
+    )
+
+
+def image_works(plan: StackPlan) -> Check:
+    """Return the check of an image of which a pod has run."""
+    return Check(IMAGE, "ok", f"a node of the cluster has run {plan.deadline.image.name}")
+
+
+async def check_kind(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+    """Check with a pod whether the image has the package of the workload's kind. None if the kind
+    is one of this project. `namespace` None: it does not exist yet. Raises Unreachable."""
+    kind, image = plan.config.kind, plan.deadline.image.name
+    if kind in (INFERENCE, *OWN):
+        return None
+    (point,) = entry_points(group=GROUP, name=kind)
+    assert point.dist is not None
+    package = f"{point.dist.name} {point.dist.version}"
+    needed = f"image {image} must have package {package}, which adds kind {kind}"
+    place = await namespace_for_pods(cluster, plan, namespace)
+    if place is None:
+        return Check(WORKLOAD, "not checked", f"{needed}; no pod may be created to check it")
+    pod = idle_pod(plan, pod_name(plan))
+    pod["spec"]["containers"][0]["command"] = [
+        "python", "-P", "-c", KIND_PROGRAM, GROUP, kind, point.dist.name, point.dist.version
+    ]  # fmt: skip
+    waited = await run_pod(cluster, place, pod)
+    if waited.pod is None:
+        return waited.problem(WORKLOAD, f"{needed}; ")
+    if waited.pod["status"]["phase"] == "Succeeded":
+        return Check(WORKLOAD, "ok", f"image {image} has {package} for kind {kind}")
+    return Check(
+        WORKLOAD,
+        "failed",
+        f"{needed}: {end_message(waited.pod)}",
+        "build an image with the package (a Containerfile of two lines: docs/workloads.md, Add a "
+        "kind), and name it in deployment.image.name",
+    )

@@ -1,0 +1,214 @@
+"""Short-lived pods that check something before the stack is created: their manifest, and how they
+are run, awaited and removed.
+
+Pod Security `restricted` admits them, they have no token, and they end by themselves after a while.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.watching.startup_failure import (
+    IMAGE_STATES,
+    StartupFailureDetector,
+    pod_problems,
+)
+from aiperf_svc.config.placement import Placement
+from aiperf_svc.config.units import format_cpu, format_size
+from aiperf_svc.core.cluster.check import Check, State
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.identity import TTL_ANNOTATION
+from aiperf_svc.plan.network import PREFLIGHT
+from aiperf_svc.plan.pods import ImagePlan, Requests
+from aiperf_svc.plan.stack import StackPlan
+
+USER = 65_532
+"""User of the pod, the same as in a stack's own pods."""
+DEADLINE_S = 90
+"""Deadline of the pod itself, so that it ends even if the runner is gone."""
+POLL_S = 0.5
+UNPLACED_S = 10.0
+"""Longest time until the pod has a node."""
+Json = dict[str, Any]
+
+
+def restricted_pod(
+    name: str,
+    containers: Sequence[Json],
+    *,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+    image: ImagePlan,
+    placement: Placement,
+    deadline_s: int,
+) -> Json:
+    """Return the manifest of a pod that runs once."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {**labels, "sidecar.istio.io/inject": "false"},
+            # `gc` removes what a killed runner could not.
+            "annotations": {
+                **(annotations or {}),
+                "linkerd.io/inject": "disabled",
+                TTL_ANNOTATION: str(deadline_s),
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": deadline_s,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "imagePullSecrets": [{"name": each} for each in image.pull_secrets],
+            "nodeSelector": placement.node_selector,
+            "tolerations": [
+                {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
+            ],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": list(containers),
+        },
+    }
+
+
+def restricted_container(
+    name: str, command: Sequence[str], *, image: ImagePlan, requests: Requests
+) -> Json:
+    """Return a container whose termination message is the end of its log if it fails."""
+    memory, limit = format_size(requests.memory_bytes), requests.cpu_limit_millis
+    return {
+        "name": name,
+        "image": image.name,
+        "imagePullPolicy": image.pull_policy,
+        "command": list(command),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {
+            "requests": {
+                "cpu": format_cpu(requests.cpu_millis),
+                "memory": memory,
+                "ephemeral-storage": format_size(requests.storage_bytes),
+            },
+            "limits": {
+                **({"cpu": format_cpu(limit)} if limit else {}),
+                "memory": memory,
+                "ephemeral-storage": format_size(requests.storage_limit_bytes),
+            },
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def idle_pod(plan: StackPlan, name: str) -> Json:
+    """Return the manifest of a pod that ends as soon as it runs. It has the resources of the
+    deadline's pod, the smallest of the stack: a LimitRange and a quota that admit that pod admit
+    this one."""
+    worker = plan.load_pod
+    container = restricted_container(
+        PREFLIGHT, ("python", "-P", "-c", ""), image=worker.image, requests=plan.deadline.requests
+    )
+    return restricted_pod(
+        name,
+        [container],
+        labels=plan.identity.labels(PREFLIGHT),
+        annotations=plan.identity.annotations,
+        image=worker.image,
+        placement=worker.placement,
+        deadline_s=DEADLINE_S,
+    )
+
+
+def pod_name(plan: StackPlan) -> str:
+    """Return a name for a pod that checks something."""
+    return f"{plan.identity.name(PREFLIGHT)}-{secrets.token_hex(3)}"
+
+
+class WaitedPod(msgspec.Struct, frozen=True):
+    """A pod in the state that was waited for, or the reason why it did not reach it."""
+
+    pod: Json | None
+    failure: str = ""
+    is_image_missing: bool = False
+
+    def problem(self, name: str, intro: str = "") -> Check:
+        """Return the check of this name that could not be done. Only a missing image fails it."""
+        state: State = "failed" if self.is_image_missing else "not checked"
+        return Check(name, state, intro + self.failure)
+
+
+async def run_pod(cluster: Cluster, namespace: str, pod: Json) -> WaitedPod:
+    """Run a pod until it has ended, and remove it. Raises Unreachable."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    its_path = f"{path}/{pod['metadata']['name']}"
+    may_exist = True
+    try:
+        try:
+            await cluster.post(path, pod)
+        except Refused as error:
+            may_exist = False
+            return WaitedPod(None, f"the pod for this check cannot be created: {error}")
+        waited = await wait_for_pod(cluster, its_path, until=has_ended, longest_s=DEADLINE_S)
+    finally:
+        # Remove the pod also if the caller is cancelled or the response was lost.
+        if may_exist:
+            await asyncio.shield(_remove(cluster, its_path))
+    if waited.pod is not None or waited.is_image_missing:
+        return waited
+    why = f"does not start: {waited.failure}" if waited.failure else f"ran for {DEADLINE_S} s"
+    return WaitedPod(None, f"the pod for this check {why}")
+
+
+async def wait_for_pod(
+    cluster: Cluster, path: str, *, until: Callable[[Json], bool], longest_s: float
+) -> WaitedPod:
+    """Wait until a pod satisfies `until`, cannot do so any more, or the time is over. Raises
+    Refused, Unreachable."""
+    detector = StartupFailureDetector(unschedulable_s=UNPLACED_S)
+    end_mono_s = time.monotonic() + longest_s
+    while time.monotonic() < end_mono_s:
+        pod = await cluster.get(path)
+        if until(pod):
+            return WaitedPod(pod)
+        line = detector.handle([pod], [], now_s=time.monotonic())
+        if line:
+            problems = pod_problems(pod, UNPLACED_S)
+            is_image = any(each.state in IMAGE_STATES for each in problems)
+            return WaitedPod(None, line, is_image)
+        await asyncio.sleep(POLL_S)
+    return WaitedPod(None)
+
+
+async def _remove(cluster: Cluster, path: str) -> None:
+    try:
+        await cluster.delete(path, grace_s=0)
+    except Unreachable:
+        await asyncio.sleep(POLL_S)
+        await cluster.delete(path, grace_s=0)
+
+
+def has_ended(pod: Json) -> bool:
+    """Return whether all containers of a pod have ended."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def end_message(pod: Mapping[str, Any]) -> str:
+    """Return the termination message of a pod that has ended."""
+    statuses = pod["status"].get("containerStatuses") or [{}]
+    ended = statuses[0].get("state", {}).get("terminated") or {}
+    message = one_line(ended.get("message") or pod["status"].get("message") or "")
+    return message or str(ended.get("reason", "no response"))
