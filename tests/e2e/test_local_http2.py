@@ -12,7 +12,7 @@ REQUESTS = 60
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-def test_a_run_over_http2_has_what_the_server_sent(
+def test_http2_run_matches_what_the_server_sent(
     tmp_path: Path, certificate: tuple[Path, Path], has_tls: bool
 ) -> None:
     tls: dict[str, str] = {}
@@ -38,7 +38,7 @@ def test_a_run_over_http2_has_what_the_server_sent(
     command.assert_nothing_is_left()
 
 
-def test_faults_of_a_server_over_http2_are_counted_as_it_counts_them(tmp_path: Path) -> None:
+def test_http2_faults_match_the_counts_of_the_server(tmp_path: Path) -> None:
     config = MockServerConfig(
         http2=True, truth=True, tokens=4, itl="1ms", error_rate=0.2, cut_rate=0.2
     )

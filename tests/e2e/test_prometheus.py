@@ -108,7 +108,7 @@ def is_here(expression: str) -> bool:
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
-def test_a_prometheus_reads_a_local_run_and_can_draw_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_reads_a_local_run_for_the_dashboard(tmp_path: Path) -> None:
     port, page_port, *_ = free_ports().values()
     began_s = time.time()
     settings = MockServerConfig(truth=True, ttft="100ms", itl="2ms", tokens=10)
@@ -144,7 +144,7 @@ def test_a_prometheus_reads_a_local_run_and_can_draw_the_dashboard(tmp_path: Pat
         assert found.values('ALERTS{alertname=~"AiperfRunFailed|AiperfWorkersLost"}', began_s) == []
 
 
-def test_the_page_of_a_tool_on_ranks_has_its_steps_and_what_its_couriers_do(
+def test_page_of_a_tool_has_steps_and_couriers(
     tmp_path: Path,
 ) -> None:
     page_port, *_ = free_ports().values()

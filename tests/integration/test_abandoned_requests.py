@@ -20,7 +20,7 @@ def chosen(count: int, share: float) -> set[int]:
     return {index for index in range(count) if choice.is_chosen(index, 0)}
 
 
-async def test_the_server_sees_exactly_the_clients_that_were_to_leave(tmp_path: Path) -> None:
+async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> None:
     cancellation = {"rate": "20%", "delay": "100ms"}
     # A response takes two seconds: the chosen clients leave long before its end.
     with server(ttft="20ms", itl="80ms", tokens=25) as mock:
@@ -49,7 +49,7 @@ async def test_the_server_sees_exactly_the_clients_that_were_to_leave(tmp_path: 
         assert "request_latency" not in by_index[index]["metrics"]
 
 
-async def test_a_response_that_ends_before_the_delay_is_complete(tmp_path: Path) -> None:
+async def test_response_before_the_delay_is_complete(tmp_path: Path) -> None:
     with server(ttft="5ms", tokens=1) as mock:
         load = {"request_rate": 200, "requests": 100}
         load |= {"cancellation": {"rate": "100%", "delay": "20s"}}
@@ -63,7 +63,7 @@ async def test_a_response_that_ends_before_the_delay_is_complete(tmp_path: Path)
     assert "request_latency" not in summary
 
 
-async def test_of_several_targets_each_sees_the_clients_that_left_it(tmp_path: Path) -> None:
+async def test_each_target_sees_its_abandonments(tmp_path: Path) -> None:
     with server(ttft="1s", tokens=1) as one, server(ttft="1s", tokens=1) as other:
         load: dict[str, Any] = {"concurrency": 50, "requests": 100}
         load["cancellation"] = {"rate": "40%", "delay": "20ms"}
@@ -96,7 +96,7 @@ async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> No
     assert truth["disconnected"] == summary["abandoned_request_count"]["avg"] == abandoned
 
 
-async def test_clients_also_leave_in_the_grace_period_and_the_warmup_has_none(
+async def test_clients_leave_in_the_grace_period_only_after_warmup(
     tmp_path: Path,
 ) -> None:
     with server(ttft="1500ms", tokens=1) as mock:
@@ -167,7 +167,7 @@ def look(made: Abandonments) -> int:
 
 
 @pytest.mark.parametrize("waited_ns", [0, 1_000_000, 4_999_999, 5_000_000, 23_456_789])
-def test_the_delay_counts_from_the_write_however_long_a_connection_took(waited_ns: int) -> None:
+def test_delay_counts_from_the_write(waited_ns: int) -> None:
     made = sender(client := NotingClient())
     before = time_ns()
     request = sent_by(made)
@@ -183,7 +183,7 @@ def test_the_delay_counts_from_the_write_however_long_a_connection_took(waited_n
     assert now == write + DELAY_NS
 
 
-def test_a_request_whose_last_bytes_are_not_written_waits_for_them() -> None:
+def test_abandonment_waits_for_the_last_written_bytes() -> None:
     made = sender(client := NotingClient())
     request = sent_by(made)
     client.carriers[0].unsent = memoryview(b"rest")
@@ -198,7 +198,7 @@ def test_a_request_whose_last_bytes_are_not_written_waits_for_them() -> None:
     assert client.abandoned == [request]
 
 
-def test_a_request_that_went_to_another_connection_leaves_that_one() -> None:
+def test_moved_request_leaves_its_new_connection() -> None:
     made = sender(client := NotingClient())
     request = written(sent_by(made), 1)
     client.carriers[0].request = None
@@ -207,7 +207,7 @@ def test_a_request_that_went_to_another_connection_leaves_that_one() -> None:
     assert client.abandoned == [request]
 
 
-def test_what_has_ended_or_was_taken_back_is_left_alone() -> None:
+def test_ended_or_revoked_requests_are_ignored() -> None:
     made = sender(client := NotingClient())
     written(sent_by(made), 1).end_wall_ns = 2
     sent_by(made)
@@ -223,7 +223,7 @@ def test_a_warmup_has_no_such_clients() -> None:
     assert made.next_wall_ns is None
 
 
-def test_without_a_delay_a_request_that_waits_is_looked_at_once_a_millisecond() -> None:
+def test_waiting_request_is_checked_each_millisecond() -> None:
     made = sender(client := NotingClient(), delay_ns=0)
     request = sent_by(made)
     now = look(made)
@@ -233,7 +233,7 @@ def test_without_a_delay_a_request_that_waits_is_looked_at_once_a_millisecond() 
     assert client.abandoned == [request]
 
 
-def test_memory_does_not_grow_with_the_number_of_requests_that_have_ended() -> None:
+def test_memory_does_not_grow_with_ended_requests() -> None:
     made = sender(NotingClient(), delay_ns=600 * 10**9)
     for index in range(20 * PRUNED_AT):
         written(sent_by(made, index=index), 1).end_wall_ns = 2

@@ -8,7 +8,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.protocol.ports import Port
 
 
-async def test_a_heartbeat_of_an_authenticated_peer_makes_no_socket_readable() -> None:
+async def test_heartbeat_makes_no_socket_readable() -> None:
     keys = CurveKeys.make()
     bus = Bus(Addresses(base="tcp://127.0.0.1", ports={Port.RECORDS.name: 0}), curve=keys)
     await bus.start()

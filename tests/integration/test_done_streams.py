@@ -81,7 +81,7 @@ async def test_done_ends_a_stream_whose_framing_goes_on(
             assert b.connections == []
 
 
-async def test_after_one_such_stream_the_others_end_at_once(
+async def test_later_streams_end_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never_wait(monkeypatch)
@@ -101,7 +101,7 @@ async def test_after_one_such_stream_the_others_end_at_once(
 
 
 @pytest.mark.parametrize("waits_ns", [0, 60_000_000_000], ids=["drained", "waited for"])
-async def test_a_connection_whose_framing_ends_after_done_is_used_again(
+async def test_connection_is_reused_if_framing_ends_after_done(
     monkeypatch: pytest.MonkeyPatch, waits_ns: int
 ) -> None:
     """Whether its request waits for that end or not; after the first, all wait for it."""
@@ -166,7 +166,7 @@ async def test_what_comes_after_done_is_no_error(after: str) -> None:
         await until(b, lambda: not b.connections)
 
 
-async def test_over_http2_the_stream_is_reset_and_its_connection_is_used_again(
+async def test_http2_stream_is_reset_and_connection_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never_wait(monkeypatch)
@@ -190,7 +190,7 @@ async def test_over_http2_the_stream_is_reset_and_its_connection_is_used_again(
 
 
 @pytest.mark.parametrize("flags", [0, int(Flag.STREAMED)])
-async def test_done_in_a_response_that_is_no_good_stream_says_nothing(flags: int) -> None:
+async def test_done_in_a_failed_response_is_ignored(flags: int) -> None:
     """Without a request for a stream, or under an error status, the framing decides."""
     status = b"200 OK" if not flags else b"500 Oops"
     head = b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n" % status

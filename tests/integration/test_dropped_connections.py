@@ -43,7 +43,7 @@ async def summary_of(tmp_path: Path, *, after_s: float, requests: int) -> dict[s
         return summary
 
 
-async def test_a_request_that_a_server_drops_after_a_while_is_an_error(tmp_path: Path) -> None:
+async def test_request_dropped_late_is_an_error(tmp_path: Path) -> None:
     summary = await summary_of(tmp_path, after_s=0.1, requests=12)
     ours = summary["aiperf_svc"]
     accounts = ours["accounts"]
@@ -55,7 +55,7 @@ async def test_a_request_that_a_server_drops_after_a_while_is_an_error(tmp_path:
     assert "without a response" in entry["error_details"]["message"]
 
 
-async def test_retries_are_in_the_accounts_and_named_by_the_verdict(tmp_path: Path) -> None:
+async def test_retries_are_in_accounts_and_verdict(tmp_path: Path) -> None:
     summary = await summary_of(tmp_path, after_s=0, requests=12)
     ours = summary["aiperf_svc"]
     accounts = ours["accounts"]

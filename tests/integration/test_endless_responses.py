@@ -62,7 +62,7 @@ def may_read(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return event
 
 
-async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_room(
+async def test_endless_streams_are_read_while_records_have_room(
     tmp_path: Path, may_read: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiperf_svc.core.records.outbox.FULL_BYTES", FULL_BYTES)
@@ -90,7 +90,7 @@ async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_r
     assert "too many records waited for its record processor" in reason["text"]
 
 
-async def test_requests_that_get_due_while_the_load_is_held_back_are_late_and_none_is_lost(
+async def test_held_back_requests_are_late_and_not_lost(
     tmp_path: Path, may_read: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiperf_svc.core.records.outbox.FULL_BYTES", 200_000)
@@ -126,7 +126,7 @@ async def test_requests_that_get_due_while_the_load_is_held_back_are_late_and_no
         ("trailers", "over 24 MiB: cut off"),
     ],
 )
-async def test_each_endless_response_is_cut_off_with_an_error_that_says_why(
+async def test_endless_response_is_cut_off_with_a_reason(
     tmp_path: Path, kind: str, message: str
 ) -> None:
     before = rss_bytes()
@@ -144,13 +144,13 @@ async def test_each_endless_response_is_cut_off_with_an_error_that_says_why(
     assert rss_bytes() - before < 2 * RESPONSE_BYTES
 
 
-def test_the_page_of_bounds_has_those_of_a_response() -> None:
+def test_documented_bounds_equal_those_of_a_response() -> None:
     page = " ".join(PAGE.read_text().split())
     stated = f"{MAX_RESPONSE_BYTES // MIB} MiB; {MAX_HEAD_BYTES // 2**10} KiB of headers; "
     assert f"*One response*: {stated}{MAX_EVENT_BYTES // MIB} MiB for an event or JSON body" in page
 
 
-async def test_a_record_is_waited_for_while_its_processor_goes_on_reading(
+async def test_record_is_awaited_while_its_processor_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiperf_svc.services.records_manager.MISSING_S", 1.2)

@@ -18,7 +18,7 @@ from aiperf_svc.services.hook_calls import HookCalls
 from tests.support.in_one_loop import WAIT_S, config, stack
 
 
-async def test_a_stop_just_when_the_time_of_a_hook_is_over_is_no_failure() -> None:
+async def test_stop_at_a_hook_timeout_is_no_failure() -> None:
     loop, arrived, ended = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     async def take(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,9 +97,7 @@ def profiled(server: Server, **load: Any) -> dict[str, Any]:
     return made | {"endpoint": made["endpoint"] | {"streaming": False, "server_profiler": True}}
 
 
-async def test_a_held_run_is_ready_when_its_first_hooks_have_been_called(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_held_run_is_ready_after_its_first_hooks(server: Server, tmp_path: Path) -> None:
     async with stack(profiled(server), tmp_path, is_held=True) as run:
         await asyncio.wait_for(server.was_called.wait(), WAIT_S)
         assert run.records_manager.status().state == "configuring"
@@ -112,9 +110,7 @@ async def test_a_held_run_is_ready_when_its_first_hooks_have_been_called(
     assert [call["problem"] for call in summary["aiperf_svc"]["hooks"]] == ["", ""]
 
 
-async def test_hooks_between_two_phases_are_called_between_them_in_a_held_run_too(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_held_run_calls_hooks_between_phases(server: Server, tmp_path: Path) -> None:
     server.goes_on.set()
     settings = profiled(server, warmup={"requests": 2})
     async with stack(settings, tmp_path, is_held=True) as run:
@@ -125,9 +121,7 @@ async def test_hooks_between_two_phases_are_called_between_them_in_a_held_run_to
     assert server.log == [*[CHAT] * 2, "/start_profile", *[CHAT] * 3, "/stop_profile"]
 
 
-async def test_a_profiler_is_stopped_if_a_held_run_is_cancelled_before_its_start(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_cancelled_held_run_stops_the_profiler(server: Server, tmp_path: Path) -> None:
     server.goes_on.set()
     async with stack(profiled(server), tmp_path, is_held=True) as run:
         await run.wait_for_state("ready")

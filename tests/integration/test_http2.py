@@ -55,7 +55,7 @@ async def small(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
-async def test_responses_are_whole_and_their_connection_is_used_again(
+async def test_responses_are_complete_and_connections_reused(
     server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
 ) -> None:
     seen: list[dict[bytes, bytes]] = []
@@ -87,7 +87,7 @@ async def test_responses_are_whole_and_their_connection_is_used_again(
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
-async def test_each_event_has_the_stamp_of_the_read_in_which_it_ended(
+async def test_events_have_the_stamp_of_their_last_read(
     server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
 ) -> None:
     """The server sends an event when the client has read the one before, and notes both times."""
@@ -139,7 +139,7 @@ async def test_bodies_larger_than_the_servers_window_arrive_whole(window: int) -
         assert b.sent.rows[-1]["flags"] & Flag.REUSED
 
 
-async def test_a_request_is_sent_when_its_last_part_is() -> None:
+async def test_request_is_sent_with_its_last_part() -> None:
     last: list[int] = []
 
     async def respond(peer: Peer) -> None:
@@ -155,7 +155,7 @@ async def test_a_request_is_sent_when_its_last_part_is() -> None:
         assert request.ack_wall_ns > last[0] > request.write_wall_ns
 
 
-async def test_a_response_that_does_not_wait_for_the_request_does_not_make_it_sent_later() -> None:
+async def test_early_response_does_not_delay_the_sent_time() -> None:
     window = 1_000
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +199,7 @@ async def test_headers_trailers_padding_and_interim_responses_are_understood() -
         assert rows[1]["flags"] & Flag.REUSED
 
 
-async def test_an_error_status_without_a_body_keeps_the_connection() -> None:
+async def test_empty_error_response_keeps_the_connection() -> None:
     async def respond(peer: Peer) -> None:
         await peer.head(status=b"503", end=True)
 
@@ -210,7 +210,7 @@ async def test_an_error_status_without_a_body_keeps_the_connection() -> None:
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-async def test_a_stream_that_is_reset_is_an_error_of_its_own(has_begun: bool) -> None:
+async def test_stream_reset_is_an_error_of_its_own(has_begun: bool) -> None:
     async def respond(peer: Peer) -> None:
         if has_begun:
             await peer.head(SSE)
@@ -228,7 +228,7 @@ async def test_a_stream_that_is_reset_is_an_error_of_its_own(has_begun: bool) ->
         assert b.client.retries == 0
 
 
-async def test_a_request_that_a_leaving_server_has_not_processed_is_sent_again_once() -> None:
+async def test_unprocessed_request_is_retried_once() -> None:
     streams: list[int] = []
 
     async def respond(peer: Peer) -> None:
@@ -250,7 +250,7 @@ async def test_a_request_that_a_leaving_server_has_not_processed_is_sent_again_o
         assert b.client.retries == 2
 
 
-async def test_a_response_goes_on_after_a_goaway_and_the_next_has_a_new_connection() -> None:
+async def test_response_continues_after_a_goaway() -> None:
     streams: list[int] = []
 
     async def respond(peer: Peer) -> None:
@@ -287,7 +287,7 @@ async def test_a_goaway_closes_an_idle_connection() -> None:
         assert b.client.retries == 0
 
 
-async def test_a_server_without_http2_is_named_before_a_request_is_written(
+async def test_missing_alpn_fails_before_a_request(
     server_side: ssl.SSLContext, trust: dict[str, object]
 ) -> None:
     server_side.set_alpn_protocols(["http/1.1"])
@@ -306,7 +306,7 @@ async def test_a_server_without_http2_is_named_before_a_request_is_written(
         (b"", b"closed by the server before its HTTP/2 settings arrived; leave out"),
     ],
 )
-async def test_a_server_that_does_not_expect_http2_is_named(reply: bytes, text: bytes) -> None:
+async def test_server_without_prior_knowledge_is_reported(reply: bytes, text: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(reply)
@@ -348,7 +348,7 @@ async def test_requests_beside_the_load_are_in_http2_too(
     assert paths == [(b"POST", b"/v1/chat/completions"), (b"POST", b"/reset_prefix_cache")]
 
 
-async def test_a_request_beside_the_load_that_is_reset_says_so() -> None:
+async def test_reset_hook_request_is_reported() -> None:
     async def respond(peer: Peer) -> None:
         await peer.head(JSON)
         peer.h2.reset_stream(peer.stream, ErrorCodes.CANCEL)

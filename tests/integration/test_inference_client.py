@@ -23,9 +23,7 @@ from tests.support.client_bench import (
 @pytest.mark.parametrize(
     ("response", "framing"), [(LENGTH, Framing.LENGTH), (CHUNKED, Framing.CHUNKED)]
 )
-async def test_a_response_is_whole_at_its_last_byte_and_the_connection_is_used_again(
-    response: bytes, framing: int
-) -> None:
+async def test_response_ends_at_its_last_byte(response: bytes, framing: int) -> None:
     async with bench(responses(response)) as b:
         first, second = await b.one(index=1), await b.one(index=2)
         assert [o for o, _ in b.sent.ends] == [Outcome.COMPLETED, Outcome.COMPLETED]
@@ -39,7 +37,7 @@ async def test_a_response_is_whole_at_its_last_byte_and_the_connection_is_used_a
 
 
 @pytest.mark.parametrize("response", [LENGTH, CHUNKED, PADDED])
-async def test_the_end_is_found_wherever_the_bytes_are_split(response: bytes) -> None:
+async def test_end_is_found_for_any_split(response: bytes) -> None:
     for at in range(1, len(response)):
         async with bench(responses(response[:at], response[at:])) as b:
             await b.one()
@@ -56,7 +54,7 @@ async def test_the_end_is_found_byte_by_byte() -> None:
         assert b.sent.bodies == CHUNKED
 
 
-async def test_content_that_looks_like_the_last_chunk_does_not_end_a_response() -> None:
+async def test_content_like_a_last_chunk_ends_nothing() -> None:
     tricky = CHUNKED.replace(b'd\r\ndata: "one"\n\n\r\n', b"f\r\ndata: 0\r\n\r\n\n\n\n\n\r\n")
     at = tricky.index(b"0\r\n\r\n") + 5
     async with bench(responses(tricky[:at], tricky[at:])) as b:
@@ -64,7 +62,7 @@ async def test_content_that_looks_like_the_last_chunk_does_not_end_a_response() 
         assert b.sent.bodies == tricky
 
 
-async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
+async def test_times_are_ordered_with_kernel_stamps() -> None:
     async with bench(responses(CHUNKED)) as b:
         before = time_ns()
         row = await b.one()
@@ -78,7 +76,7 @@ async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
         assert read["polled_wall_ns"] <= read["stamp_wall_ns"] <= read["read_wall_ns"]
 
 
-async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() -> None:
+async def test_stamp_is_the_arrival_for_a_late_read() -> None:
     async with bench(responses(LENGTH)) as b:
         loop = asyncio.get_running_loop()
         loop.remove_reader(b.client.fd)
@@ -105,7 +103,7 @@ async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() ->
         assert read["read_wall_ns"] - read["stamp_wall_ns"] >= 20 * MS
 
 
-async def test_a_long_response_leaves_in_fragments_that_add_up() -> None:
+async def test_fragments_of_a_long_response_add_up() -> None:
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
     head = CHUNKED[: CHUNKED.index(b"\r\n\r\n") + 4]
 
@@ -131,7 +129,7 @@ async def test_a_long_response_leaves_in_fragments_that_add_up() -> None:
         assert rows["reads"].sum() == len(b.sent.read_rows)
 
 
-async def test_a_response_is_kept_for_the_request_that_asks_for_it_and_no_other() -> None:
+async def test_response_is_kept_only_for_its_request() -> None:
     async with bench(responses(LENGTH)) as b:
         for number, kept in enumerate((LENGTH, None, LENGTH), 1):
             b.client.send(b.request(kept=None if kept is None else bytearray()))
@@ -155,7 +153,7 @@ async def test_a_body_may_end_with_the_connection() -> None:
         assert (row["framing"], row["outcome"]) == (Framing.UNTIL_CLOSE, Outcome.COMPLETED)
 
 
-async def test_a_bad_status_is_an_error_that_keeps_its_body() -> None:
+async def test_error_status_keeps_its_body() -> None:
     response = LENGTH.replace(b"200 OK", b"429 Too Many Requests")
     async with bench(responses(response)) as b:
         row = await b.one()
@@ -175,7 +173,7 @@ async def test_a_bad_status_is_an_error_that_keeps_its_body() -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, ErrorKind.TOO_LARGE),
     ],
 )
-async def test_a_broken_response_is_one_error_of_its_kind(response: bytes, kind: ErrorKind) -> None:
+async def test_broken_response_is_one_error(response: bytes, kind: ErrorKind) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(response)
@@ -189,7 +187,7 @@ async def test_a_broken_response_is_one_error_of_its_kind(response: bytes, kind:
         assert b.client.in_flight == 0
 
 
-async def test_a_request_that_never_gets_a_response_has_nothing_of_the_response_before() -> None:
+async def test_missing_response_has_no_earlier_data() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)
@@ -228,7 +226,7 @@ async def test_a_large_request_is_written_whole() -> None:
 
 
 @pytest.mark.parametrize("response", [LENGTH, CHUNKED.replace(b"Trailer: x\r\n", b"")])
-async def test_nothing_follows_a_request_whose_response_came_before_all_of_it_was_out(
+async def test_connection_with_an_unsent_request_is_not_reused(
     response: bytes,
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -248,7 +246,7 @@ async def test_nothing_follows_a_request_whose_response_came_before_all_of_it_wa
         assert not b.sent.rows[-1]["flags"] & Flag.REUSED
 
 
-async def test_the_timer_fires_at_its_time_and_not_before() -> None:
+async def test_timer_never_fires_early() -> None:
     fired: list[int] = []
     async with bench(responses()) as b:
         done = asyncio.Event()
@@ -267,7 +265,7 @@ async def test_the_timer_fires_at_its_time_and_not_before() -> None:
     assert len(fired) == 20
 
 
-async def test_a_step_of_the_clock_is_added_up_and_marks_what_it_may_have_hit(
+async def test_clock_step_is_counted_and_flags_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     may_response = asyncio.Event()

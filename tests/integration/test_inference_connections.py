@@ -35,7 +35,7 @@ AHEAD_NS = 5 * 10**9
 """How long ago a connect began, which is within its time-out."""
 
 
-async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
+async def test_missing_server_is_a_connect_error() -> None:
     async with bench(responses()) as b:
         b.client.addresses.replace(NOBODY)
         row = await b.one()
@@ -72,7 +72,7 @@ async def test_a_response_that_never_comes_times_out() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 400_000], ids=["one read", "several reads"])
-async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_out(
+async def test_stopped_client_reads_before_timing_out(
     size: int,
 ) -> None:
     written = asyncio.Event()
@@ -100,7 +100,7 @@ async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_o
 
 @pytest.mark.parametrize("unasked", [b"", LENGTH, b"x"], ids=["close", "response", "byte"])
 @pytest.mark.parametrize("is_tls", [False, True])
-async def test_a_connection_on_which_something_came_while_idle_is_not_used_again(
+async def test_connection_with_unrequested_bytes_is_not_reused(
     certificate: Certificate, unasked: bytes, is_tls: bool
 ) -> None:
     """A close, or a response that nobody asked for, which the next request would take for its
@@ -146,7 +146,7 @@ async def test_a_connection_on_which_something_came_while_idle_is_not_used_again
         assert b.sent.bodies.endswith(b"00001")
 
 
-async def test_a_request_that_crosses_the_close_of_its_connection_is_sent_again() -> None:
+async def test_request_crossing_a_close_is_retried() -> None:
     has_closed = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -179,7 +179,7 @@ async def test_a_request_that_crosses_the_close_of_its_connection_is_sent_again(
         assert (b.client.requests_sent, b.client.retries) == (3, 1)
 
 
-async def test_a_reused_connection_closed_without_a_response_after_a_while_is_an_error() -> None:
+async def test_late_close_of_a_reused_connection_is_an_error() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)
@@ -197,7 +197,7 @@ async def test_a_reused_connection_closed_without_a_response_after_a_while_is_an
         assert (b.client.requests_sent, b.client.retries) == (2, 0)
 
 
-async def test_a_reset_of_a_reused_connection_after_a_while_is_an_error() -> None:
+async def test_late_reset_of_a_reused_connection_is_an_error() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)
@@ -213,7 +213,7 @@ async def test_a_reset_of_a_reused_connection_after_a_while_is_an_error() -> Non
         assert b.client.retries == 0
 
 
-async def test_a_request_that_closes_two_connections_is_retried_once(
+async def test_request_is_retried_at_most_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server closes as soon as a request has come: on the reused connection that may be the
@@ -246,14 +246,14 @@ async def test_a_new_connection_for_each_request_when_asked() -> None:
         assert b.connections == []
 
 
-async def test_a_server_that_says_close_gets_a_new_connection() -> None:
+async def test_connection_close_leads_to_a_new_connection() -> None:
     response = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     async with bench(responses(response)) as b:
         await b.one()
         assert b.connections == []
 
 
-async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
+async def test_cancel_ends_and_counts_requests_in_flight() -> None:
     written = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -273,7 +273,7 @@ async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
         assert b.connections == []
 
 
-async def test_a_cancel_of_many_leaves_the_loop_its_turns() -> None:
+async def test_cancel_of_many_requests_yields_to_the_loop() -> None:
     count = CUT_AT_ONCE + 40
     written = asyncio.Semaphore(0)
 
@@ -296,7 +296,7 @@ async def test_a_cancel_of_many_leaves_the_loop_its_turns() -> None:
         assert len(b.sent.timers) == 1
 
 
-async def test_as_many_connections_as_asked_are_open_before_they_are_needed() -> None:
+async def test_preconnect_opens_the_requested_connections() -> None:
     async with bench(responses(LENGTH)) as b:
         b.client.preconnect(25)
         assert len(b.connections) == 25
@@ -306,7 +306,7 @@ async def test_as_many_connections_as_asked_are_open_before_they_are_needed() ->
         assert len(b.connections) == 25
 
 
-async def test_only_a_request_that_waited_for_its_connection_has_the_time_of_connecting() -> None:
+async def test_only_waiting_requests_have_connect_times() -> None:
     async with bench(responses(LENGTH)) as b:
         b.client.preconnect(2)
         async with asyncio.timeout(WAIT_S):
@@ -323,7 +323,7 @@ async def test_only_a_request_that_waited_for_its_connection_has_the_time_of_con
         assert (connects.total, connects.min_ns > 0) == (3, True)
 
 
-async def test_a_request_that_takes_a_connection_in_the_making_waits_for_the_rest() -> None:
+async def test_request_waits_for_a_connecting_connection() -> None:
     async with bench(responses(LENGTH)) as b:
         b.client.preconnect(1)
         (conn,) = b.connections
@@ -335,7 +335,7 @@ async def test_a_request_that_takes_a_connection_in_the_making_waits_for_the_res
         assert (connects.total, connects.min_ns > 0.9 * AHEAD_NS) == (1, True)
 
 
-async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
+async def test_refusing_target_is_not_preconnected() -> None:
     async with bench(responses(LENGTH)) as b:
         b.client.addresses.replace(NOBODY)
         assert (await b.one())["error"] == ErrorKind.CONNECT

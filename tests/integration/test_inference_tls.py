@@ -38,7 +38,7 @@ def trust(certificate: Certificate) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("response", [LENGTH, CHUNKED])
-async def test_a_response_over_tls_is_whole_and_its_connection_is_used_again(
+async def test_tls_response_is_complete_and_connection_reused(
     server_side: ssl.SSLContext, trust: dict[str, object], response: bytes
 ) -> None:
     async with bench(responses(response), server_side=server_side, **trust) as b:
@@ -50,7 +50,7 @@ async def test_a_response_over_tls_is_whole_and_its_connection_is_used_again(
         assert len(b.connections) == 1
 
 
-async def test_a_request_that_takes_a_connection_in_its_handshake_waits_for_the_rest_of_that(
+async def test_request_waits_for_the_rest_of_a_handshake(
     server_side: ssl.SSLContext, trust: dict[str, object]
 ) -> None:
     async with bench(responses(LENGTH), server_side=server_side, **trust) as b:
@@ -87,7 +87,7 @@ async def test_large_requests_and_responses_pass_tls_whole(
         assert b.sent.bodies.endswith(content)
 
 
-async def test_a_certificate_that_nobody_knows_is_a_tls_error(server_side: ssl.SSLContext) -> None:
+async def test_unknown_certificate_is_a_tls_error(server_side: ssl.SSLContext) -> None:
     async with bench(responses(LENGTH), server_side=server_side) as b:
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
@@ -106,7 +106,7 @@ async def test_a_server_without_tls_is_a_tls_error() -> None:
         assert (b.client.requests_sent, len(b.connections)) == (0, 0)
 
 
-async def test_a_server_that_never_answers_the_handshake_is_a_tls_error_with_a_hint() -> None:
+async def test_silent_handshake_is_a_tls_error_with_hint() -> None:
     has_begun = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -126,7 +126,7 @@ async def test_a_server_that_never_answers_the_handshake_is_a_tls_error_with_a_h
         assert b.sent.bodies.endswith(b"timed out in the TLS handshake: is its URL http://?")
 
 
-def test_the_layer_that_is_not_ready_in_time_is_named() -> None:
+def test_timeout_names_the_layer_that_is_not_ready() -> None:
     context = ssl.create_default_context()
     tls = TlsStream(context, "host")
     assert tls.timeout[0] is ErrorKind.TLS
@@ -139,7 +139,7 @@ def test_the_layer_that_is_not_ready_in_time_is_named() -> None:
     assert tunnel.timeout == tls.timeout
 
 
-def test_a_mock_server_without_tls_is_a_tls_error_with_a_hint() -> None:
+def test_server_without_tls_is_a_tls_error_with_hint() -> None:
     with running(MockServerConfig()) as server:
         context = ssl.create_default_context()
         with (
@@ -151,7 +151,7 @@ def test_a_mock_server_without_tls_is_a_tls_error_with_a_hint() -> None:
 
 
 @pytest.mark.parametrize("parts", [(b"hello",), (b"hel", b"lo")])
-async def test_a_body_that_ends_with_close_notify_ends_there(
+async def test_close_notify_ends_a_body(
     server_side: ssl.SSLContext, trust: dict[str, object], parts: tuple[bytes, ...]
 ) -> None:
     """The server's socket stays open: it waits half a minute for our `close_notify`."""
@@ -172,7 +172,7 @@ async def test_a_body_that_ends_with_close_notify_ends_there(
         assert b.connections == []
 
 
-async def test_a_connection_is_not_used_again_after_close_notify(
+async def test_connection_is_not_reused_after_close_notify(
     server_side: ssl.SSLContext, trust: dict[str, object]
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -188,7 +188,7 @@ async def test_a_connection_is_not_used_again_after_close_notify(
         assert b.client.requests_sent == 3 + b.client.retries
 
 
-async def test_a_body_that_close_notify_cuts_is_an_error(
+async def test_body_truncated_by_close_notify_is_an_error(
     server_side: ssl.SSLContext, trust: dict[str, object]
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -210,7 +210,7 @@ async def test_a_body_that_close_notify_cuts_is_an_error(
         ({}, "certificate", "endpoint.tls.verify: false (--no-tls-verify)"),
     ],
 )
-async def test_a_refused_certificate_says_why_and_names_the_setting(
+async def test_rejected_certificate_names_reason_and_setting(
     server_side: ssl.SSLContext,
     certificate: Certificate,
     tls: dict[str, str],

@@ -27,7 +27,7 @@ def has_stamp(listener: socket.socket) -> bool:
     return any(kind == SO_TIMESTAMPNS for _, kind, _ in ancillary)
 
 
-def test_the_first_bytes_are_stamped_however_often_stamping_starts(
+def test_first_bytes_are_stamped_after_each_start(
     listener: socket.socket,
 ) -> None:
     for _ in range(200):

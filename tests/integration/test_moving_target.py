@@ -50,7 +50,7 @@ def use_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {use["address"]: use for use in summary["aiperf_svc"]["target_addresses"]}
 
 
-async def test_all_replicas_of_a_name_get_load_and_the_results_say_how_much(
+async def test_results_state_the_load_of_each_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -67,9 +67,7 @@ async def test_all_replicas_of_a_name_get_load_and_the_results_say_how_much(
         assert min(use["requests"] for use in uses.values()) > 20
 
 
-async def test_a_target_that_comes_back_elsewhere_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_moved_target_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = "127.0.0.2", "127.0.0.3"
     found = [before]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **o: resolver(*found)(*a, **o))

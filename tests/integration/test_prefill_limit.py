@@ -36,7 +36,7 @@ def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
     return most
 
 
-async def test_no_more_requests_wait_for_a_first_token_than_allowed(tmp_path: Path) -> None:
+async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     # The role comes at once and is no token.
     with server(ttft="20ms", itl="3ms", tokens=30, role_chunk=True) as mock:
         load = {"concurrency": 24, "requests": 120, "prefill_concurrency": 3}
@@ -58,7 +58,7 @@ async def test_no_more_requests_wait_for_a_first_token_than_allowed(tmp_path: Pa
     assert held["measured"] < 0.3
 
 
-async def test_an_open_loop_and_its_conversations_have_the_limit_too(tmp_path: Path) -> None:
+async def test_prefill_limit_applies_to_open_loop_conversations(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=30)
     with server(ttft="20ms", itl="5ms", tokens=10) as mock:
         load = {"request_rate": 200, "requests": 90, "prefill_concurrency": 4}
@@ -76,7 +76,7 @@ async def test_an_open_loop_and_its_conversations_have_the_limit_too(tmp_path: P
     assert summary["intended_time_to_first_token"]["max"] > summary["time_to_first_token"]["max"]
 
 
-async def test_requests_without_a_first_token_give_their_slot_back(tmp_path: Path) -> None:
+async def test_requests_without_a_first_token_free_their_slot(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="2ms", tokens=20, error_rate=0.3, cut_rate=0.2) as mock:
         load = {"concurrency": 10, "requests": 100, "prefill_concurrency": 2}
         load |= {"cancellation": {"rate": "20%", "delay": "5ms"}, "duration": "20s"}
@@ -186,7 +186,7 @@ def end(made: PrefillGenerator, request: Request, outcome: Outcome = Outcome.COM
     made.on_end(request, outcome)
 
 
-def test_a_first_token_lets_the_next_user_send_and_the_rest_is_read_the_fast_way() -> None:
+def test_first_token_frees_the_slot_for_the_next_user() -> None:
     made, client, tokens = generator()
     assert len(client.sent) == 2
     first = client.sent[0]
@@ -204,14 +204,14 @@ def test_a_first_token_lets_the_next_user_send_and_the_rest_is_read_the_fast_way
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.ERRORED, Outcome.ABANDONED])
-def test_an_end_without_a_first_token_gives_the_slot_back(outcome: Outcome) -> None:
+def test_end_without_a_first_token_frees_the_slot(outcome: Outcome) -> None:
     made, client, _ = generator()
     end(made, client.sent[0], outcome)
     made.on_timer(time_ns())
     assert len(client.sent) == 3
 
 
-def test_the_bytes_of_a_turn_stay_for_the_history_and_its_next_turn_needs_a_slot_too() -> None:
+def test_each_turn_needs_a_slot_and_keeps_history() -> None:
     made, client, tokens = generator(turns=2)
     first, second = client.sent
     tokens.come.append(first)
@@ -225,7 +225,7 @@ def test_the_bytes_of_a_turn_stay_for_the_history_and_its_next_turn_needs_a_slot
     assert client.sent[3].flags & Flag.CAPPED
 
 
-def test_a_turn_that_finds_a_free_slot_has_not_waited_even_if_the_one_before_it_has() -> None:
+def test_turn_with_a_free_slot_has_not_waited() -> None:
     made, client, tokens = generator(turns=3, concurrency=3)
     first, second = client.sent
     tokens.come.append(first)
@@ -242,7 +242,7 @@ def test_a_turn_that_finds_a_free_slot_has_not_waited_even_if_the_one_before_it_
     assert [bool(each.flags & Flag.CAPPED) for each in (waited, found)] == [True, False]
 
 
-def test_a_turn_is_a_completed_request_and_its_conversation_a_completed_credit() -> None:
+def test_turns_count_as_requests_and_conversations_as_credits() -> None:
     made, client, _ = generator(turns=2)
     end(made, client.sent[0])
     counts = made.counts(last_seq=0, records_dropped=0)
@@ -252,7 +252,7 @@ def test_a_turn_is_a_completed_request_and_its_conversation_a_completed_credit()
     assert (counts.completed, counts.turns_completed) == (1, 1)
 
 
-def test_slots_of_a_ramp_are_used_when_they_open() -> None:
+def test_ramp_slots_are_used_when_they_open() -> None:
     start = time_ns()
     made, client, _ = generator(start_wall_ns=start, prefill_ramp_ns=10**12)
     made.on_timer(start)
@@ -262,7 +262,7 @@ def test_slots_of_a_ramp_are_used_when_they_open() -> None:
 
 
 @pytest.mark.parametrize("is_open_loop", [False, True])
-def test_every_credit_has_one_outcome_and_no_slot_is_lost_whenever_the_stop_comes(
+def test_stop_loses_no_credit_and_no_slot(
     is_open_loop: bool,
 ) -> None:
     outcomes = [Outcome.COMPLETED] * 8 + [Outcome.ERRORED, Outcome.ABANDONED]

@@ -105,7 +105,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return {"proxy_auth_env": "PROXY_USER"}
 
 
-async def test_an_http_target_is_asked_through_the_proxy_by_its_whole_url(
+async def test_http_target_gets_the_absolute_form_through_a_proxy(
     user: dict[str, object],
 ) -> None:
     async with proxy() as there, bench(responses(CHUNKED), proxy=there.url, **user) as b:
@@ -167,7 +167,7 @@ async def test_http2_goes_through_a_tunnel(
         ),
     ],
 )
-async def test_a_tunnel_that_is_refused_is_an_error_of_the_connection(
+async def test_refused_tunnel_is_a_connect_error(
     server_side: ssl.SSLContext, trust: dict[str, object], reply: bytes, text: bytes
 ) -> None:
     async with (
@@ -181,7 +181,7 @@ async def test_a_tunnel_that_is_refused_is_an_error_of_the_connection(
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
-async def test_requests_beside_the_load_go_through_the_proxy_too(
+async def test_side_requests_use_the_proxy(
     server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
 ) -> None:
     given = trust if is_tls else {}
@@ -205,7 +205,7 @@ async def test_requests_beside_the_load_go_through_the_proxy_too(
         assert line == (tunnel if is_tls else f"POST {url}/reset_prefix_cache")
 
 
-def test_a_user_of_the_proxy_that_nobody_has_set_is_named() -> None:
+def test_unset_variable_of_the_proxy_user_is_reported() -> None:
     endpoint = {"url": "http://h:1", "model": "m", "proxy": "http://127.0.0.1:1"}
     config = BenchmarkConfig.model_validate(
         {

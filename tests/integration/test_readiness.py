@@ -68,7 +68,7 @@ async def reason(url: str, **endpoint: object) -> str:
         ({}, ["/health", "/v1/models", CHAT], "a request: status 404: loading"),
     ],
 )
-async def test_a_path_that_is_missing_leads_to_the_next(
+async def test_missing_path_leads_to_the_next(
     statuses: dict[str, int], asked: list[str], said: str
 ) -> None:
     with responding(statuses) as (url, found):
@@ -89,7 +89,7 @@ async def test_each_api_is_asked_at_its_own_path(kind: str) -> None:
     assert found[-1] in ("/v1/messages", "/v2/rerank", "/v1/embeddings")
 
 
-async def test_a_server_that_is_not_there_is_not_ready() -> None:
+async def test_missing_server_is_not_ready() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

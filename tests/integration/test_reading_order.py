@@ -81,7 +81,7 @@ def table() -> Iterator[Table]:
         yield Table(stack)
 
 
-def test_a_first_token_does_not_wait_for_all_streams(
+def test_first_token_does_not_wait_for_all_streams(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for index in range(STREAMS):
@@ -108,7 +108,7 @@ def test_a_first_token_does_not_wait_for_all_streams(
     assert order.index(late) == 2 * READS_AT_ONCE
 
 
-def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_then(
+def test_arrivals_during_a_pause_are_uncertain(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, in_its_middle = table.servers[:2]
@@ -150,7 +150,7 @@ def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_the
     assert table.client.held_back_ns > 0
 
 
-def test_a_connection_carries_long_and_short_responses_in_turn(table: Table) -> None:
+def test_connection_alternates_long_and_short_responses(table: Table) -> None:
     server = table.servers[0]
     for number in range(1, 4):
         for part in (HEAD, *[CHUNK] * 6, END):
@@ -167,7 +167,7 @@ def test_a_connection_carries_long_and_short_responses_in_turn(table: Table) -> 
     assert len(table.client._pool.by_fd) == STREAMS + 1
 
 
-def test_a_head_in_parts_is_a_head_whatever_the_response_before_has_left(table: Table) -> None:
+def test_split_head_is_independent_of_earlier_responses(table: Table) -> None:
     server = table.servers[0]
     left_by_a_long_read = [HEAD + b"400\r\n", bytes(0x400) + b"\r\n" + END]
     in_parts = [HEAD[at : at + 10] for at in range(0, len(HEAD), 10)]

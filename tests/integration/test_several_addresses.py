@@ -80,7 +80,7 @@ async def test_users_that_connect_ahead_all_get_a_connection() -> None:
         assert requests(b) == {SECOND: 0, FIRST: 20}
 
 
-async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() -> None:
+async def test_error_names_the_last_unreachable_address() -> None:
     async with bench(responses(LENGTH), found=(SECOND, THIRD)) as b:
         row = await b.one()
         assert (row["error"], row["write_wall_ns"]) == (ErrorKind.CONNECT, 0)
@@ -93,7 +93,7 @@ async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() ->
         assert [use.failures for use in b.client.address_uses()] == [2, 1]
 
 
-async def test_a_silent_address_holds_the_first_request_for_a_quarter_of_a_second() -> None:
+async def test_silent_address_delays_only_the_first_request() -> None:
     async with bench(responses(LENGTH), found=(SECOND, FIRST)) as b:
         with silent(SECOND, b.client.addresses.in_use[0].socket_address.address[1]):
             began, began_wall_ns = monotonic_ns(), time_ns()
@@ -143,7 +143,7 @@ async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         writer.close()
 
 
-async def test_connections_come_from_source_addresses_of_the_same_version_of_ip() -> None:
+async def test_source_addresses_match_the_ip_version() -> None:
     sources: list[str] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,7 +163,7 @@ async def test_connections_come_from_source_addresses_of_the_same_version_of_ip(
         assert sorted(sources) == ["127.0.0.8"] * 2 + ["127.0.0.9"] * 2
 
 
-def test_source_addresses_of_the_wrong_version_are_refused_by_name() -> None:
+def test_source_addresses_of_the_wrong_version_are_refused() -> None:
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {

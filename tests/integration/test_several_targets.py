@@ -66,7 +66,7 @@ def turn(number: int, session: Session) -> Request:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_all_turns_of_a_conversation_go_to_the_target_that_was_least_busy_at_its_first(
+def test_conversation_stays_at_its_least_busy_target(
     index: int,
 ) -> None:
     several, (first, second) = least_in_flight()
@@ -78,7 +78,7 @@ def test_all_turns_of_a_conversation_go_to_the_target_that_was_least_busy_at_its
     assert (first.sent, second.sent) == (0, 3)
 
 
-def test_nothing_is_kept_of_conversations_that_a_stop_ends_between_two_turns() -> None:
+def test_stopped_conversations_leave_nothing() -> None:
     several, _ = least_in_flight()
     several.send(turn(0, conversation(1)))
     tracemalloc.start()
@@ -92,7 +92,7 @@ def test_nothing_is_kept_of_conversations_that_a_stop_ends_between_two_turns() -
     assert after - before < 50_000
 
 
-async def test_errors_of_several_targets_are_counted_with_their_addresses(
+async def test_errors_are_counted_by_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They were there when the worker looked.

@@ -129,7 +129,7 @@ async def found(url: str) -> Probed:
     return await probe_forced_length(checked, resolve_target(checked), "run")
 
 
-async def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
+async def test_probe_distinguishes_refusal_from_other_errors() -> None:
     with serving(Strict(KNOWN, refusal=400)) as strict:
         assert (await found(strict.url))[0] is Finding.REFUSED
     with serving(Strict(set())) as strict:
@@ -151,7 +151,7 @@ async def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
         b"HTTP/1.1 200 OK\r\n\r\n{}",
     ],
 )
-def test_a_response_is_whole_at_its_end_and_not_before(raw: bytes) -> None:
+def test_response_is_complete_only_at_its_end(raw: bytes) -> None:
     until_close = b"Content-Length" not in raw and b"chunked" not in raw
     for cut in range(len(raw)):
         assert whole_response(raw[:cut], is_closed=False) is None

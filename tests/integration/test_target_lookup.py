@@ -66,7 +66,7 @@ def responding(*problems: str) -> Callable[..., Awaitable[str]]:
     return why_not_ready
 
 
-async def test_a_name_and_then_a_server_are_waited_for(
+async def test_wait_covers_the_name_and_the_server(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found[:0] = [ConfigError("no such name")]
@@ -80,14 +80,14 @@ async def test_a_name_and_then_a_server_are_waited_for(
     ]
 
 
-async def test_a_server_that_is_not_waited_for_is_not_asked(
+async def test_server_is_not_checked_without_a_wait(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target_lookup, "why_not_ready", None)
     assert await find(config(), mono_ns(), []) is FOUND
 
 
-async def test_the_wait_has_an_end_that_says_what_was_waited_for(
+async def test_end_of_the_wait_states_the_reason(
     found: list[Target | ConfigError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target_lookup, "why_not_ready", responding("status 503"))
@@ -100,7 +100,7 @@ async def test_the_wait_has_an_end_that_says_what_was_waited_for(
 
 
 @pytest.mark.parametrize("wait", ["0s", "10s"])
-async def test_a_run_without_any_listener_fails_unless_it_waits_for_one(
+async def test_run_without_a_listener_fails_unless_it_waits(
     wait: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = [True, False]
@@ -115,7 +115,7 @@ async def test_a_run_without_any_listener_fails_unless_it_waits_for_one(
         await check_targets(endpoint, [FOUND])
 
 
-def test_a_refused_port_is_an_error_unless_another_one_may_listen() -> None:
+def test_refused_port_fails_unless_another_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         listening = f"http://127.0.0.1:{server.getsockname()[1]}"
         with socket.socket() as unused:
@@ -133,7 +133,7 @@ def at(host: str) -> tuple[SocketAddress, ...]:
     return (SocketAddress(socket.AF_INET, (host, 8000)),)
 
 
-async def test_only_the_names_whose_connections_fail_are_looked_up_again(
+async def test_only_failing_names_are_looked_up_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -27,9 +27,7 @@ def contents(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_the_key_of_pages_is_read_from_its_variable_and_is_in_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_of_pages_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     async def respond(request: web.Request) -> web.Response:
@@ -61,7 +59,7 @@ async def test_the_key_of_pages_is_read_from_its_variable_and_is_in_no_file(
     assert not [text for text in found if b"s3cret-token" in text]
 
 
-async def test_telemetry_that_breaks_is_named_and_fails_no_run(
+async def test_broken_telemetry_fails_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fetch(*_given: Any, **_more: Any) -> None:
@@ -77,7 +75,7 @@ async def test_telemetry_that_breaks_is_named_and_fails_no_run(
     assert "reading has ended: a bug" in source["problem"]
 
 
-async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path: Path) -> None:
+async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     def gpu_page(number: int) -> str:
         return DCGM.replace(f'{POWER}gpu="0"', f'{POWER}gpu="0",n="0"').replace(
             "} 512.345", f"}} {500 + number}"
@@ -158,7 +156,7 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     assert "metrics.om" in json.dumps(files)
 
 
-async def test_pages_are_read_between_warmup_and_load_whatever_their_interval(
+async def test_pages_are_read_between_warmup_and_load(
     tmp_path: Path,
 ) -> None:
     with server(tokens=3) as mock:
@@ -169,7 +167,7 @@ async def test_pages_are_read_between_warmup_and_load_whatever_their_interval(
     assert source["reads"] == 3, "before the warmup, before the load, after it"
 
 
-async def test_the_last_samples_of_a_run_are_the_totals_of_its_results(tmp_path: Path) -> None:
+async def test_last_samples_equal_the_totals_of_the_results(tmp_path: Path) -> None:
     # A worker takes a response whose events are no JSON for a whole one.
     with server(tokens=3, malformed_rate=0.3) as mock:
         dataset = talks(tmp_path, *[{"text": "Go on."}] * 3, count=50)
@@ -205,7 +203,7 @@ async def test_promtool_makes_blocks_of_a_runs_metrics(tmp_path: Path) -> None:
     assert list((tmp_path / "blocks").glob("*/meta.json"))
 
 
-async def test_without_a_source_a_run_has_no_files_of_telemetry(tmp_path: Path) -> None:
+async def test_run_without_sources_has_no_telemetry_files(tmp_path: Path) -> None:
     with server(tokens=3) as mock:
         settings = with_telemetry(config(mock.url, concurrency=2, requests=20), target=False)
         async with stack(settings, tmp_path) as run:

@@ -24,7 +24,7 @@ EARLY = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 
 
 @pytest.mark.parametrize("kind", ["interim heads", "body", "chunk", "trailers"])
-async def test_a_page_without_an_end_is_given_up_by_its_size(kind: str) -> None:
+async def test_endless_page_is_limited_by_size(kind: str) -> None:
     with endless_server(kind) as endless:
         async with PageClient(no_tls) as client:
             page = await client.fetch(endless.url, timeout_s=60)
@@ -106,7 +106,7 @@ async def test_a_response_that_is_no_page_is_named(
     assert failure in page.failure
 
 
-async def test_pages_are_read_on_one_connection_and_one_that_was_closed_is_replaced() -> None:
+async def test_pages_reuse_one_connection_until_it_closes() -> None:
     closing = WHOLE.replace(b"OK", b"OK, and then I close. Connection: close")
     for responses, connections in (([CHUNKED, WHOLE, WHOLE], 1), ([WHOLE, closing, WHOLE], 2)):
         pages, made = await fetched(*responses, times=3)
@@ -175,7 +175,7 @@ def silent(port: int) -> Iterator[str]:
         yield SECOND_HOST
 
 
-async def test_a_page_is_read_from_the_next_address_of_a_name_if_the_first_is_silent(
+async def test_silent_address_falls_back_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with saying(WHOLE) as (url, _):
@@ -192,7 +192,7 @@ async def test_a_page_is_read_from_the_next_address_of_a_name_if_the_first_is_si
     assert (page.failure, page.text) == ("", "up 1\n")
 
 
-async def test_a_name_of_which_no_address_takes_a_connection_says_why(
+async def test_unreachable_name_is_reported_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def getaddrinfo(host: str, *_asked: Any, **_more: Any) -> list[Any]:
@@ -214,12 +214,12 @@ async def test_a_name_of_which_no_address_takes_a_connection_says_why(
         "now",
     ],
 )
-async def test_a_date_that_no_clock_shows_is_no_distance_between_clocks(date: str) -> None:
+async def test_implausible_date_is_no_clock_offset(date: str) -> None:
     (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
     assert (page.failure, page.text, page.off_s) == ("", "up 1\n", 0.0)
 
 
-async def test_a_clock_that_is_an_hour_behind_is() -> None:
+async def test_date_an_hour_behind_is_a_clock_offset() -> None:
     date = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
     (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
     assert page.off_s == pytest.approx(3600, abs=60)

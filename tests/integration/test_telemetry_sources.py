@@ -42,7 +42,7 @@ async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
     assert failure in log.failure
 
 
-async def test_a_key_that_no_header_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_with_invalid_characters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGES", "a\r\nX: y")
     base = config("http://127.0.0.1:1", concurrency=1, requests=1)
     wanted = {"target": False, "server_metrics": ["http://127.0.0.1:1"], "key_env": "PAGES"}
@@ -50,7 +50,7 @@ async def test_a_key_that_no_header_can_have_is_refused(monkeypatch: pytest.Monk
     assert "telemetry.key_env: expected a key of printable characters" in log.failure
 
 
-async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_for_is() -> None:
+async def test_only_named_pages_are_sources_if_missing() -> None:
     async with pages(other="up 1\n") as url:
         base = config(url, concurrency=1, requests=1)
         assert await read_once(with_telemetry(base)) == []
@@ -58,7 +58,7 @@ async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_fo
     assert log.failure == "the server responds with status 404"
 
 
-async def test_only_gpus_of_the_targets_pods_are_read_of_an_exporter_that_was_found() -> None:
+async def test_found_exporter_gives_only_gpus_of_the_target() -> None:
     gpus = (
         ("0", "bench", "target-s-7d4b9c8f6-x2kqz"),
         ("1", "bench", "other-1"),
@@ -81,7 +81,7 @@ async def test_only_gpus_of_the_targets_pods_are_read_of_an_exporter_that_was_fo
     assert [each.series.label("gpu") for each in log.series] == ["0"]
 
 
-async def test_each_address_of_the_targets_name_is_a_server_with_a_page(
+async def test_each_address_of_the_target_has_a_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
@@ -104,7 +104,7 @@ async def test_each_address_of_the_targets_name_is_a_server_with_a_page(
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.1"])
-async def test_a_server_under_two_urls_is_read_and_counted_once(host: str) -> None:
+async def test_server_under_two_urls_counts_once(host: str) -> None:
     async with pages(metrics="vllm:num_requests_running 2\n") as url:
         port = url.rpartition(":")[2]
         base = config(f"http://{host}:{port}", concurrency=1, requests=1)
@@ -113,7 +113,7 @@ async def test_a_server_under_two_urls_is_read_and_counted_once(host: str) -> No
     assert server_load(logs).running == 2
 
 
-async def test_an_address_of_the_targets_name_that_is_named_too_is_read_once(
+async def test_named_address_of_the_target_is_read_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosts = ("127.0.0.1", SECOND_HOST, "127.0.0.9")  # Nothing listens on the third.

@@ -35,7 +35,7 @@ async def test_the_newest_status_is_on_the_page() -> None:
         assert (await get(f"{url}/other"))[0] == 404
 
 
-async def test_who_does_not_speak_http_or_says_nothing_disturbs_nobody(
+async def test_silent_or_invalid_clients_are_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics_page, "CONNECTION_S", 0.1)
@@ -62,7 +62,7 @@ async def _until_refused(reader: asyncio.StreamReader, writer: asyncio.StreamWri
         writer.close()
 
 
-async def test_a_port_in_use_is_said_and_the_run_goes_on() -> None:
+async def test_port_in_use_does_not_fail_the_run() -> None:
     notes: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -75,7 +75,7 @@ async def test_a_port_in_use_is_said_and_the_run_goes_on() -> None:
     )
 
 
-async def test_a_name_that_no_host_can_have_is_said_and_the_run_goes_on() -> None:
+async def test_invalid_host_name_does_not_fail_the_run() -> None:
     notes: list[str] = []
     async with MetricsPage("a..b", 9464, note=notes.append):
         pass

@@ -73,7 +73,7 @@ def sender(url: str, notes: list[str], **options: Any) -> OtlpSender:
     return OtlpSender(url, {"api-key": "s3cret"}, ORIGIN, note=notes.append, **options)
 
 
-async def test_a_status_is_sent_each_interval_and_the_results_at_the_end() -> None:
+async def test_status_is_sent_at_intervals_and_results_last() -> None:
     notes: list[str] = []
     async with receiver() as (found, url), sender(url, notes, interval_s=0.05) as sending:
         sending.show(status(completed=7, in_flight=3, elapsed_s=5.0))
@@ -110,7 +110,7 @@ async def test_a_status_is_sent_each_interval_and_the_results_at_the_end() -> No
         ),
     ],
 )
-async def test_a_receiver_that_refuses_is_named_once_and_at_the_end(
+async def test_refusing_receiver_is_reported_once_and_last(
     response: tuple[int, str], reason: str
 ) -> None:
     notes: list[str] = []
@@ -127,9 +127,7 @@ async def test_a_receiver_that_refuses_is_named_once_and_at_the_end(
     ]
 
 
-async def test_nobody_there_is_said_and_a_response_that_is_no_json_is_none_of_our_business() -> (
-    None
-):
+async def test_unreachable_receiver_is_reported() -> None:
     notes: list[str] = []
     url = "http://127.0.0.1:1/v1/metrics"
     async with sender(url, notes) as sending:

@@ -43,7 +43,7 @@ from tests.support.read_pair import (
 
 
 @needs_compiled
-def test_a_request_is_begun_and_written_as_the_reference_does_it(
+def test_request_is_written_like_the_reference(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None
@@ -83,7 +83,7 @@ def values_of(of: object, kind: type[Any]) -> dict[str, Any]:
 
 
 @needs_compiled
-def test_a_request_on_a_connection_that_is_being_made_waits(
+def test_request_on_a_connecting_connection_waits(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None
@@ -94,7 +94,7 @@ def test_a_request_on_a_connection_that_is_being_made_waits(
 
 
 @needs_compiled
-def test_a_write_takes_what_the_kernel_takes_and_says_why_it_takes_nothing(
+def test_partial_and_failed_writes_are_reported(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None
@@ -117,7 +117,7 @@ def test_a_write_takes_what_the_kernel_takes_and_says_why_it_takes_nothing(
             write(conn)
 
 
-def test_a_request_begins_with_what_was_prepared_and_nothing_else() -> None:
+def test_request_begins_with_its_prepared_bytes() -> None:
     session, kept = object(), bytearray()
     prepared = PreparedTurn(b"GET ", b" end", 4, 5, 6, 7)
     request = Request(prepared, b"run-", 1, 12, 3, 8, session, kept)
@@ -150,7 +150,7 @@ def test_a_request_of_anything_else_is_refused(arguments: tuple[Any, ...]) -> No
         Request(*arguments)
 
 
-def test_a_connection_that_nobody_holds_is_freed_with_what_it_holds(
+def test_unreferenced_connection_is_freed_with_its_fields(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     before = len(gc.get_objects())
@@ -162,7 +162,7 @@ def test_a_connection_that_nobody_holds_is_freed_with_what_it_holds(
 
 
 @needs_compiled
-def test_what_is_shared_has_one_place_on_both_sides() -> None:
+def test_shared_positions_are_equal_on_both_sides() -> None:
     assert compiled is not None
     assert differences(compiled.SHARED) == []
     columns, turn = compiled.SHARED["FRAGMENT"], compiled.SHARED["PreparedTurn"]
@@ -182,7 +182,7 @@ def test_what_is_shared_has_one_place_on_both_sides() -> None:
 
 
 @needs_compiled
-def test_a_constant_that_the_compiled_steps_need_cannot_be_forgotten() -> None:
+def test_missing_constant_of_the_compiled_steps_is_found() -> None:
     assert compiled is not None
     for name in CONSTANTS:
         with pytest.raises(ImportError, match=f"the constant {name}"):
@@ -225,7 +225,7 @@ RECEIVES = [
 
 
 @pytest.mark.parametrize("receive", RECEIVES)
-def test_a_read_has_its_bytes_its_stamp_and_the_time(
+def test_read_has_bytes_stamp_and_time(
     pair: tuple[socket.socket, socket.socket], receive: Callable[[Connection], Any]
 ) -> None:
     server, client = pair

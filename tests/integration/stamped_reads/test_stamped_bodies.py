@@ -42,7 +42,7 @@ from tests.support.read_pair import (
 
 @needs_compiled
 @pytest.mark.parametrize("seed", range(60))
-def test_a_body_is_taken_as_the_reference_takes_it(
+def test_body_is_read_like_the_reference(
     pair: tuple[socket.socket, socket.socket], seed: int
 ) -> None:
     assert compiled is not None
@@ -55,7 +55,7 @@ def test_a_body_is_taken_as_the_reference_takes_it(
 
 @needs_compiled
 @pytest.mark.parametrize("seed", range(40))
-def test_an_end_is_found_where_walking_all_chunks_finds_it(
+def test_end_equals_that_of_walking_all_chunks(
     monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket], seed: int
 ) -> None:
     """Heads and ends come with chunks in the same read, which are the client's to pass over."""
@@ -126,7 +126,7 @@ GOES_ON = [
     ("pieces", "is_at_done"),
     [(each, True) for each in ENDS_IN_DONE] + [(each, False) for each in GOES_ON],
 )
-def test_only_a_whole_line_of_done_ends_a_stream(
+def test_only_a_complete_done_line_ends_a_stream(
     pair: tuple[socket.socket, socket.socket],
     take_ready: TakeReady,
     pieces: list[bytes],
@@ -173,7 +173,7 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
 
 @needs_compiled
 @pytest.mark.parametrize(("number", "part"), [(0, 0), (1, 0), (14, 0), (15, 0), (17, 0), (3, 1)])
-def test_streams_that_begin_together_send_on_their_parts_one_after_the_other(
+def test_simultaneous_streams_ship_parts_at_different_times(
     pair: tuple[socket.socket, socket.socket], number: int, part: int
 ) -> None:
     assert compiled is not None
@@ -209,7 +209,7 @@ TAKE_READY = [
 
 
 @pytest.mark.parametrize("take_ready", TAKE_READY)
-def test_only_what_is_asked_for_and_still_known_is_read(
+def test_only_requested_open_connections_are_read(
     pair: tuple[socket.socket, socket.socket], take_ready: TakeReady
 ) -> None:
     server, client = pair
@@ -229,7 +229,7 @@ def test_only_what_is_asked_for_and_still_known_is_read(
 
 
 @pytest.mark.parametrize("take_ready", TAKE_READY)
-def test_a_connection_that_breaks_takes_nothing_from_the_others(
+def test_broken_connection_does_not_affect_others(
     pair: tuple[socket.socket, socket.socket], take_ready: TakeReady
 ) -> None:
     server, client = pair

@@ -48,7 +48,7 @@ def layout_of_response() -> Layout:
 
 
 @needs_compiled
-def test_whole_responses_are_recorded_as_the_reference_records_them(
+def test_complete_responses_are_recorded_like_the_reference(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None
@@ -100,7 +100,7 @@ LAST = b"hello\r\n" + chunked(EVENT, b"")
 
 
 @needs_compiled
-def test_the_end_of_a_response_is_recorded_as_the_reference_records_it(
+def test_response_end_is_recorded_like_the_reference(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None

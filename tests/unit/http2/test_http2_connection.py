@@ -46,7 +46,7 @@ def block(*fields: tuple[str, str], flags: int = frames.END_HEADERS) -> bytes:
     return frame(frames.HEADERS, flags, 1, Encoder().encode(list(fields)))
 
 
-def test_a_response_is_the_same_however_it_is_cut() -> None:
+def test_response_is_the_same_for_any_split() -> None:
     received = OK + data_frame(b"one") + frame(99, 0, 0, b"?") + data_frame(b"two", end=True)
     whole = HEAD + b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
     assert connection().receive(received) == whole
@@ -59,7 +59,7 @@ def test_a_response_is_the_same_however_it_is_cut() -> None:
     assert b"".join(one_by_one.receive(bytes((byte,))) for byte in received) == whole
 
 
-def test_a_request_is_headers_that_no_table_takes_and_data() -> None:
+def test_request_headers_are_never_indexed() -> None:
     made = connection()
     *_, headers, data = sent_by(made)
     assert headers[:3] == (frames.HEADERS, frames.END_HEADERS, 1)
@@ -112,7 +112,7 @@ def test_a_body_waits_for_the_smaller_window() -> None:
     assert (sent(), made.is_sending) == (100_000 - 65_535 - 10_000, False)
 
 
-def test_a_response_before_the_end_of_the_request_ends_the_connection() -> None:
+def test_response_before_the_request_ends_the_connection() -> None:
     made = connection(REQUEST + b"x" * 100_000)
     made.to_send()
     assert made.receive(block((":status", "413"), flags=5)).startswith(b"HTTP/1.1 413")
@@ -140,7 +140,7 @@ def test_settings_and_pings_are_acknowledged_once() -> None:
     ]
 
 
-def test_a_stream_that_is_left_is_reset_and_the_next_request_may_follow() -> None:
+def test_left_stream_is_reset_and_connection_reused() -> None:
     made = connection()
     sent_by(made)
     made.receive(block((":status", "200")) + data_frame(b"a"))
@@ -219,7 +219,7 @@ def test_headers_without_an_end_are_cut_off() -> None:
     assert made.problem.kind == ErrorKind.TOO_LARGE
 
 
-def test_what_precedes_a_problem_in_one_read_is_kept() -> None:
+def test_data_before_a_problem_is_kept() -> None:
     made = connection()
     reset = frame(frames.RST_STREAM, 0, 1, struct.pack(">I", 11))
     assert made.receive(OK + data_frame(b"one") + reset) == HEAD + b"3\r\none\r\n"
@@ -228,16 +228,14 @@ def test_what_precedes_a_problem_in_one_read_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("code", "is_unprocessed"), [(0, True), (11, False)])
-def test_only_a_server_that_leaves_in_good_order_is_asked_again(
-    code: int, is_unprocessed: bool
-) -> None:
+def test_only_a_graceful_goaway_allows_a_retry(code: int, is_unprocessed: bool) -> None:
     made = connection()
     made.receive(frame(frames.GOAWAY, 0, 0, struct.pack(">II", 0, code)))
     assert made.problem is not None
     assert made.problem.is_unprocessed == is_unprocessed
 
 
-def test_damaged_bytes_are_a_problem_and_never_an_exception() -> None:
+def test_damaged_bytes_never_raise() -> None:
     fields = block((":status", "200"), ("content-type", "text/event-stream"), ("x", "y" * 200))
     whole = fields + data_frame(b"x" * 100) + SETTINGS + data_frame(b"", end=True)
     for seed in range(2_000):

@@ -20,7 +20,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_OF_TEST", "k")
 
 
-def test_the_messages_api_gets_its_version_and_its_own_header_for_the_key() -> None:
+def test_messages_api_has_own_version_and_key_headers() -> None:
     head = head_of("messages")
     assert VERSION + b"2023-06-01\r\n" in head
     assert b"\r\nx-api-key: k\r\n" in head
@@ -34,7 +34,7 @@ def test_the_config_goes_before_what_the_api_needs() -> None:
     assert b"\r\nAuthorization: Bearer k\r\n" in head
 
 
-def test_streams_of_tgi_have_a_path_of_their_own() -> None:
+def test_tgi_streams_have_their_own_path() -> None:
     kind = "huggingface_generate"
     assert head_of(kind).startswith(b"POST /generate HTTP/1.1\r\n")
     assert head_of(kind, streaming=True).startswith(b"POST /generate_stream HTTP/1.1\r\n")

@@ -55,7 +55,7 @@ def block(number: int, *, is_streamed: bool = False) -> DatasetBlock:
     )
 
 
-def test_a_dataset_that_fits_is_fetched_whole_and_once() -> None:
+def test_fitting_dataset_is_fetched_once() -> None:
     server = Server()
     server.cache.fetch_what_fits()
     assert server.respond_to_all() == BLOCKS
@@ -65,7 +65,7 @@ def test_a_dataset_that_fits_is_fetched_whole_and_once() -> None:
     assert found.number == 39
 
 
-def test_entries_in_another_order_are_found_by_it_and_not_taken_as_a_list() -> None:
+def test_reordered_entries_are_found_by_their_order() -> None:
     order = EntryOrder("random", ENTRIES, 1)
     server = Server(order_of=lambda count: EntryOrder("random", count, 1))
     server.cache.fetch_what_fits()
@@ -76,7 +76,7 @@ def test_entries_in_another_order_are_found_by_it_and_not_taken_as_a_list() -> N
     assert [entry and entry.number for entry in found] == order.entries(2 * ENTRIES).tolist()
 
 
-def test_a_dataset_larger_than_the_cache_is_ready_when_the_cache_is_full(
+def test_large_dataset_is_ready_with_a_full_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
@@ -97,7 +97,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def test_every_credit_finds_its_own_entry_in_a_dataset_larger_than_the_cache(small: Server) -> None:
+def test_credits_find_their_entries_in_a_large_dataset(small: Server) -> None:
     for index in range(2 * ENTRIES):
         found = small.cache.find(int(Phase.PROFILING), index)
         assert found is not None
@@ -105,7 +105,7 @@ def test_every_credit_finds_its_own_entry_in_a_dataset_larger_than_the_cache(sma
         small.respond_to_all()
 
 
-def test_blocks_are_fetched_before_a_credit_needs_them_and_dropped_behind_it(small: Server) -> None:
+def test_blocks_are_fetched_ahead_and_dropped_behind(small: Server) -> None:
     held = []
     for index in range(ENTRIES):
         assert small.cache.find(int(Phase.PROFILING), index) is not None
@@ -116,7 +116,7 @@ def test_blocks_are_fetched_before_a_credit_needs_them_and_dropped_behind_it(sma
     assert max(held) <= 12 + 3 * max(LENGTHS)
 
 
-def test_a_credit_that_is_far_ahead_waits_for_its_block_and_then_for_none(small: Server) -> None:
+def test_credit_far_ahead_waits_once(small: Server) -> None:
     assert small.cache.find(int(Phase.PROFILING), FIRST[7]) is None
     assert small.asked == [7]
     assert small.respond_to_all() > 1
@@ -125,7 +125,7 @@ def test_a_credit_that_is_far_ahead_waits_for_its_block_and_then_for_none(small:
         small.respond_to_all()
 
 
-def test_a_streamed_dataset_is_not_fetched_whole_even_if_it_would_fit(
+def test_streamed_dataset_is_never_fetched_completely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)

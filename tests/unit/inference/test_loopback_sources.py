@@ -11,11 +11,11 @@ def test_few_connections_leave_the_choice_to_the_kernel() -> None:
     assert loopback_sources("127.0.0.1", 5_000, PORTS) == ()
 
 
-def test_a_target_elsewhere_is_not_reached_from_loopback_addresses() -> None:
+def test_remote_target_gets_no_loopback_sources() -> None:
     assert loopback_sources("10.0.0.7", 1_000_000, PORTS) == ()
 
 
-def test_every_address_uses_less_than_half_of_its_ports() -> None:
+def test_each_address_uses_under_half_of_its_ports() -> None:
     for connections in (20_000, 100_000, 1_000_000, 10_000_000):
         sources = loopback_sources("127.0.0.1", connections, PORTS)
         assert len(set(sources)) == len(sources)

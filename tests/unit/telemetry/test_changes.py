@@ -20,7 +20,7 @@ def test_a_page_that_repeats_has_no_changes() -> None:
     assert (second.new, second.numbers) == ([], [])
 
 
-def test_a_series_that_is_gone_becomes_nan_and_may_come_back() -> None:
+def test_missing_series_becomes_nan_and_may_return() -> None:
     finder = ChangeFinder()
     finder.take(_page({"a": 1.0, "b": 2.0}))
     gone = finder.take(_page({"a": 1.0}))
@@ -31,7 +31,7 @@ def test_a_series_that_is_gone_becomes_nan_and_may_come_back() -> None:
     assert (back.new, back.numbers, back.values) == ([], [1], [2.0])
 
 
-def test_the_changes_of_random_pages_give_the_pages_back() -> None:
+def test_random_pages_are_restored_from_their_changes() -> None:
     rng = random.Random(1)
     finder = ChangeFinder()
     names: list[str] = []
@@ -46,7 +46,7 @@ def test_the_changes_of_random_pages_give_the_pages_back() -> None:
         assert there == (page or {"a": 0.0})
 
 
-def test_beyond_the_limit_known_families_are_kept_and_the_rest_is_counted() -> None:
+def test_known_families_have_priority_beyond_the_limit() -> None:
     finder = ChangeFinder()
     values = {f"other{n}": 1.0 for n in range(MAX_OTHER_SERIES + 10)}
     changes = finder.take(_page(values | {"vllm:num_requests_running": 5.0}))

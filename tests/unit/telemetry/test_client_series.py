@@ -38,7 +38,7 @@ def test_the_busiest_of_a_kind_counts() -> None:
     ]
 
 
-def test_time_that_others_took_is_a_share_of_the_time_between_heartbeats() -> None:
+def test_lost_cpu_is_a_share_between_heartbeats() -> None:
     series = ClientSeries()
     for second in range(4):
         beat(
@@ -62,7 +62,7 @@ def test_time_that_others_took_is_a_share_of_the_time_between_heartbeats() -> No
     ]
 
 
-def test_a_page_is_made_once_a_second_and_of_services_that_are_there() -> None:
+def test_page_covers_present_services_once_a_second() -> None:
     series = ClientSeries()
     sample(series, 0)
     assert not series.log.has_pages
@@ -75,7 +75,7 @@ def test_a_page_is_made_once_a_second_and_of_services_that_are_there() -> None:
     assert last(series, client_series.CPU, "worker") == 0.2
 
 
-def test_the_last_page_has_the_totals_of_the_load_whenever_it_is_made() -> None:
+def test_last_page_has_the_totals_of_the_load() -> None:
     series = ClientSeries()
     beat(series, "worker-0", 0, cpu_fraction=0.9)
     sample(series, 0)

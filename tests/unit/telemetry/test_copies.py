@@ -37,7 +37,7 @@ def page(
         {"nv_inference_request_duration_us": 8812345},
     ],
 )
-def test_a_server_that_says_what_only_one_can_say_is_counted_once(
+def test_server_with_unique_values_is_counted_once(
     marks: dict[str, float],
 ) -> None:
     pages = [page(name, RUNNING | marks) for name in ("10.0.0.1", "10.0.0.2")]
@@ -70,7 +70,7 @@ def spent(name: str, *values: float, first_s: float = 0.0) -> SourceLog:
     return source(pages, url=f"http://{name}/metrics", first_s=first_s)
 
 
-def test_two_pages_of_a_busy_server_that_were_the_same_before_the_load_are_of_one_server() -> None:
+def test_pages_equal_before_the_load_are_one_server() -> None:
     one = spent("a", 0.0, 2.513, 2.513, 9.124, 17.25)
     other = spent("b", 0.0, 2.513, 2.513, 9.5, 18.75, first_s=0.4)
     assert each_server_once([one, other]) == [one]
@@ -78,13 +78,13 @@ def test_two_pages_of_a_busy_server_that_were_the_same_before_the_load_are_of_on
     assert each_server_once([one, other, third]) == [one, third]
 
 
-def test_a_page_is_of_a_server_that_is_known_under_two_urls_if_it_was_once_as_one_of_both() -> None:
+def test_page_equal_to_one_copy_is_that_server() -> None:
     one, other = spent("a", 2.5, 9.124, 17.25), spent("b", 2.5, 9.5, 18.75)
     third = spent("c", 2.25, 9.5, 19.5)
     assert each_server_once([one, third, other]) == [one]
 
 
-def test_replicas_that_had_the_same_times_at_different_moments_are_counted_each() -> None:
+def test_replicas_with_equal_times_at_different_moments_count_separately() -> None:
     one, other = spent("a", 30.0, 31.0, 32.0), spent("b", 30.0, 31.5, 33.0, first_s=60)
     assert each_server_once([one, other]) == [one, other]
 
@@ -101,7 +101,7 @@ def test_a_finder_knows_what_pages_said_once() -> None:
 
 
 @pytest.mark.parametrize("mark", [CREATED, SUM])
-def test_each_page_is_looked_at_a_few_times_however_many_replicas_there_are(
+def test_comparisons_per_page_do_not_grow_with_replicas(
     mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicas = [page(f"10.0.0.{n}", RUNNING | {mark: 1795404091.0 + n}) for n in range(200)]
@@ -127,7 +127,7 @@ def test_times_that_were_never_spent_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("label", ["instance", "server"])
-def test_the_targets_own_page_is_not_counted_beside_one_of_several_servers(label: str) -> None:
+def test_own_page_is_not_counted_beside_a_federated_one(label: str) -> None:
     several = {f'vllm:num_requests_running{{{label}="{name}"}}': 3.0 for name in "ab"}
     federation = page("prometheus", several)
     own = page("target", RUNNING, is_guess=True)
@@ -143,7 +143,7 @@ def test_who_names_both_pages_has_both_counted() -> None:
     assert server_load([several, page("target", RUNNING)]).running == 6
 
 
-def test_a_page_that_is_counted_under_another_url_is_named() -> None:
+def test_page_counted_under_another_url_is_reported() -> None:
     pages = [{**RUNNING, SUM: float(second)} for second in range(21)]
     guess = source(pages, url="http://127.0.0.1/metrics")
     guess.is_guess = True

@@ -105,7 +105,7 @@ def expressions(dashboard: Dashboard) -> list[str]:
     return [*(t.expr for panel in dashboard.panels for t in panel.targets), *alerts, *queries]
 
 
-def test_every_metric_and_label_that_is_named_is_on_a_page_of_ours(
+def test_dashboards_use_only_existing_metrics_and_labels(
     dashboard: Dashboard, page: dict[str, set[str]]
 ) -> None:
     named: set[str] = set()
@@ -127,7 +127,7 @@ def test_every_metric_and_label_that_is_named_is_on_a_page_of_ours(
                       "record_processors", "workers"}  # fmt: skip
 
 
-def test_panels_are_whole_and_do_not_cover_each_other(dashboard: Dashboard) -> None:
+def test_panels_are_complete_and_do_not_overlap(dashboard: Dashboard) -> None:
     assert len({panel.id for panel in dashboard.panels}) == len(dashboard.panels)
     variables = {f"${{{each.name}}}" for each in dashboard.templating.list}
     for panel in dashboard.panels:
@@ -154,7 +154,7 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 @promtool
-def test_alerts_come_when_a_run_goes_wrong_and_not_before() -> None:
+def test_alerts_fire_only_when_a_run_fails() -> None:
     cases = ROOT / "tests/data/telemetry/rules_test.yaml"
     checked = subprocess.run(
         ["promtool", "test", "rules", cases], capture_output=True, text=True, check=False

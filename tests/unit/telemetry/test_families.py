@@ -88,19 +88,19 @@ def _portable(page: str) -> dict[str, float]:
         ),
     ],
 )  # fmt: skip
-def test_the_portable_quantities_of_a_server_are_those_of_its_page(
+def test_portable_quantities_match_the_page_of_each_server(
     page: str, expected: dict[str, float]
 ) -> None:
     assert _portable(page) == pytest.approx(expected)
 
 
-def test_shares_of_priorities_are_not_added_to_the_whole() -> None:
+def test_shares_of_priorities_are_not_added_twice() -> None:
     name, labels = "sglang:num_running_reqs", (("priority", "1"), ("tp_rank", "0"))
     assert not portables_of(Series(name, labels))
     assert portables_of(Series(name, (("priority", ""), ("tp_rank", "0"))))
 
 
-def test_ranks_of_data_parallel_attention_are_servers_of_their_own() -> None:
+def test_data_parallel_ranks_count_as_separate_servers() -> None:
     log = SourceLog("http://sglang/metrics")
     text = "".join(
         f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}} 3\n'
@@ -110,7 +110,7 @@ def test_ranks_of_data_parallel_attention_are_servers_of_their_own() -> None:
     assert server_load([log]).running == 6
 
 
-def test_servers_run_together_and_the_fullest_kv_cache_counts() -> None:
+def test_running_is_summed_and_kv_usage_is_the_maximum() -> None:
     logs = []
     for running, usage in ((2, 0.25), (3, 0.75)):
         log = SourceLog(f"http://replica-{running}/metrics")
@@ -127,14 +127,14 @@ def test_names_are_the_same_with_and_without_total() -> None:
         assert portables_of(Series(name)) is with_total
 
 
-def test_a_newer_name_means_what_the_older_one_does() -> None:
+def test_newer_and_older_names_have_one_meaning() -> None:
     for old, new in SUPERSEDED.items():
         pairs = [(old in each.families, new in each.families) for each in PORTABLE]
         assert (True, True) in pairs
         assert {is_old == is_new for is_old, is_new in pairs} == {True}
 
 
-def test_every_gpu_field_that_the_exporter_has_is_known() -> None:
+def test_all_gpu_fields_of_the_exporter_are_known() -> None:
     page = PageReader().read((DATA / "dcgm.txt").read_text())
     found = {field.name for series in page.values if (field := gpu_field_of(series)) is not None}
     assert found == {field.name for field in GPU_FIELDS}

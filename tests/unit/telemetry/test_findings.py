@@ -46,14 +46,14 @@ def check(report: SystemReport, name: str) -> Any:
     return next(each for each in report.checks if each.check == name)
 
 
-def test_the_load_has_arrived_if_the_server_runs_what_was_asked() -> None:
+def test_load_arrived_if_the_server_runs_all_requests() -> None:
     report = judged(server({RUNNING: 7, WAITING: 3} for _ in range(25)))
     assert check(report, "server_running").severity is Severity.VALID
     assert report.metrics["server_running_requests"] == 7
     assert report.metrics["server_waiting_requests"] == 3
 
 
-def test_a_load_that_does_not_arrive_degrades_the_system() -> None:
+def test_missing_load_degrades_the_system() -> None:
     report = judged(server({RUNNING: 4, WAITING: 0} for _ in range(25)))
     found = check(report, "server_running")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(0.6))
@@ -62,7 +62,7 @@ def test_a_load_that_does_not_arrive_degrades_the_system() -> None:
 
 
 @pytest.mark.parametrize("facts", [{"concurrency": None}, {"latency_ms": 5.0}])
-def test_in_open_loop_and_with_short_requests_running_is_only_told(facts: dict[str, Any]) -> None:
+def test_running_is_informative_in_open_loop(facts: dict[str, Any]) -> None:
     report = judged(server({RUNNING: 4} for _ in range(25)), **facts)
     assert check(report, "server_running").severity is Severity.INFO
     assert report.verdict is Severity.VALID
@@ -73,7 +73,7 @@ def test_replicas_run_the_load_together() -> None:
     assert judged(*replicas).metrics["server_running_requests"] == 10
 
 
-def test_the_time_in_front_of_the_server_is_the_difference_of_the_means() -> None:
+def test_time_in_front_is_the_difference_of_means() -> None:
     log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
     report = judged(log, ttft_mean_ms=230.0, requests=20)
     assert report.metrics["server_time_to_first_token"] == pytest.approx(200.0)
@@ -83,21 +83,21 @@ def test_the_time_in_front_of_the_server_is_the_difference_of_the_means() -> Non
     assert check(none, "time_in_front").text.endswith("take no measurable time")
 
 
-def test_a_mean_over_other_requests_than_the_client_s_is_compared_with_about() -> None:
+def test_mean_over_other_requests_is_marked_as_approximate() -> None:
     log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
     text = check(judged(log, ttft_mean_ms=230.0, requests=18), "time_in_front").text
     assert "200 ms of 20 requests, 230 ms at the client of 18:" in text
     assert text.endswith("take about 30 ms")
 
 
-def test_lateness_of_a_client_that_did_not_keep_up_is_not_blamed_on_the_network_alone() -> None:
+def test_client_lateness_is_not_blamed_on_the_network() -> None:
     log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
     report = judged(log, ttft_mean_ms=230.0, requests=20, is_client_valid=False)
     text = check(report, "time_in_front").text
     assert text.endswith("take 30 ms; the client's own lateness may be part of it")
 
 
-def test_preemptions_and_a_full_cache_under_load_degrade_and_those_before_do_not() -> None:
+def test_only_preemptions_under_load_degrade() -> None:
     name = "vllm:num_preemptions_total"
     quiet = judged(server({name: 7, "vllm:kv_cache_usage_perc": 0.5} for _ in range(25)))
     assert quiet.verdict is Severity.VALID
@@ -108,7 +108,7 @@ def test_preemptions_and_a_full_cache_under_load_degrade_and_those_before_do_not
     assert check(busy, "kv_cache").severity is Severity.DEGRADED
 
 
-def test_prefix_hits_are_a_share_of_the_queries_under_load() -> None:
+def test_prefix_hits_are_a_share_of_queries() -> None:
     report = judged(
         server(
             {"vllm:prefix_cache_queries_total": 1000 + 100 * n, "vllm:prefix_cache_hits": 50 * n}
@@ -147,13 +147,13 @@ def test_a_gpu_on_two_pages_counts_once() -> None:
     assert len(power.lines) == 1
 
 
-def test_the_energy_of_an_exporter_that_reads_seldom_is_that_of_the_load() -> None:
+def test_energy_of_a_slow_exporter_covers_the_load() -> None:
     # 400 W, read each 3 s: the pages around the load are 24 s apart.
     pages = [{"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 3)} for n in range(25)]
     assert judged(gpu(pages)).metrics["gpu_energy"] == pytest.approx(8000)
 
 
-def test_energy_and_power_are_not_known_from_samples_of_another_time() -> None:
+def test_samples_outside_the_load_give_no_energy() -> None:
     # Idle until the load, and read each 15 s.
     pages = [
         {"POWER_USAGE": 60 if n < 15 else 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * (n - n % 15)}
@@ -175,13 +175,13 @@ def test_energy_is_not_that_of_some_gpus_only() -> None:
 
 
 @pytest.mark.parametrize("energy", [0, 9223372036854775794])
-def test_values_that_a_gpu_does_not_have_are_no_values(energy: int) -> None:
+def test_blank_gpu_values_are_ignored(energy: int) -> None:
     blank = {"POWER_USAGE": 140737488355328.0, "TOTAL_ENERGY_CONSUMPTION": energy}
     pages = [blank if n == 7 else blank | {"POWER_USAGE": 400} for n in range(25)]
     assert judged(gpu(pages)).metrics == {"gpu_power": 400}
 
 
-def test_a_gpu_that_comes_under_load_has_not_used_the_energy_of_its_life_before() -> None:
+def test_energy_before_a_gpu_appears_is_excluded() -> None:
     old = {"POWER_USAGE": 400, "POWER_VIOLATION": 9e12}
     pages = [old | {"TOTAL_ENERGY_CONSUMPTION": 5e12 + 4e5 * n} if n > 3 else {} for n in range(25)]
     report = judged(gpu(pages))
@@ -189,7 +189,7 @@ def test_a_gpu_that_comes_under_load_has_not_used_the_energy_of_its_life_before(
     assert check(report, "gpu_throttling").measured == 0
 
 
-def test_a_throttled_gpu_degrades_the_system_and_is_named() -> None:
+def test_throttled_gpu_degrades_the_system_by_name() -> None:
     # DCGM counts nanoseconds: here, 0.2 s in each second.
     report = judged(gpu({"POWER_VIOLATION": 2e8 * n} for n in range(25)))
     found = check(report, "gpu_throttling")
@@ -197,7 +197,7 @@ def test_a_throttled_gpu_degrades_the_system_and_is_named() -> None:
     assert "power limits reduced the clock of GPU-1 on node-a" in found.text
 
 
-def test_an_xid_error_under_load_makes_the_system_invalid_and_an_old_one_does_not() -> None:
+def test_only_xid_errors_under_load_invalidate() -> None:
     old = judged(gpu({"XID_ERRORS": 31} for _ in range(25)))
     assert old.verdict is Severity.VALID
     new = judged(gpu({"XID_ERRORS": 79 if n > 10 else 0} for n in range(25)))
@@ -205,14 +205,14 @@ def test_an_xid_error_under_load_makes_the_system_invalid_and_an_old_one_does_no
     assert "79 on GPU-1 on node-a" in check(new, "gpu_xid").text
 
 
-def test_an_xid_error_that_comes_as_a_series_of_its_own_is_found() -> None:
+def test_xid_error_in_a_new_series_is_found() -> None:
     name = 'DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-1",err_code="{0}"}}'
     codes = [79 if n > 10 else 0 for n in range(25)]
     pages = [{name.format(code): code, "tick": n} for n, code in enumerate(codes)]
     assert "79 on GPU-1" in check(judged(source(pages, is_gpu=True)), "gpu_xid").text
 
 
-def test_sglang_and_llamacpp_tell_prefix_hits_by_their_tokens() -> None:
+def test_prefix_hits_of_sglang_and_llamacpp_are_tokens() -> None:
     sglang = server(
         {"sglang:prompt_tokens_total": 100 * n, "sglang:cached_tokens_total": 25 * n}
         for n in range(25)
@@ -225,14 +225,14 @@ def test_sglang_and_llamacpp_tell_prefix_hits_by_their_tokens() -> None:
     assert judged(llamacpp).metrics["server_prefix_hit_rate"] == pytest.approx(0.25)
 
 
-def test_a_source_that_cannot_be_believed_is_named_and_says_nothing_else() -> None:
+def test_unreliable_source_is_reported_and_not_used() -> None:
     report = judged(source({RUNNING: 1} for _ in range(25)))
     assert [each.check for each in report.checks] == ["telemetry_source"]
     assert "http://server/metrics is not used: it repeated" in report.checks[0].text
     assert list(series.plotted([])) == []
 
 
-def test_a_counter_grows_from_the_page_before_the_load_to_the_page_after_it() -> None:
+def test_counter_grows_between_pages_around_the_load() -> None:
     times = np.array([at(s) for s in range(6)], dtype=np.int64)
     curve = Curve(times, np.array([0.0, 10, 20, 30, 40, 50]))
     assert grown(curve, at(1.5), at(3.5)) == 30
@@ -245,14 +245,14 @@ def test_a_counter_grows_from_the_page_before_the_load_to_the_page_after_it() ->
     assert grown(Curve(times, last), at(1), at(4.5)) == 4
 
 
-def test_the_curves_of_sources_read_at_other_times_are_added_on_a_grid() -> None:
+def test_curves_with_different_times_are_added_on_a_grid() -> None:
     first = source(({RUNNING: 2} for _ in range(10)), url="a")
     second = source(({RUNNING: 3} for _ in range(10)), url="b", first_s=0.4)
     values = series.gauge([first, second], "running", at(2), at(8))
     assert set(values) == {5.0}
 
 
-def test_a_replica_that_is_read_later_has_not_made_all_its_tokens_at_once() -> None:
+def test_first_read_of_a_late_replica_is_no_growth() -> None:
     first = source(({TOKENS: 100 * n} for n in range(10)), url="a")
     second = source(({TOKENS: 1e9 + 50 * n} for n in range(6)), url="b", first_s=4.4)
     found = {each.name: each.lines for each in series.plotted([first, second])}
@@ -268,7 +268,7 @@ def token_rates(*counts: float) -> list[float]:
     return found.lines[0][2].tolist()
 
 
-def test_growth_while_a_counter_was_not_on_the_pages_is_in_its_rates() -> None:
+def test_growth_during_a_gap_is_in_the_rates() -> None:
     assert token_rates(100, 110, -1, -1, 140, 150) == [10, 10, 10, 10, 10]
 
 
@@ -278,11 +278,11 @@ def test_a_counter_that_is_gone_has_no_rate() -> None:
     assert np.isnan(rest).all()
 
 
-def test_a_counter_that_was_started_again_counts_from_zero_in_rates() -> None:
+def test_restarted_counter_counts_from_zero_in_rates() -> None:
     assert token_rates(100, 110, 5, 25) == [10, 5, 20]
 
 
-def test_a_counter_with_new_labels_counts_from_zero_in_rates() -> None:
+def test_new_labels_count_from_zero_in_rates() -> None:
     pages = [{f'{TOKENS}{{engine="{e}"}}': 10 * n for e in range(1 + n // 3)} for n in range(5)]
     (found,) = series.plotted([source(pages)])
     assert found.lines[0][2].tolist() == [10, 10, 40, 20]
@@ -301,7 +301,7 @@ def test_a_counter_whose_labels_change_goes_on() -> None:
     assert series.counter([again], "generation_tokens", at(1), at(4)) == 30
 
 
-def test_each_part_of_a_counter_goes_on_with_the_most_alike() -> None:
+def test_relabelled_parts_continue_the_most_similar_series() -> None:
     pages = [
         {
             f'{TOKENS}{{engine="{engine}",version="{n // 3}"}}': 1_000.0 + (1 + engine) * n
@@ -315,12 +315,12 @@ def test_each_part_of_a_counter_goes_on_with_the_most_alike() -> None:
     assert grown_by == [5, 10, 15]
 
 
-def test_a_counter_that_takes_the_place_of_a_larger_one_counts_from_zero() -> None:
+def test_smaller_successor_of_a_counter_counts_from_zero() -> None:
     log = source([labelled("a", 500), labelled("a", 510), labelled("b", 7), labelled("b", 9)])
     assert series.counter([log], "generation_tokens", at(0), at(3)) == 10 + 9
 
 
-def test_a_new_counter_beside_those_that_stay_counts_from_zero() -> None:
+def test_additional_counter_counts_from_zero() -> None:
     pages = [labelled("a", 5), labelled("a", 6), labelled("a", 7) | labelled("b", 9)]
     log = source(pages)
     assert series.counter([log], "generation_tokens", at(0), at(2)) == 2 + 9

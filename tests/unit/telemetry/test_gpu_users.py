@@ -21,7 +21,7 @@ def test_a_pod_is_known_by_its_whole_name() -> None:
     assert used(page, "vllm") == []
 
 
-def test_the_pods_of_a_deployment_are_known_by_names_that_kubernetes_makes_for_it() -> None:
+def test_pods_of_a_deployment_match_generated_names() -> None:
     ours = gpu(0, "target-bench-6d4cf56db6-x7k2q") + gpu(1, "target-bench-7c9d-bbbbb")
     others = (
         gpu(2, "target-bench-2-6d4cf56db6-x7k2q")  # of a stack `bench-2` in the same namespace
@@ -37,7 +37,7 @@ def test_the_pods_of_a_deployment_are_known_by_names_that_kubernetes_makes_for_i
     assert used(others, "deployment/target-bench-2") == [2]
 
 
-def test_a_pod_whose_name_kubernetes_cuts_is_one_of_its_deployments() -> None:
+def test_truncated_pod_name_matches_its_deployment() -> None:
     deployment = f"target-{'b' * 40}"
     pod = f"{deployment}-6d4cf56db6x7k2q"
     assert len(pod) == 63

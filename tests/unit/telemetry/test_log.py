@@ -23,7 +23,7 @@ def best_cpu_s(work: Callable[[], object]) -> float:
     return min(once() for _ in range(3))
 
 
-def test_the_samples_of_a_gpu_take_no_longer_with_many_gpus() -> None:
+def test_sampling_time_does_not_grow_with_gpus() -> None:
     log = source(
         [{f'{POWER}{{gpu="{n}"}}': 300.0 + page for n in range(GPUS)} for page in range(PAGES)],
         is_gpu=True,
@@ -34,7 +34,7 @@ def test_the_samples_of_a_gpu_take_no_longer_with_many_gpus() -> None:
     assert sampled < 8 * curves
 
 
-def test_a_gpu_that_comes_when_the_log_is_full_has_no_samples(
+def test_gpu_after_a_full_log_has_no_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(source_log, "MAX_POINTS", 0)

@@ -51,7 +51,7 @@ def _ours(text: str, reader: PageReader) -> Found | None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_every_sample_of_a_page_is_what_prometheus_client_reads(path: Path) -> None:
+def test_samples_equal_those_of_prometheus_client(path: Path) -> None:
     text, reader = path.read_text(), PageReader()
     first = _ours(text, reader)
     assert first == _theirs(text)
@@ -116,7 +116,7 @@ PAGES_READ = 500
 """If one page in a hundred is read otherwise, one of these is with a probability of 99%."""
 
 
-def test_mutated_pages_are_read_or_refused_as_prometheus_client_does() -> None:
+def test_mutated_pages_are_read_as_by_prometheus_client() -> None:
     rng = random.Random(19)
     texts = {path.stem: path.read_text() for path in PAGES}
     readers = {name: PageReader() for name in texts}
@@ -136,9 +136,7 @@ def test_mutated_pages_are_read_or_refused_as_prometheus_client_does() -> None:
     assert 0.1 < refused / PAGES_READ < 0.9
 
 
-def test_a_page_of_two_thousand_samples_is_read_five_times_as_fast_as_by_prometheus_client() -> (
-    None
-):
+def test_known_lines_are_read_five_times_as_fast() -> None:
     text = "".join(
         f'vllm:bucket{{engine="{n % 8}",model_name="m",le="{n}"}} {n * 17}.5\n' for n in range(2000)
     )
@@ -168,7 +166,7 @@ def test_a_page_of_two_thousand_samples_is_read_five_times_as_fast_as_by_prometh
         ("x" * 500, "line 1 is not a sample: " + "x" * 60 + "…"),
     ],
 )
-def test_what_is_no_page_is_refused_with_the_line_that_says_so(text: str, message: str) -> None:
+def test_invalid_page_is_refused_with_its_first_bad_line(text: str, message: str) -> None:
     with pytest.raises(PageError, match=message):
         PageReader().read(text)
 
@@ -185,6 +183,6 @@ def test_timestamps_of_openmetrics_are_seconds() -> None:
     assert page.oldest_ms == 1795227878250
 
 
-def test_a_timestamp_without_a_time_in_milliseconds_is_left_out() -> None:
+def test_timestamp_without_a_valid_time_is_ignored() -> None:
     page = PageReader().read("up 1 -1e308\nslow 1 2.5\n# EOF\n")
     assert page.oldest_ms == 2500

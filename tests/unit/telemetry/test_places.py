@@ -27,7 +27,7 @@ NAMED = place("http://10.0.0.1/metrics", "10.0.0.1")
     ],
     ids=["default port", "name", "name of several addresses"],
 )
-def test_one_page_under_two_urls_is_read_as_the_user_names_it(other: SourceAddress) -> None:
+def test_page_under_two_urls_is_read_as_named(other: SourceAddress) -> None:
     assert read(other, NAMED) == read(NAMED, other) == ["http://10.0.0.1/metrics"]
 
 
@@ -51,6 +51,6 @@ def test_different_pages_are_read_each(other: SourceAddress) -> None:
     assert len(read(NAMED, other)) == 2
 
 
-def test_servers_of_different_names_behind_one_address_are_read_each() -> None:
+def test_names_behind_one_address_are_read_separately() -> None:
     names = ("http://a.example/metrics", "http://b.example/metrics")
     assert read(*(place(name, "10.0.0.1") for name in names)) == list(names)

@@ -16,14 +16,14 @@ def judged(log: SourceLog, end_s: float = 20) -> SourceReport:
     return judge_source(log, begin_ns=at(0), end_ns=at(end_s), interval_s=1.0)
 
 
-def test_a_source_whose_values_change_is_used_and_its_interval_is_known() -> None:
+def test_changing_source_is_used_with_its_interval() -> None:
     report = judged(source({TOKENS: 10.0 * second} for second in range(21)))
     assert (report.problem, report.notes) == ("", ())
     assert report.update_interval_s == pytest.approx(1.0)
     assert report.latency_ms == pytest.approx(2.0)
 
 
-def test_the_interval_of_an_exporter_that_reads_slowly_is_its_own() -> None:
+def test_slow_exporter_has_an_interval_of_its_own() -> None:
     report = judged(source({"power": float(second // 30)} for second in range(121)), end_s=120)
     assert report.is_used
     assert report.update_interval_s == pytest.approx(30.0)
@@ -59,7 +59,7 @@ def test_a_source_that_cannot_be_believed_is_named(log: SourceLog, problem: str)
     assert report.problem == problem
 
 
-def test_old_timestamps_on_a_page_are_a_clock_that_is_off() -> None:
+def test_old_timestamps_count_as_a_clock_offset() -> None:
     log, reader = SourceLog("http://cache/metrics"), PageReader()
     for second in range(5):
         page = reader.read(f"{TOKENS} {second} {at(second - 60) // 1_000_000}\n")
@@ -67,7 +67,7 @@ def test_old_timestamps_on_a_page_are_a_clock_that_is_off() -> None:
     assert judged(log, end_s=5).problem == "its clock or its values are 60 s behind ours"
 
 
-def test_a_source_that_mostly_fails_is_not_used_and_one_that_fails_once_has_a_note() -> None:
+def test_mostly_failing_source_is_not_used() -> None:
     log = source({TOKENS: float(second)} for second in range(3))
     log.fail("the server responds with status 503")
     assert judged(log).notes == (
@@ -78,7 +78,7 @@ def test_a_source_that_mostly_fails_is_not_used_and_one_that_fails_once_has_a_no
     assert judged(log).problem == "10 of 13 reads failed: there was no page within 5 s"
 
 
-def test_an_average_that_a_server_calls_a_counter_is_no_restart() -> None:
+def test_decreasing_average_is_not_a_restart() -> None:
     rng = random.Random(3)
     pages = ({"busy_slots_per_decode": rng.random(), TOKENS: float(s)} for s in range(21))
     assert judged(source(pages)).is_used

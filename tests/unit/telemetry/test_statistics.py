@@ -30,18 +30,18 @@ odd_sum 0
     assert found["buckets"] == {"0.5": 1.0, "+Inf": 1.0}
 
 
-def test_a_counter_and_a_gauge_of_one_name_are_two_families() -> None:
+def test_counter_and_gauge_of_one_name_are_two_families() -> None:
     log = read("# TYPE jobs gauge\njobs 7\n# TYPE jobs_total counter\njobs_total NOW\n")
     found = {each.type: statistics(each, log, START_NS, at(1))["stats"] for each in families(log)}
     assert found["gauge"]["avg"] == 7  # type: ignore[index]
     assert found["counter"]["total"] == 1  # type: ignore[index]
 
 
-def test_a_gpu_that_is_no_number_has_a_line() -> None:
+def test_gpu_with_a_non_numeric_index_has_a_line() -> None:
     log = read('DCGM_FI_DEV_GPU_UTIL{gpu="first",UUID="GPU-a"} NOW\n')
     assert len(list(render_gpu_lines([log]))) == 2
 
 
-def test_a_cache_that_is_full_at_1_is_a_ratio_though_it_is_called_perc() -> None:
+def test_cache_usage_named_perc_is_a_ratio() -> None:
     assert unit_of("vllm:kv_cache_usage_perc") == unit_of("sglang:token_usage") == "ratio"
     assert unit_of("disk_used_perc") == "percent"
