@@ -254,6 +254,7 @@ def _run(
     forks: "ForkServer | None",
 ) -> int:
     from aiperf_svc.config.target_configs import target_configs
+    from aiperf_svc.plan.run_values import RunValues
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.workloads.shapes import shapes_of
@@ -262,7 +263,7 @@ def _run(
         ui=ui,
         json=args.json,
         secrets=secrets,
-        cli_command=args.command_line,
+        run=RunValues(cli_command=args.command_line),
         verbose=args.verbose,
         resume=args.resume,
         otlp=otlp_target(args.otlp),

@@ -60,6 +60,7 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
 def life_options(args: argparse.Namespace) -> "StackOptions":
     """Return the options from those flags. Raises ConfigError."""
     from aiperf_svc.config.units import parse_duration_ns
+    from aiperf_svc.plan.run_values import RunValues
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.stack.options import StackOptions
 
@@ -72,7 +73,7 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
     run = RunOptions(
         ui=display_of(args),
         json=args.json,
-        cli_command=args.command_line,
+        run=RunValues(cli_command=args.command_line),
         verbose=args.verbose,
         otlp=otlp_target(args.otlp),
         metrics_address=metrics_address(args.serve_metrics),
@@ -101,7 +102,6 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
     return StackRequest(
         stack=stack,
         config=config,
-        benchmark=draft.data,
         settings=settings,
         checked=checked,
         kubeconfig=args.kubeconfig,
@@ -129,7 +129,6 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     return StackRequest(
         stack=(_stack_of(resumed.folder) if resumed else "") or stack,
         config=config,
-        benchmark=draft.data,
         checked=checked,
         kubeconfig=args.kubeconfig,
         context=args.context,

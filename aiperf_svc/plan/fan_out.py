@@ -123,6 +123,10 @@ class IndexStack(StackKind[BenchmarkConfig]):
         names = tuple(pod.name for pod in pods if pod.name.startswith(f"{INDEX}-"))
         return _policies(basis.config, self.indexes, basis.topology, names)
 
+    def outputs(self, config: BenchmarkConfig) -> dict[str, str]:
+        """Return the outputs of the stack that name what is measured."""
+        return {"target": config.endpoint.url}
+
     def notes(self, config: BenchmarkConfig) -> tuple[str, ...]:
         """Return notes for reviewers."""
         found = [note for trials in self.indexes for note in inference_notes(trials[0])]

@@ -65,6 +65,10 @@ class InferenceStack(StackKind[BenchmarkConfig]):
         to_target = functools.partial(target_policies, basis.config, basis.topology)
         return plan_policies(basis.config, basis.topology, pods, to_target)
 
+    def outputs(self, config: BenchmarkConfig) -> dict[str, str]:
+        """Return the outputs of the stack that name what is measured."""
+        return {"target": config.endpoint.url}
+
     def notes(self, config: BenchmarkConfig) -> tuple[str, ...]:
         """Return notes for reviewers."""
         return inference_notes(config)

@@ -98,6 +98,10 @@ class RankStack(StackKind[AnyWorkloadConfig]):
         """Return the network policies, and notes for reviewers."""
         return plan_policies(basis.config, basis.topology, pods, rank_policies)
 
+    def outputs(self, config: AnyWorkloadConfig) -> dict[str, str]:
+        """Return the outputs of the stack that name what is measured."""
+        return {"workload": config.kind}
+
     def notes(self, config: AnyWorkloadConfig) -> tuple[str, ...]:
         """Return notes for reviewers."""
         return (*self.needs.notes, *super().notes(config))

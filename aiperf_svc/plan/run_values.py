@@ -6,12 +6,12 @@ on the whole.
 """
 
 from collections.abc import Mapping
-from typing import Self
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
-import msgspec
 
-
-class RunValues(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class RunValues:
     """Values of one run. The variable of `is_held` is AIPERF_HELD."""
 
     is_held: bool = False
@@ -26,17 +26,17 @@ class RunValues(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the values that differ from the defaults."""
-        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return {
-            _variable(name): "1" if value is True else str(value) for name, value in values if value
-        }
+        values = {_variable(each.name): getattr(self, each.name) for each in fields(self)}
+        return {name: "1" if value is True else value for name, value in values.items() if value}
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
         """Return the values that these variables have."""
-        variables = {name: _variable(name) for name in cls.__struct_fields__}
-        found = {name: environ[each] for name, each in variables.items() if each in environ}
-        return msgspec.convert(found, cls, strict=False)
+        found: dict[str, Any] = {}
+        for each in fields(cls):
+            written = environ.get(_variable(each.name), "")
+            found[each.name] = written == "1" if isinstance(each.default, bool) else written
+        return cls(**found)
 
 
 def _variable(name: str) -> str:

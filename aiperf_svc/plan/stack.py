@@ -66,6 +66,8 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Notes for reviewers."""
     jobs: tuple[JobPlan, ...] = ()
     """Jobs whose indexes are the shapes of an experiment."""
+    measured: dict[str, str]
+    """Outputs of the stack that name what is measured."""
     secret_keys: dict[str, tuple[str, ...]]
     """Name of a Secret to the keys of the stack's configuration whose secret values it holds."""
 
@@ -244,6 +246,7 @@ def plan_kind(
             *unpinned_images(image, pods),
         ),
         jobs=made.jobs,
+        measured=kind.outputs(resolved),
         secret_keys=_secret_keys(kind, resolved),
     )
     kind.check_files(lambda: plan.files)

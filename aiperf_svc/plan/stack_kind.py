@@ -86,6 +86,10 @@ class StackKind(ABC, Generic[ConfigT]):
     def policies(self, basis: StackBasis[ConfigT], pods: tuple[PodPlan, ...]) -> Policies:
         """Return the network policies, and notes for reviewers. `pods` are all of the stack."""
 
+    @abstractmethod
+    def outputs(self, config: ConfigT) -> dict[str, str]:
+        """Return the outputs of the stack that name what is measured."""
+
     def notes(self, config: ConfigT) -> tuple[str, ...]:
         """Return notes for reviewers about the config as the services read it."""
         return plaintext_warnings(config)

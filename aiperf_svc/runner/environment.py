@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -74,7 +74,8 @@ class LocalRun:
     def shared_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Variables of all processes. Over TCP, this chooses free ports."""
         given = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
-        transport = self.config.deployment.transport
+        transport, options = self.config.deployment.transport, self.options
+        run = replace(options.run, is_resumed=options.resume is not None)
         given = (
             PROCESS_ENVIRONMENT
             | given
@@ -88,16 +89,10 @@ class LocalRun:
                 "AIPERF_RESULTS_SOCKET": str(self.results_socket),
                 "AIPERF_LOG_DIR": str(self.logs),
                 "AIPERF_PARENT_PID": str(os.getpid()),
-                "AIPERF_CLI_COMMAND": self.options.cli_command,
+                **run.environment(),
             }
         )
-        if self.options.upload_into:
-            given["AIPERF_UPLOAD_INTO"] = self.options.upload_into
-        if self.options.is_held:
-            given["AIPERF_HELD"] = "1"
-        if self.options.resume is not None:
-            given["AIPERF_RESUMES"] = "1"
-        if self.options.verbose:
+        if options.verbose:
             given["AIPERF_LOG_LEVEL"] = "DEBUG"
         if transport.kind == "tcp":
             given |= {

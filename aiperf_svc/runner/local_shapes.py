@@ -131,7 +131,7 @@ class _ShapesRun:
             options=replace(
                 self._options,
                 resume=folder if is_experiment(folder) else None,
-                upload_into=self._trials.upload_into,
+                run=self._trials.run_values(self._options.run),
             ),
             private=private,
             artifacts=folder,

@@ -56,7 +56,7 @@ def run_local_targets(
             return finish("targets", name, folder, ended, options)
     else:
         folder = folders.make_dated_folder(parent, name)
-    held = replace(options, is_held=True)
+    held = replace(options, run=replace(options.run, is_held=True))
     with ExitStack() as stack:
         others = [stack.enter_context(fork_server.starting()) for _ in targets[1:]]
         runs = asyncio.run(_run_all(targets, held, facts, folder, [forks, *others]))

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from aiperf_svc.plan.run_values import RunValues
+
 
 @dataclass(frozen=True, kw_only=True)
 class OtlpTarget:
@@ -25,17 +27,12 @@ class RunOptions:
     """Print one JSON object on standard output; all text for people goes to standard error."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for the services that need them only, e.g. the target's API key."""
-    cli_command: str = ""
-    """Command line of the run; kept with the results."""
     resume: Path | None = None
     """Folder of the experiment to go on with."""
     otlp: OtlpTarget | None = None
     """Where the metrics of the run are sent."""
     metrics_address: tuple[str, int] | None = None
     """Host and port of the page of metrics that this command serves."""
-    upload_into: str = ""
-    """Folder of the bucket that the trials of several shapes share; empty: the run has its own."""
-    is_held: bool = False
-    """Whether the load waits until it is given a start."""
+    run: RunValues = field(default_factory=RunValues)
     verbose: bool = False
     """Debug lines in the logs."""

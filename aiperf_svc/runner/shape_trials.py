@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders
 from aiperf_svc.workloads.shapes import Shape
@@ -48,12 +50,11 @@ class ShapeTrials:
     """What became of the trials of all shapes."""
 
     def __init__(
-        self, config: Config, shapes: Sequence[Shape], folder: Path, *, upload_into: str = ""
+        self, config: Config, shapes: Sequence[Shape], folder: Path, run: RunValues | None = None
     ) -> None:
-        """`upload_into` is the folder of the bucket; by default it follows from the name of
-        `folder`."""
+        """`run` are the values of the run that these trials are part of, if there are any."""
         self._config, self._shapes, self.folder = config, shapes, folder
-        self._upload_into = upload_into
+        self._run = run or RunValues()
         self._rows: dict[int, TrialRow] = {}
         """Trials that have ended, by number. Their results as a whole would be 100 KB each."""
         self._moved: list[Path] = []
@@ -146,14 +147,22 @@ class ShapeTrials:
         self.keep(self.finished)
 
     @property
-    def upload_into(self) -> str:
-        """Folder of the bucket for all trials, the same for a runner that goes on after this one;
-        empty if the results are not uploaded."""
+    def has_upload(self) -> bool:
+        """Whether the results are uploaded."""
+        return self._config.artifacts.s3 is not None and self._config.experiment is not None
+
+    def run_values(self, run: RunValues) -> RunValues:
+        """Return the values of a run of one shape: all shapes share one folder of the bucket."""
+        return replace(run, upload_into=self._upload_folder())
+
+    def _upload_folder(self) -> str:
+        """Return the folder of the bucket for all trials, the same for a runner that goes on after
+        this one; empty if the results are not uploaded."""
         experiment = self._config.experiment
         if self._config.artifacts.s3 is None or experiment is None:
             return ""
-        if self._upload_into:
-            return self._upload_into
+        if self._run.upload_into:
+            return self._run.upload_into
         from aiperf_svc.adapters.storage.uploads import folder_of_experiment
 
         return folder_of_experiment(self.folder, experiment)
@@ -168,7 +177,7 @@ class ShapeTrials:
         if s3 is None or not self._rows:
             return ""
         manifest = read_manifest(self.folder)
-        return upload(self.folder, manifest, s3, into=self.upload_into, environ=environ).url
+        return upload(self.folder, manifest, s3, into=self._upload_folder(), environ=environ).url
 
     def fail(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
         """Record the trials of a shape that have not ended as failed; `with_stopped`: those too

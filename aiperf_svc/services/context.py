@@ -20,6 +20,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import AnyWorkloadConfig, Config
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.lasting import Lasting
@@ -51,15 +52,7 @@ class RunContext:
     namespace: str = ""
     """Namespace of this pod, where its service needs to know it."""
     curve: CurveKeys | None = None
-    is_held: bool = False
-    """Whether the load waits for a start that it is given, together with other runs."""
-    is_resumed: bool = False
-    """Whether trials of the experiment have ended before, in the same folder."""
-    upload_into: str = ""
-    """Folder of the bucket for the trials, if other processes or pods run some of them; the runner
-    then uploads what is said of all trials."""
-    cli_command: str = ""
-    """How the user asked for the run; kept with the results."""
+    run: RunValues = field(default_factory=RunValues)
     lasting: Lasting | None = None
     """What this process has for all trials of an experiment; None in a run without one."""
     epoch: int = field(default_factory=time_ns)
@@ -110,10 +103,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             results_socket=_path(environ.get("AIPERF_RESULTS_SOCKET")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
             curve=_curve(environ.get("AIPERF_CURVE_DIR")),
-            is_held=environ.get("AIPERF_HELD") == "1",
-            is_resumed=environ.get("AIPERF_RESUMES") == "1",
-            upload_into=environ.get("AIPERF_UPLOAD_INTO", ""),
-            cli_command=environ.get("AIPERF_CLI_COMMAND", ""),
+            run=RunValues.read(environ),
         )
     except KeyError as error:
         raise EnvironmentProblem(

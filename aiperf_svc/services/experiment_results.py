@@ -69,7 +69,7 @@ class ExperimentResults:
         """What a search makes of each of these trials."""
         self._written: ExperimentFolder | None = None
         self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        self._upload_name = context.upload_into or _upload_name(context)
+        self._upload_name = context.run.upload_into or _upload_name(context)
         self._uploaded_to = ""
         self._failed = 0
         self._artifact_error = ""
@@ -200,7 +200,7 @@ class ExperimentResults:
     def _write_all(self) -> None:
         manifest = self._folder_of_experiment().write_all(self._ended, self._search_report())
         s3 = self._context.config.artifacts.s3
-        if s3 is not None and not self._context.upload_into:
+        if s3 is not None and not self._context.run.upload_into:
             # Trials are there already, but for those that ended before this process was started.
             done = uploads.upload(self._context.artifacts, manifest, s3, into=self._upload_name)
             log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
@@ -353,7 +353,7 @@ def _upload_name(context: RunContext) -> str:
 
 def finished_trials(context: RunContext) -> list[TrialOutcome]:
     """Return the trials that had ended before, in the order of running."""
-    if not context.is_resumed:
+    if not context.run.is_resumed:
         return []
     from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes

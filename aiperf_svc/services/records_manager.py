@@ -367,7 +367,7 @@ class RecordsManager(ResultsService[RunProgress]):
             was_cancelled=self.is_cancelling,
             early_end=self._early_end if self.ends_early else None,
             is_complete=not self.is_cancelling and not self.ends_early,
-            cli_command=self.context.cli_command,
+            cli_command=self.context.run.cli_command,
             topology={
                 "layout": self.context.topology.layout,
                 "workers": self.context.topology.workers,

@@ -75,7 +75,7 @@ class SystemController(BaseService):
         super().__init__(context, bus)
         self._machine = RunMachine(
             has_warmup=workload_of(context.config).has_warmup(context.config),
-            is_held=context.is_held,
+            is_held=context.run.is_held,
         )
         self._number = 1
         self._finding: dict[str, Any] | None = None
@@ -86,8 +86,8 @@ class SystemController(BaseService):
         held_s = _held_s(context.config, is_trial=self._sequence is not None)
         self._deadlines = {
             RunState.PENDING: context.config.deployment.registration_timeout / 1e9,
-            RunState.CONFIGURING: _configuring_s(context.config, is_held=context.is_held),
-            RunState.READY: held_s if context.is_held else READY_S,
+            RunState.CONFIGURING: _configuring_s(context.config, is_held=context.run.is_held),
+            RunState.READY: held_s if context.run.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S,
             RunState.DONE: ENDING_S,
@@ -204,5 +204,5 @@ class SystemController(BaseService):
     @property
     def _unmet(self) -> str:
         """What a state waits for if it is no service."""
-        is_held = self._machine.state is RunState.READY and self.context.is_held
+        is_held = self._machine.state is RunState.READY and self.context.run.is_held
         return "the start, which the runner gives" if is_held else "nobody"

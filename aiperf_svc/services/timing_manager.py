@@ -150,7 +150,7 @@ class TimingManager(BaseService):
         while len(self._attached) < self.context.topology.workers:
             self._has_news.clear()
             await self._has_news.wait()
-        if self.context.is_held:
+        if self.context.run.is_held:
             # All workers have attached: the server is there.
             await self._hooks.before(first_phase(self.context.inference), is_first=True)
 

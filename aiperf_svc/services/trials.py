@@ -130,7 +130,7 @@ def _machine(context: RunContext) -> ExperimentMachine:
         strategy,
         retries=experiment.retries,
         # Several runs that start together go through the same trials.
-        replacements=0 if context.is_held else experiment.replacements,
+        replacements=0 if context.run.is_held else experiment.replacements,
         on_failure=experiment.on_failure,
     )
 

@@ -428,10 +428,6 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         """Return the first rows of a stack's preview."""
         return tool_rows(plan, config)
 
-    def outputs(self, config: WorkloadConfig[SpecT]) -> dict[str, str]:
-        """Return the outputs of a stack that name what is measured."""
-        return {"workload": self.kind}
-
 
 def _problem(line: str) -> Problem:
     key, _, text = line.partition(": ")

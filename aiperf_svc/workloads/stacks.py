@@ -1,6 +1,6 @@
 """Plans the processes or the stack of a benchmark, for all trials of one shape."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,7 +22,6 @@ from aiperf_svc.workloads.shapes import (
     is_side_by_side,
     shape_config,
     shapes_of,
-    without_trials,
 )
 from aiperf_svc.workloads.trials import trial_config
 
@@ -66,15 +65,13 @@ def plan_stack(
     *,
     shape: int = 1,
     known: AllShapes | None = None,
-    finished: Collection[int] = (),
 ) -> StackPlan:
     """Plan a stack; for an experiment, one whose pods can run each trial of one shape.
 
-    `shape` is the number of the shape among those of the config, or `known`, if given; `finished`
-    are the numbers of trials that are not run again. The stack is for one shape if shapes run side
-    by side, else for all of them in turn. Raises ConfigError.
+    `shape` is the number of the shape among those of the config, or `known`, if given. The stack is
+    for one shape if shapes run side by side, else for all of them in turn. Raises ConfigError.
     """
-    known = known or all_shapes(config, without_trials(shapes_of(config, "cluster"), finished))
+    known = known or all_shapes(config, shapes_of(config, "cluster"))
     check_shape(shape, known.shapes)
     workload = workload_of(config)
     if is_fanned_out(config):

@@ -212,7 +212,3 @@ class Workload(ABC, Generic[ConfigT]):
     def preview_details(self, config: ConfigT) -> list[tuple[str, str]]:
         """Return further rows for a reviewer: name and text, which may be empty."""
         return []
-
-    @abstractmethod
-    def outputs(self, config: ConfigT) -> dict[str, str]:
-        """Return the outputs of a stack that name what is measured."""

@@ -27,6 +27,7 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -86,7 +87,7 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
     run = LocalRun(
         config=config,
         topology=plan(config, Facts(where="local", cores=2, fd_limit=20_000)),
-        options=RunOptions(cli_command="records_15m"),
+        options=RunOptions(run=RunValues(cli_command="records_15m")),
         private=folder / "private",
         artifacts=folder / "artifacts",
         logs=folder / "logs",

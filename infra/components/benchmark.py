@@ -8,7 +8,6 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.workloads.registry import workload_of
 from components.access import Access, AccessArgs
 from components.containers import MountedNames
 from components.control_plane import ControlPlane, ControlPlaneArgs
@@ -166,7 +165,7 @@ def _outputs(
     return {
         "namespace": namespace,
         "runId": plan.identity.run_id,
-        **workload_of(plan.config).outputs(plan.config),
+        **plan.measured,
         "results": {
             "expose": exposure.expose,
             "service": service,

@@ -4,16 +4,17 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pulumi
 
 import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER, owner_name
 from aiperf_svc.config.target_configs import chosen_target
-from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.plan_file import PLAN, read_plan
 from aiperf_svc.runner.stack.summary import as_text
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.stacks import plan_stack
@@ -85,26 +86,8 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             "`aiperf-svc run` makes a stack in each"
         )
     try:
-        plan = plan_stack(
-            chosen_target(
-                parse_benchmark(config.require_object("benchmark"), "aiperf:benchmark"),
-                config.get("target") or "",
-            ),
-            StackSettings(
-                stack=pulumi.get_stack(),
-                version=aiperf_svc.__version__,
-                generation=config.get_int("generation") or 1,
-                image=environ.get("AIPERF_IMAGE", ""),
-                workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
-                run=RunValues(
-                    is_held=config.get_bool("held") or False,
-                    upload_into=config.get("uploadInto") or "",
-                ),
-            ),
-            shape=config.get_int("shape") or 1,
-            finished=config.get_object("finished") or (),
-        )
-    except ConfigError as error:
+        plan = _plan(config, environ)
+    except (ConfigError, EnvironmentProblem) as error:
         raise pulumi.RunError(str(error)) from error
     # The runner has shown the plan, and removes what the provider leaves.
     by_runner = HOLDER in environ
@@ -126,3 +109,19 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             for name, keys in plan.secret_keys.items()
         },
     )
+
+
+def _plan(config: pulumi.Config, environ: Mapping[str, str]) -> StackPlan:
+    """Return the plan that the runner has made; without a runner, make it."""
+    if PLAN in environ:
+        return read_plan(Path(environ[PLAN]))
+    benchmark = parse_benchmark(config.require_object("benchmark"), "aiperf:benchmark")
+    settings = StackSettings(
+        stack=pulumi.get_stack(),
+        version=aiperf_svc.__version__,
+        generation=config.get_int("generation") or 1,
+        image=environ.get("AIPERF_IMAGE", ""),
+        workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
+    )
+    target, shape = config.get("target") or "", config.get_int("shape") or 1
+    return plan_stack(chosen_target(benchmark, target), settings, shape=shape)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pulumi
 import pytest
-import yaml
 
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
@@ -17,8 +16,6 @@ from tests.support.recording import (
     Recording,
     benchmark,
     component_of,
-    config_file,
-    environment_of,
     kinds_and_names,
     pod_templates,
     record,
@@ -45,21 +42,6 @@ def next_generation() -> Recording:
         "aiperf:providerVersion": "4.99.0",
     }
     return record(STACK, {"aiperf:benchmark": benchmark(), **keys})
-
-
-@pytest.fixture(scope="module")
-def resumed_shape() -> Recording:
-    """The second of two shapes, when all trials but one have ended."""
-    args = [["--ttft", each] for each in ("5ms", "9ms")]
-    product = {"deployment.target.args": args, "load.concurrency": [1, 2]}
-    deployed = benchmark(ttl="2h", raw_route="direct")
-    given = {
-        "aiperf:benchmark": deployed | {"experiment": {"product": product}},
-        "aiperf:shape": "2",
-        "aiperf:finished": [1, 2, 3],
-        "aiperf:uploadInto": "knee-20261123T012343Z-0123",
-    }
-    return record(STACK, given)
 
 
 def test_every_object_and_every_pod_carries_stack_and_run(usual: Recording) -> None:
@@ -160,11 +142,9 @@ def test_another_target_is_another_deployment_whose_readiness_is_awaited(usual: 
 
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
-def test_no_pod_has_the_secret_key_of_another(
-    layout: str, compact: Recording, resumed_shape: Recording
-) -> None:
+def test_no_pod_has_the_secret_key_of_another(layout: str, compact: Recording) -> None:
     mounted = {}
-    for template in pod_templates(compact if layout == "compact" else resumed_shape):
+    for template in pod_templates(compact if layout == "compact" else recorded(raw_route="direct")):
         for volume in template["spec"]["volumes"]:
             if volume.get("secret", {}).get("secretName") == f"keys-{STACK}":
                 keys = {item["key"] for item in volume["secret"]["items"]}
@@ -220,20 +200,6 @@ def test_pods_meet_the_restricted_level(usual: Recording) -> None:
             }
             resources = container["resources"]
             assert resources["requests"]["memory"] == resources["limits"]["memory"]
-
-
-def test_the_pods_of_a_resumed_shape_run_what_is_left_and_upload_into_the_shared_folder(
-    resumed_shape: Recording,
-) -> None:
-    config = yaml.safe_load(config_file(resumed_shape))
-    assert config["experiment"]["part"]["trials"] == [4]
-    assert config["deployment"]["target"]["args"] == ["--ttft", "9ms"]
-    told = {
-        env["AIPERF_UPLOAD_INTO"]["value"]
-        for env in map(environment_of, pod_templates(resumed_shape))
-        if "AIPERF_UPLOAD_INTO" in env
-    }
-    assert told == {"knee-20261123T012343Z-0123"}
 
 
 def test_the_program_only_wires() -> None:

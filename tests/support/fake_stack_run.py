@@ -54,7 +54,8 @@ class Played:
         self.home = StateHome({"XDG_STATE_HOME": str(folder / "state")})
         benchmark = yaml.safe_load(CONFIG) | {"artifacts": {"dir": str(folder / "artifacts")}}
         config = BenchmarkConfig.model_validate(benchmark)
-        self.request = StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+        self.benchmark = benchmark
+        self.request = StackRequest(stack="s", config=config, environ={})
         self.interrupts = Interrupts()
         self.report: LeakReport | Exception = CLEAN
         self.up_error: AiperfError | None = None
@@ -183,8 +184,10 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
             raise error
         return ()
 
-    async def up(*_: Any, shape: int, upload_into: str, **__: Any) -> bool:
-        played.uploads.append(upload_into)
+    async def up(*_: Any, plan: StackPlan, **__: Any) -> bool:
+        run_ids = [each.identity.run_id for each in played.request.plans]
+        shape = run_ids.index(plan.identity.run_id) + 1
+        played.uploads.append(plan.services[0].env.get("AIPERF_UPLOAD_INTO", ""))
         played.note_watched("up")
         played.ups.append(shape)
         if error := played.up_errors.get(shape):
@@ -221,9 +224,9 @@ def in_shapes(played: Played, *, on_failure: str = "continue", number: int = 3) 
         "repetitions": 2,
         "on_failure": on_failure,
     }
-    benchmark = {**played.request.benchmark, "experiment": experiment}
-    config = parse_config(benchmark, "")
-    played.request = StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+    played.benchmark = {**played.benchmark, "experiment": experiment}
+    config = parse_config(played.benchmark, "")
+    played.request = StackRequest(stack="s", config=config, environ={})
     return [plan.identity.run_id for plan in played.request.plans]
 
 

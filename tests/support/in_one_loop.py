@@ -15,6 +15,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.runner.environment import free_ports
@@ -104,7 +105,7 @@ async def stack(
             state=folder / "state",
             api_token="token",
             api_port=0,
-            is_held=is_held,
+            run=RunValues(is_held=is_held),
         )
         services[name] = service_class(service)(context, buses[-1])
     tasks = {name: asyncio.create_task(s.run(), name=name) for name, s in services.items()}

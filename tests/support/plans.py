@@ -1,6 +1,5 @@
 """Configs, plans of stacks, and objects of a cluster."""
 
-from collections.abc import Collection
 from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -71,11 +70,10 @@ def plan_it(
     run: RunValues | None = None,
     shape: int = 1,
     known: AllShapes | None = None,
-    finished: Collection[int] = (),
     **settings: Any,
 ) -> StackPlan:
     how = StackSettings(stack=stack, version=version, run=run or RunValues(), **settings)
-    return plan_stack(config, how, shape=shape, known=known, finished=finished)
+    return plan_stack(config, how, shape=shape, known=known)
 
 
 def pod(plan: StackPlan, name: str) -> Any:

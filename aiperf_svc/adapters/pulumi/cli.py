@@ -115,6 +115,11 @@ class PulumiCli:
         self._count = 0
 
     @property
+    def folder(self) -> Path:
+        """The folder of the project."""
+        return self._folder
+
+    @property
     def backend(self) -> str:
         """URL of the state; empty: the one that `pulumi login` chose."""
         return self._environ.get("PULUMI_BACKEND_URL", "")
@@ -151,13 +156,6 @@ class PulumiCli:
         if ended.code:
             raise PulumiFailed(f"config get {name}", ended)
         return ended.out.rstrip("\n")
-
-    async def set_value(self, key: str, value: str) -> None:
-        """Set a value in the stack's file."""
-        name = f"aiperf:{key}"
-        ended = await self._run("config", "set", name, value, "-s", self._stack)
-        if ended.code:
-            raise PulumiFailed(f"config set {name}", ended)
 
     async def forget(self) -> None:
         """Remove the stack, which must be empty, from the state. Its file stays."""

@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
 def _check_stack(path: Path, config: "Config") -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
     from aiperf_svc.config.clusters import read_clusters
-    from aiperf_svc.config.load_config import STACK_KEY
     from aiperf_svc.plan.identity import check_stack_name
     from aiperf_svc.runner.stack.clusters import cluster_members
     from aiperf_svc.runner.stack.project import read_settings, stack_name
@@ -67,7 +66,6 @@ def _check_stack(path: Path, config: "Config") -> None:
         request = StackRequest(
             stack=stack,
             config=config,
-            benchmark=settings["config"][STACK_KEY],
             settings=settings,
             environ={},
         )

@@ -3,7 +3,6 @@
 A plan made without a cluster cannot know them, so a plain `pulumi up` allows every address.
 """
 
-import copy
 import ipaddress
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,12 +31,9 @@ async def with_api_server(
         )
         return request
     cidrs = tuple(f"{each}/{each.max_prefixlen}" for each in sorted(found, key=str))
-    benchmark = copy.deepcopy(dict(request.benchmark))
-    written = benchmark["deployment"] = {**(benchmark.get("deployment") or {})}
-    written["api_server_cidrs"] = list(cidrs)
     narrowed = deployment.model_copy(update={"api_server_cidrs": cidrs})
     config = request.config.model_copy(update={"deployment": narrowed})
-    return replace(request, benchmark=benchmark, config=config)
+    return replace(request, config=config)
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

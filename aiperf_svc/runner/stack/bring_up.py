@@ -32,6 +32,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, shape_lines, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes
+from aiperf_svc.runner.stack.plan_file import write_plan
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
@@ -258,8 +259,7 @@ async def up(
     cluster: Cluster,
     cli: PulumiCli,
     *,
-    shape: int,
-    upload_into: str,
+    plan: StackPlan,
     is_change: bool,
     keeper: LeaseKeeper,
     unschedulable_s: float,
@@ -267,9 +267,9 @@ async def up(
     deadline_mono_s: float | None,
     say: Say,
 ) -> bool:
-    """Create the stack, or change it to another shape. Returns whether it is up: False if the user
-    stopped it. `upload_into`: the folder of a bucket that all shapes share, if there is one.
-    `is_change`: it has been up with another shape. `keeper` holds its Lease as soon as it is there.
+    """Create the stack that `plan` describes, or change it to another shape. Returns whether it is
+    up: False if the user stopped it. `is_change`: it has been up with another shape. `keeper` holds
+    its Lease as soon as it is there.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     created; TakenOver when somebody else has taken it.
@@ -283,11 +283,7 @@ async def up(
     await cli.add()
     for key, value in request.secrets.items():
         await cli.set_secret(key, value)
-    plan = request.plans[shape - 1]
-    if len(request.plans) > 1:
-        await cli.set_value("shape", str(shape))
-    if upload_into:
-        await cli.set_value("uploadInto", upload_into)
+    write_plan(cli.folder, plan)
     progress, stop = Progress("up", say, on_lease=keeper.begin), asyncio.Event()
     going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
     taken = asyncio.create_task(keeper.taken(), name="watch the lease")

@@ -39,7 +39,7 @@ def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tu
             settings=settings,
             kubeconfig=place.kubeconfig,
             context=place.context,
-            is_held=True,
+            run=replace(request.run, is_held=True),
         )
         members.append(Member(name=place.short, where=place.context, request=own))
     return tuple(members)

@@ -119,7 +119,7 @@ class Collection:
             return
         try:
             self.summary = self.trials.write(self._request.plan.identity.run_id)
-            if self.trials.upload_into:
+            if self.trials.has_upload:
                 keys = await upload_keys(self._request, self._cli)
                 self.uploaded_to = await asyncio.to_thread(self.trials.upload, keys)
         except EnvironmentProblem as error:

@@ -4,7 +4,6 @@ Whether the namespace exists is checked once, here, and written into the stack's
 that checked each time would mistake its own namespace for an existing one.
 """
 
-import copy
 from dataclasses import replace
 
 from aiperf_svc.adapters.cluster.api.connection import connect
@@ -48,10 +47,8 @@ async def _mode(request: StackRequest, namespace: str) -> str:
 
 def _placed(request: StackRequest, namespace: str, mode: str) -> StackRequest:
     where = {"name": namespace, "mode": mode}
-    benchmark = copy.deepcopy(dict(request.benchmark))
-    benchmark["deployment"] = {**(benchmark.get("deployment") or {}), "namespace": where}
     deployment = request.config.deployment.model_copy(
         update={"namespace": Namespace.model_validate(where)}
     )
     config = request.config.model_copy(update={"deployment": deployment})
-    return replace(request, benchmark=benchmark, config=config)
+    return replace(request, config=config)

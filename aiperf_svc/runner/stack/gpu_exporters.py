@@ -5,7 +5,6 @@ target will run is not known before it is made: all exporters are candidates, an
 which GPUs its pods use.
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -65,11 +64,8 @@ async def with_gpu_exporters(
         "note: GPU exporters on nodes that the target's pods may use are read if they have its "
         f"GPUs: {len(exporters)} (telemetry.find_gpus)"
     )
-    benchmark = copy.deepcopy(dict(request.benchmark))
-    written = [each.model_dump(mode="json", exclude_defaults=True) for each in found]
-    benchmark["telemetry"] = {**(benchmark.get("telemetry") or {}), "exporters": written}
     update = {"telemetry": telemetry.model_copy(update={"exporters": found})}
-    return replace(request, benchmark=benchmark, config=config.model_copy(update=update))
+    return replace(request, config=config.model_copy(update=update))
 
 
 async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _Users | None:

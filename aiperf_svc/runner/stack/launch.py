@@ -243,16 +243,16 @@ class Launch:
         earlier = self._home.load(self._request.stack)
         self._record = self._record or self._prepared
         self._home.save(self._record)
-        trials = self._collection.trials
+        trials, run = self._collection.trials, self._request.run
         if trials is not None:
             self._say(trial_lists.shape_name(self._request.shapes, shape))
+            run = trials.run_values(run)
         try:
             is_up = is_up or await bring_up.up(
                 self._request,
                 self._cluster,
                 self._cli,
-                shape=shape,
-                upload_into=trials.upload_into if trials else "",
+                plan=self._request.plan_of(shape, run),
                 is_change=is_change,
                 keeper=self._keeper,
                 unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),

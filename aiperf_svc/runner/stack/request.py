@@ -18,12 +18,14 @@ from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import locks, project, terminal
+from aiperf_svc.runner.stack.plan_file import FILE, PLAN, write_plan
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
@@ -43,10 +45,8 @@ class StackRequest:
 
     stack: str
     config: Config
-    benchmark: Mapping[str, Any]
-    """The benchmark as it was written."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Everything else in the stack's file."""
+    """Content of the stack's file; empty for flags."""
     checked: CheckedTrials | None = None
     """The trials of the config that was checked. A request that was made of another one can have
     another config."""
@@ -60,12 +60,9 @@ class StackRequest:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Secret values by key of the stack's configuration."""
     is_ephemeral: bool = False
-    is_held: bool = False
-    """Whether the load waits until it is given a start."""
+    run: RunValues = field(default_factory=RunValues)
     only_shape: int | None = None
     """The one shape that this stack runs, where each has a stack of its own; None: all of them."""
-    upload_into: str = ""
-    """Folder of the bucket that several stacks share; empty: the stack has its own."""
     folder: Path | None = None
     """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
     resumed: Resumed | None = None
@@ -134,18 +131,25 @@ class StackRequest:
     def plans(self) -> tuple[StackPlan, ...]:
         """The plan of the stack for each shape that it runs, which `up` brings up one after the
         other. Raises ConfigError."""
+        return tuple(self._planned(number, self.run) for number in self.own_shapes)
+
+    def plan_of(self, shape: int, run: RunValues) -> StackPlan:
+        """Return the plan of one of `own_shapes`, from 1, with these values of the run. Raises
+        ConfigError."""
+        if run == self.run:
+            return self.plans[shape - 1]
+        return self._planned(self.own_shapes[shape - 1], run)
+
+    def _planned(self, shape: int, run: RunValues) -> StackPlan:
         settings = StackSettings(
             stack=self.stack,
             version=aiperf_svc.__version__,
             generation=self.used_generation,
             image=self.environ.get(IMAGE, ""),
             workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
-            run=RunValues(is_held=self.is_held),
+            run=run,
         )
-        return tuple(
-            plan_stack(self.config, settings, shape=number, known=self.all_shapes)
-            for number in self.own_shapes
-        )
+        return plan_stack(self.config, settings, shape=shape, known=self.all_shapes)
 
     @property
     def plan(self) -> StackPlan:
@@ -180,39 +184,34 @@ class StackRequest:
             )
 
     def file_content(self) -> dict[str, Any]:
-        """Content of the stack's file for this run."""
+        """Return the content of the stack's file for this run. The program gets its plan by
+        `plan_file`; Pulumi keeps this with the state."""
         content = copy.deepcopy(dict(self.settings))
         config = content.setdefault("config", {})
-        config[STACK_KEY] = copy.deepcopy(dict(self.benchmark))
+        config.setdefault(STACK_KEY, non_defaults(self.config))
         given = {"kubeconfig": self.used_kubeconfig, "context": self.used_context}
         config |= {f"aiperf:{key}": value for key, value in given.items() if value}
-        if self.generation is not None:
-            config["aiperf:generation"] = self.generation
-        if self.is_held:
-            config["aiperf:held"] = True
-        if self.resumed is not None and self.resumed.finished:
-            config["aiperf:finished"] = sorted(self.resumed.finished)
-        if self.upload_into:
-            config["aiperf:uploadInto"] = self.upload_into
-        if self.only_shape is not None:
-            config["aiperf:shape"] = self.only_shape
         return content
 
     async def manifests(self, shape: int) -> tuple[dict[str, Any], ...]:
         """Return the objects that the program creates for a shape, without the values of secrets.
         Raises EnvironmentProblem."""
+        plan = self.plan_of(shape, self.run)
         config = {
             key: value
             for key, value in self.file_content()["config"].items()
             if not (isinstance(value, dict) and "secure" in value)
         }
-        secrets = [key for p in self.plans for keys in p.secret_keys.values() for key in keys]
+        secrets = [key for keys in plan.secret_keys.values() for key in keys]
         config |= {f"aiperf:{key}": "secret" for key in secrets}
-        if len(self.plans) > 1:
-            config["aiperf:shape"] = shape
-        return await read_manifests(
-            project.find_program().infra, stack=self.stack, config=config, environ=self.environ
-        )
+        with folders.private_folder() as private:
+            path = write_plan(private, plan)
+            return await read_manifests(
+                project.find_program().infra,
+                stack=self.stack,
+                config=config,
+                environ={**self.environ, PLAN: str(path)},
+            )
 
     def _setting(self, key: str) -> str | None:
         value = self.settings.get("config", {}).get(f"aiperf:{key}")
@@ -278,7 +277,8 @@ def open_project(
             project.make_project(folder, stack=stack, settings=content or NOTHING)
         elif content is not None:
             project.write_stack_file(folder, stack=stack, settings=content)
-        given = {IDENTIFIER: identity} if identity else {}
+        given = {PLAN: str(folder / FILE)}
+        given |= {IDENTIFIER: identity} if identity else {}
         given |= {HOLDER: holder} if holder else {}
         kubeconfig = environ.get("KUBECONFIG")
         if kubeconfig:

@@ -138,7 +138,8 @@ class _ShapeStacks:
         """Give a stack the folder of its shape. If it is there from a runner that was killed, the
         run of a stack that is up is followed to its end."""
         own = self._trials.folder / SHAPES / str(member.request.only_shape)
-        request = replace(member.request, folder=own, upload_into=self._trials.upload_into)
+        run = self._trials.run_values(member.request.run)
+        request = replace(member.request, folder=own, run=run)
         before = self._request.resumed
         if before is not None and own.is_dir():
             resumed = Resumed(own, frozenset(), before.namespace_mode)
@@ -171,7 +172,7 @@ class _ShapeStacks:
         request, summary = self._request, None
         try:
             summary = self._trials.write(request.plan.identity.run_id)
-            if summary is None or not self._trials.upload_into:
+            if summary is None or not self._trials.has_upload:
                 return summary, ""
             return summary, await asyncio.to_thread(self._trials.upload, await self._keys())
         except AiperfError as error:

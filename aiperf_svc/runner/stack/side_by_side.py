@@ -167,7 +167,7 @@ class _Running:
                 replace(self._options, timeout_s=left_s),
                 self._screen,
                 counting=self._counting,
-                give_start=self._give_start if request.is_held else None,
+                give_start=self._give_start if request.run.is_held else None,
             )
         )
 

@@ -5,7 +5,6 @@ without a cluster cannot know. The runner reads them and opens the network polic
 only.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -37,12 +36,9 @@ async def with_target_pods(
         f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing "
         "else; deployment.target.pods says the same"
     )
-    benchmark = copy.deepcopy(dict(request.benchmark))
-    written = benchmark["deployment"] = {**(benchmark.get("deployment") or {})}
-    written["target"] = {**(written.get("target") or {}), "pods": pods.model_dump(mode="json")}
     update = {"target": target.model_copy(update={"pods": pods})}
     narrowed = config.model_copy(update={"deployment": deployment.model_copy(update=update)})
-    return replace(request, benchmark=benchmark, config=narrowed)
+    return replace(request, config=narrowed)
 
 
 def _open_way(config: Config) -> str:

@@ -1,10 +1,8 @@
 """Measures several targets from a cluster at the same time: a stack for each, one start, one
 result."""
 
-import copy
 from dataclasses import replace
 
-from aiperf_svc.config.parameters import merged
 from aiperf_svc.config.target_configs import TargetConfig, target_configs
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
@@ -33,18 +31,12 @@ def target_members(request: StackRequest) -> list[Member]:
 def _member(request: StackRequest, target: TargetConfig) -> Member:
     stack = f"{request.stack}-{target.name}"
     check_stack_name(stack)
-    (written,) = [t for t in request.benchmark["targets"] if t["name"] == target.name]
-    benchmark = copy.deepcopy(dict(request.benchmark))
-    del benchmark["targets"]
-    changed = {key: written[key] for key in ("endpoint", "deployment") if key in written}
-    benchmark = merged(benchmark, changed)
     own = replace(
         request,
         stack=stack,
         config=target.config,
-        benchmark=benchmark,
         secrets={**secrets_from(target.config, request.environ), **request.secrets},
-        is_held=True,
+        run=replace(request.run, is_held=True),
     )
     only_shape(own.config, "cluster", "targets", own.members)
     return Member(name=target.name, where=own.plan.inference.endpoint.url, request=own)

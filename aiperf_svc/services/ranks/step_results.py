@@ -149,7 +149,7 @@ class StepResults(ResultsService[StepsProgress]):
             is_local=not self.context.addresses.is_tcp,
             failure=self.progress.failure or self._unrecorded,
             was_cancelled=self.is_cancelling,
-            cli_command=self.context.cli_command,
+            cli_command=self.context.run.cli_command,
             start_wall_ns=self._started_wall_ns,
             end_wall_ns=self._ended_wall_ns or wall_ns(),
             topology={

@@ -176,7 +176,3 @@ class Inference(Workload[BenchmarkConfig]):
     def preview_details(self, config: BenchmarkConfig) -> list[tuple[str, str]]:
         """Return further rows for a reviewer."""
         return inference_details(config)
-
-    def outputs(self, config: BenchmarkConfig) -> dict[str, str]:
-        """Return the outputs of a stack that name what is measured."""
-        return {"target": config.endpoint.url}

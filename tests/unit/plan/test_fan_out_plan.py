@@ -14,7 +14,8 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.index_pods import COLLECTION_S, LAUNCH_DIR, server_of
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.shapes import index_shapes
+from aiperf_svc.workloads.shapes import index_shapes, shapes_of, without_trials
+from aiperf_svc.workloads.stacks import all_shapes
 from tests.support.plans import plan_it
 
 ARGS = "deployment.target.args"
@@ -229,7 +230,9 @@ def test_experiments_that_do_not_fit_are_refused(experiment: dict[str, Any], wor
 
 
 def test_trials_that_have_ended_before_are_in_no_index() -> None:
-    plan = planned(benchmark(), finished=(1, 3))
+    config = parse_benchmark(benchmark(), "the test")
+    left = without_trials(shapes_of(config, "cluster"), (1, 3))
+    plan = planned(benchmark(), known=all_shapes(config, left))
     (job,) = plan.jobs
     assert job.shapes == (1,)
     found = index_shapes(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
@@ -44,7 +45,8 @@ def make_run(
         config=config,
         topology=plan(config, Facts(where="local")),
         options=RunOptions(
-            secrets=secrets or {"TARGET_KEY": "from the command line"}, cli_command="profile x"
+            secrets=secrets or {"TARGET_KEY": "from the command line"},
+            run=RunValues(cli_command="profile x"),
         ),
         private=tmp_path,
         artifacts=tmp_path / "artifacts",

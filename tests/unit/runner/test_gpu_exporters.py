@@ -61,19 +61,17 @@ def stack_request(target: Json, **telemetry: Any) -> StackRequest:
         "telemetry": telemetry,
     }
     config = BenchmarkConfig.model_validate(benchmark)
-    return StackRequest(stack="bench", config=config, benchmark=benchmark, environ={})
+    return StackRequest(stack="bench", config=config, environ={})
 
 
 async def find(
     target: Json, cluster: Listing, **telemetry: Any
-) -> tuple[tuple[ClusterExporters, ...], Json, list[str]]:
-    """What was found, the stack file's config, and what was said."""
+) -> tuple[tuple[ClusterExporters, ...], list[str]]:
+    """What was found, and the notes."""
     request = stack_request(target, **telemetry)
     said: list[str] = []
     found = await with_gpu_exporters(request, cast(Cluster, cluster), say=said.append)
-    # The stack's file says what the config does.
-    assert BenchmarkConfig.model_validate(found.benchmark) == found.config
-    return cast(BenchmarkConfig, found.config).telemetry.exporters, dict(found.benchmark), said
+    return cast(BenchmarkConfig, found.config).telemetry.exporters, said
 
 
 async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_these_pods() -> None:
@@ -81,19 +79,18 @@ async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_t
         [exporter(1), exporter(2), exporter(3, hostNetwork=True)],
         [server("vllm-a", "node-1"), server("vllm-b", "node-3"), server("vllm-c", None)],
     )
-    (of_pods, of_hosts), written, said = await find(OUTSIDE, cluster)
+    (of_pods, of_hosts), said = await find(OUTSIDE, cluster)
     assert (of_pods.pages, of_pods.host_network) == ((page(1),), False)
     assert (of_hosts.pages, of_hosts.host_network) == ((page(3),), True)
     assert of_pods.namespace == "gpus"
     assert of_pods.labels == {"app": "nvidia-dcgm-exporter"}
     assert of_pods.users_namespace == "serving"
     assert of_pods.users == ("vllm-a", "vllm-b")
-    assert len(written["telemetry"]["exporters"]) == 2
     assert said[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
 
 
 async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_deployment_is() -> None:
-    (found,), _, _ = await find(OWN, Listing([exporter(1), exporter(2)]))
+    (found,), _ = await find(OWN, Listing([exporter(1), exporter(2)]))
     assert found.pages == (page(1), page(2))
     assert (found.users_namespace, found.users) == ("", ("deployment/target-bench",))
 
@@ -114,13 +111,12 @@ async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_deployme
 async def test_nothing_is_read_that_nobody_asked_for_or_that_has_no_gpu_of_the_target(
     target: Json, cluster: Listing, telemetry: Json
 ) -> None:
-    found, written, said = await find(target, cluster, **telemetry)
+    found, said = await find(target, cluster, **telemetry)
     assert (found, said) == ((), [])
-    assert written["telemetry"] == telemetry
 
 
 async def test_more_exporters_than_a_run_reads_are_said() -> None:
-    found, _, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
+    found, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
     assert found == ()
     assert "65 exporters are candidates, and a run reads at most 64" in said
 

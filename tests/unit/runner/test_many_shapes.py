@@ -22,9 +22,7 @@ def request_of(number: int, parallel: int) -> StackRequest:
         "deployment": {"target": {"kind": "mock"}, "ttl": "168h"},
         "experiment": {"product": {"deployment.target.args": servers}, "parallel": parallel},
     }
-    return StackRequest(
-        stack="s", config=parse_benchmark(data, "f"), benchmark=data, environ={}, settings={}
-    )
+    return StackRequest(stack="s", config=parse_benchmark(data, "f"), environ={}, settings={})
 
 
 def calls_for(number: int, parallel: int) -> int:

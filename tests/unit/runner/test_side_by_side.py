@@ -116,7 +116,6 @@ def members(*names: str) -> list[Member]:
             request=StackRequest(
                 stack=name,
                 config=config,
-                benchmark=benchmark,
                 environ={"PULUMI_CONFIG_PASSPHRASE": "x"},
             ),
         )

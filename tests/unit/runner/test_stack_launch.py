@@ -137,9 +137,7 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = played.request
-    request = StackRequest(
-        stack="s", config=request.config, benchmark=request.benchmark, is_ephemeral=True, environ={}
-    )
+    request = StackRequest(stack="s", config=request.config, is_ephemeral=True, environ={})
 
     async def refuse(*_: Any, **__: Any) -> None:
         assert played.home.ephemeral_stacks() == ("s",)
@@ -243,12 +241,10 @@ async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: Pl
 
 async def test_a_stack_of_one_shape_runs_it_alone_and_leaves_an_experiment(played: Played) -> None:
     in_shapes(played)
-    benchmark = {**played.request.benchmark}
+    benchmark = {**played.benchmark}
     benchmark["experiment"] = {**benchmark["experiment"], "parallel": 2}
     config = parse_config(benchmark, "")
-    played.request = StackRequest(
-        stack="s-2", config=config, benchmark=benchmark, only_shape=2, environ={}
-    )
+    played.request = StackRequest(stack="s-2", config=config, only_shape=2, environ={})
     outcome = await played.launched()
     assert (played.ups, played.did) == ([1], ["destroy", "check"])
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.OK)

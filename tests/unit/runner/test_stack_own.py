@@ -187,7 +187,6 @@ BENCHMARK = {
 REQUEST = StackRequest(
     stack="s",
     config=BenchmarkConfig.model_validate(BENCHMARK),
-    benchmark=BENCHMARK,
     environ={},
 )
 

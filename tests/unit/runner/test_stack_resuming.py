@@ -40,9 +40,8 @@ async def resumed(played: Played, folder: Path) -> RunOutcome:
 
 def in_one_shape(played: Played, **experiment: Any) -> None:
     experiment = experiment or {"product": {"load.concurrency": [1, 2]}, "repetitions": 3}
-    benchmark = {**played.request.benchmark, "experiment": experiment}
-    config = parse_config(benchmark, "")
-    played.request = replace(played.request, config=config, benchmark=benchmark)
+    played.benchmark = {**played.benchmark, "experiment": experiment}
+    played.request = replace(played.request, config=parse_config(played.benchmark, ""))
 
 
 async def killed(played: Played, *, in_run: int) -> Path:
@@ -115,7 +114,6 @@ async def test_only_the_trials_that_are_left_run_if_some_were_collected(played: 
     again = await resumed(played, folder)
     (shape,) = played.request.shapes
     assert [trial.number for trial in shape.trials] == [4]
-    assert played.request.file_content()["config"]["aiperf:finished"] == [1, 2, 3, 5, 6]
     assert played.request.plan.identity.run_id != before
     assert played.ups == [1]
     assert trials_of(again) == ALL
@@ -212,9 +210,8 @@ async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3 = {"url": "s3://bucket/runs"}
-    artifacts = {**played.request.benchmark["artifacts"], "s3": s3}
-    benchmark = {**played.request.benchmark, "artifacts": artifacts}
-    played.request = replace(played.request, benchmark=benchmark)
+    artifacts = {**played.benchmark["artifacts"], "s3": s3}
+    played.benchmark = {**played.benchmark, "artifacts": artifacts}
     in_shapes(played, number=2)
     secrets = {"s3AccessKeyId": "from the environment"}
     played.request = replace(played.request, secrets=secrets)
@@ -241,12 +238,11 @@ async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
 
 async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(played: Played) -> None:
     search = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": "goodput >= 95%"}
-    benchmark = {
-        **played.request.benchmark,
+    played.benchmark = {
+        **played.benchmark,
         "load": {"duration": "5s"},
         "slo": {"goodput": {"time_to_first_token": "1s"}},
     }
-    played.request = replace(played.request, benchmark=benchmark)
     in_one_shape(played, search=search)
     config = played.request.config
     folder = played.folder / "search"

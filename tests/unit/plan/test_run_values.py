@@ -1,0 +1,22 @@
+"""Values of one run on their way from the runner to a service."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from aiperf_svc.plan.run_values import RunValues
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(RunValues)])
+def test_each_value_survives_the_environment(name: str) -> None:
+    chosen: Any = True if name.startswith("is_") else "a value"
+    values = RunValues(**{name: chosen})
+    environ = values.environment()
+    assert len(environ) == 1
+    assert RunValues.read(environ | {"HOME": "/home/me"}) == values
+
+
+def test_defaults_have_no_variables() -> None:
+    assert RunValues().environment() == {}
+    assert RunValues.read({}) == RunValues()
