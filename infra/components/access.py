@@ -13,7 +13,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.plan.service_pods import METRICS_TOKEN_KEY, TOKEN_KEY
 from aiperf_svc.plan.stack import StackPlan
 from components.containers import MountedNames
-from components.place import Place
+from components.scope import Scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class AccessArgs:
     """The plan, and the secret values that the services read."""
 
     plan: StackPlan
-    place: Place
+    scope: Scope
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
     """Maps the name of a Secret to the values that the user gave for it."""
 
@@ -37,35 +37,35 @@ class Access(pulumi.ComponentResource):
         self, name: str, args: AccessArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("aiperf:stack:Access", name, None, opts)
-        plan, place = args.plan, args.place
+        plan, scope = args.plan, args.scope
         account = k8s.core.v1.ServiceAccount(
             "services",
-            metadata=place.metadata("services"),
+            metadata=scope.metadata("services"),
             automount_service_account_token=False,
-            opts=place.options(self),
+            opts=scope.options(self),
         )
         config = k8s.core.v1.ConfigMap(
             "config",
-            metadata=place.named(plan.config_name),
+            metadata=scope.named(plan.config_name),
             data=plan.files,
             immutable=True,
-            opts=place.options(self),
+            opts=scope.options(self),
         )
         keys = k8s.core.v1.Secret(
             "keys",
-            metadata=place.metadata("keys"),
+            metadata=scope.metadata("keys"),
             data=pulumi.Output.secret(_new_keys()),
             # Each run of this program makes new keys; those in the state are kept.
-            opts=place.options(self, ignore_changes=("data",)),
+            opts=scope.options(self, ignore_changes=("data",)),
         )
         found: dict[str, pulumi.Input[str]] = {"keys": _name(keys)}
         for which, given in args.secrets.items():
             values: pulumi.Output[dict[str, str]] = pulumi.Output.all(**given)
             secret = k8s.core.v1.Secret(
                 which,
-                metadata=place.metadata(which),
+                metadata=scope.metadata(which),
                 data=values.apply(_encoded),
-                opts=place.options(self),
+                opts=scope.options(self),
             )
             found[which] = _name(secret)
         self.mounted = MountedNames(

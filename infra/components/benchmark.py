@@ -10,16 +10,14 @@ from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
 from components.access import Access, AccessArgs
 from components.containers import MountedNames
-from components.control_plane import ControlPlane, ControlPlaneArgs
 from components.fan_out import FanOut, FanOutArgs
 from components.lifetime import Lifetime, LifetimeArgs
 from components.monitoring import Monitoring, MonitoringArgs
 from components.network import Network, NetworkArgs
-from components.place import Place
 from components.results import PORT, Results, ResultsArgs
+from components.scope import Scope
 from components.settings import Cluster
-from components.target import Target, TargetArgs
-from components.worker_pool import WorkerPool, WorkerPoolArgs
+from components.stack_pods import ControlPlane, PodsArgs, Target, WorkerPool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +55,11 @@ class Benchmark(pulumi.ComponentResource):
             ),
             below,
         )
-        base, place = lifetime.foundation, lifetime.place
+        base, scope = lifetime.foundation, lifetime.scope
         policies = tuple(each for each in plan.policies if each not in plan.deadline_policies)
-        network = Network("network", NetworkArgs(policies=policies, place=base), below)
-        access = Access("access", AccessArgs(plan=plan, place=base, secrets=args.secrets), below)
-        place = place.depends_on(network, access)
+        network = Network("network", NetworkArgs(policies=policies, scope=base), below)
+        access = Access("access", AccessArgs(plan=plan, scope=base, secrets=args.secrets), below)
+        scope = scope.depends_on(network, access)
         mounted = access.mounted
         deployment = plan.config.deployment
         if deployment.monitoring == "prometheus-operator":
@@ -71,35 +69,36 @@ class Benchmark(pulumi.ComponentResource):
                     pod=plan.results_pod,
                     mounted=mounted,
                     labels=deployment.monitoring_labels,
-                    place=base,
+                    scope=base,
                 ),
                 below,
             )
         if plan.target:
             # The target may take longer to start than services wait for each other.
-            pod = plan.target
             target = Target(
-                "target", TargetArgs(pod=pod, place=place, base=base, mounted=mounted), below
+                "target",
+                PodsArgs(pods=(plan.target,), scope=scope, base=base, mounted=mounted),
+                below,
             )
-            place = place.depends_on(target)
+            scope = scope.depends_on(target)
         if plan.jobs:
             (collector,) = plan.services
             fan_out = FanOut(
                 "fan-out",
                 FanOutArgs(
-                    collector=collector, jobs=plan.jobs, place=place, base=base, mounted=mounted
+                    collector=collector, jobs=plan.jobs, scope=scope, base=base, mounted=mounted
                 ),
                 below,
             )
             with_results: pulumi.Resource = fan_out.collector
         else:
-            with_results = _services(plan, place, base, mounted, below)
+            with_results = _services(plan, scope, base, mounted, below)
         results = Results(
             "results",
             ResultsArgs(
                 pod=plan.results_pod,
                 exposure=plan.config.deployment.results,
-                place=place.depends_on(with_results),
+                scope=scope.depends_on(with_results),
             ),
             below,
         )
@@ -109,8 +108,8 @@ class Benchmark(pulumi.ComponentResource):
 
 def _services(
     plan: StackPlan,
-    place: Place,
-    base: Place,
+    scope: Scope,
+    base: Scope,
     mounted: MountedNames,
     below: pulumi.ResourceOptions,
 ) -> pulumi.Resource:
@@ -118,15 +117,15 @@ def _services(
     single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
     control = ControlPlane(
         "control-plane",
-        ControlPlaneArgs(pods=single, place=place, base=base, mounted=mounted),
+        PodsArgs(pods=single, scope=scope, base=base, mounted=mounted),
         below,
     )
     many = tuple(pod for pod in plan.services if pod.name in plan.replicated)
     WorkerPool(
         "worker-pool",
-        WorkerPoolArgs(
+        PodsArgs(
             pods=many,
-            place=place.depends_on(*control.services.values()),
+            scope=scope.depends_on(*control.services.values()),
             base=base,
             mounted=mounted,
         ),

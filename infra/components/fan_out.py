@@ -9,19 +9,19 @@ from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import JobPlan, PodPlan
 from components.containers import MountedNames
-from components.place import Place
 from components.pods import make_deployment, make_job, make_service
+from components.scope import Scope
 
 
 @dataclass(frozen=True, kw_only=True)
 class FanOutArgs:
-    """The collector and the Jobs, and the places to create them in."""
+    """The collector and the Jobs, and the scopes to create them in."""
 
     collector: PodPlan
     jobs: tuple[JobPlan, ...]
-    place: Place
-    base: Place
-    """Place for objects without pods."""
+    scope: Scope
+    base: Scope
+    """Scope for objects without pods."""
     mounted: MountedNames
 
 
@@ -67,12 +67,12 @@ class FanOut(pulumi.ComponentResource):
         service = make_service(args.collector, base, self)
         self.collector = make_deployment(
             args.collector,
-            args.place.depends_on(account, binding, service),
+            args.scope.depends_on(account, binding, service),
             replace(args.mounted, account=base.identity.name(COLLECTOR)),
             self,
             is_replaced=True,
         )
-        after = args.place.depends_on(self.collector)
+        after = args.scope.depends_on(self.collector)
         for job in args.jobs:
             make_job(job, after, args.mounted, self)
         self.register_outputs({})

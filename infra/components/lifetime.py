@@ -18,8 +18,8 @@ from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.containers import MountedNames
 from components.network import make_policy
-from components.place import DELETION, Place
 from components.pods import make_deployment
+from components.scope import DELETION, Scope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class Lifetime(pulumi.ComponentResource):
     with its Role."""
 
     namespace: pulumi.Output[str]
-    foundation: Place
-    """Place for objects without pods, which may be created while the deadline pod starts."""
-    place: Place
-    """Place for objects with pods, which are created when the deadline pod is ready to end them."""
+    foundation: Scope
+    """Scope for objects without pods, which may be created while the deadline pod starts."""
+    scope: Scope
+    """Scope for objects with pods, which are created when the deadline pod is ready to end them."""
 
     def __init__(
         self, name: str, args: LifetimeArgs, opts: pulumi.ResourceOptions | None = None
@@ -59,24 +59,24 @@ class Lifetime(pulumi.ComponentResource):
             if own
             else pulumi.Output.from_input(str(deployment.namespace.name))
         )
-        place = Place(
+        scope = Scope(
             identity=args.plan.identity,
             namespace=self.namespace,
             provider=args.provider,
             delete_timeout_s=delete_timeout_s,
             deleted_with=own,
         )
-        anchor = self._anchor(replace(place, provider=args.strict_provider))
-        place = replace(place.depends_on(anchor), owners=() if own else (_owned_by(anchor),))
-        self._lease(place)
+        anchor = self._anchor(replace(scope, provider=args.strict_provider))
+        scope = replace(scope.depends_on(anchor), owners=() if own else (_owned_by(anchor),))
+        self._lease(scope)
         # Pulumi waits for the deadline pod, and an existing namespace may deny all traffic that no
         # policy allows.
-        ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
-        deadline = self._ttl_deployment(place.depends_on(*ways))
-        self.foundation, self.place = place, place.depends_on(deadline)
+        ways = [make_policy(policy, scope, self) for policy in args.plan.deadline_policies]
+        deadline = self._ttl_deployment(scope.depends_on(*ways))
+        self.foundation, self.scope = scope, scope.depends_on(deadline)
         if args.plan.budget:
             # The budget's time begins when the pod that deletes it is ready.
-            self._budget(args.plan.budget, self.place)
+            self._budget(args.plan.budget, self.scope)
         self.register_outputs({"namespace": self.namespace})
 
     def _own_namespace(self, delete_timeout_s: int) -> k8s.core.v1.Namespace | None:
@@ -101,59 +101,59 @@ class Lifetime(pulumi.ComponentResource):
             ),
         )
 
-    def _anchor(self, place: Place) -> k8s.core.v1.ConfigMap:
+    def _anchor(self, scope: Scope) -> k8s.core.v1.ConfigMap:
         """The anchor has no data: Pulumi replaces a ConfigMap whose data change, and its deletion
         would delete everything that it owns."""
         return k8s.core.v1.ConfigMap(
             ANCHOR,
-            metadata=place.metadata(ANCHOR, annotations=self._ttl),
-            opts=place.options(self),
+            metadata=scope.metadata(ANCHOR, annotations=self._ttl),
+            opts=scope.options(self),
         )
 
-    def _lease(self, place: Place) -> None:
+    def _lease(self, scope: Scope) -> None:
         """The Lease that names the owner. What it says of the process that works on the stack is
         written by that process, so Pulumi gives it no `spec`."""
         k8s.coordination.v1.Lease(
             LEASE,
-            metadata=place.metadata(LEASE, annotations={OWNER_ANNOTATION: self._args.owner}),
-            opts=place.options(self),
+            metadata=scope.metadata(LEASE, annotations={OWNER_ANNOTATION: self._args.owner}),
+            opts=scope.options(self),
         )
 
-    def _ttl_deployment(self, place: Place) -> k8s.apps.v1.Deployment:
+    def _ttl_deployment(self, scope: Scope) -> k8s.apps.v1.Deployment:
         pod = self._args.plan.deadline
         account = k8s.core.v1.ServiceAccount(
             "deadline",
-            metadata=place.metadata("deadline", component="deadline"),
+            metadata=scope.metadata("deadline", component="deadline"),
             automount_service_account_token=False,
-            opts=place.options(self),
+            opts=scope.options(self),
         )
         role = k8s.rbac.v1.Role(
             "deadline",
-            metadata=place.metadata("deadline", component="deadline"),
-            rules=self._rules(place),
-            opts=place.options(self),
+            metadata=scope.metadata("deadline", component="deadline"),
+            rules=self._rules(scope),
+            opts=scope.options(self),
         )
         binding = k8s.rbac.v1.RoleBinding(
             "deadline",
-            metadata=place.metadata("deadline", component="deadline"),
+            metadata=scope.metadata("deadline", component="deadline"),
             role_ref=k8s.rbac.v1.RoleRefArgs(
                 api_group="rbac.authorization.k8s.io",
                 kind="Role",
-                name=place.identity.name("deadline"),
+                name=scope.identity.name("deadline"),
             ),
             subjects=[
                 k8s.rbac.v1.SubjectArgs(
                     kind="ServiceAccount",
-                    name=place.identity.name("deadline"),
-                    namespace=place.namespace,
+                    name=scope.identity.name("deadline"),
+                    namespace=scope.namespace,
                 )
             ],
-            opts=place.depends_on(role).options(self),
+            opts=scope.depends_on(role).options(self),
         )
-        mounted = MountedNames(account=place.identity.name("deadline"))
-        return make_deployment(pod, place.depends_on(account, binding), mounted, self)
+        mounted = MountedNames(account=scope.identity.name("deadline"))
+        return make_deployment(pod, scope.depends_on(account, binding), mounted, self)
 
-    def _rules(self, place: Place) -> list[k8s.rbac.v1.PolicyRuleArgs]:
+    def _rules(self, scope: Scope) -> list[k8s.rbac.v1.PolicyRuleArgs]:
         """Rules that allow deleting the one object whose deletion ends the stack, and the budget
         that is deleted before it, and renewing the Lease. A Role in a namespace may allow deleting
         that namespace."""
@@ -163,7 +163,7 @@ class Lifetime(pulumi.ComponentResource):
             k8s.rbac.v1.PolicyRuleArgs(
                 api_groups=[""],
                 resources=["configmaps" if is_guest else "namespaces"],
-                resource_names=[place.identity.name(ANCHOR) if is_guest else place.namespace],
+                resource_names=[scope.identity.name(ANCHOR) if is_guest else scope.namespace],
                 verbs=["get", "delete"],
             )
         ]
@@ -180,17 +180,17 @@ class Lifetime(pulumi.ComponentResource):
             k8s.rbac.v1.PolicyRuleArgs(
                 api_groups=["coordination.k8s.io"],
                 resources=["leases"],
-                resource_names=[place.identity.name(LEASE)],
+                resource_names=[scope.identity.name(LEASE)],
                 verbs=["patch"],
             )
         )
         return rules
 
-    def _budget(self, budget: DisruptionBudget, place: Place) -> None:
+    def _budget(self, budget: DisruptionBudget, scope: Scope) -> None:
         """A budget that holds node drains during a run. The deadline pod may be evicted at any
         time."""
         selector = k8s.meta.v1.LabelSelectorArgs(
-            match_labels=place.identity.selector(),
+            match_labels=scope.identity.selector(),
             match_expressions=[
                 k8s.meta.v1.LabelSelectorRequirementArgs(
                     key=COMPONENT_LABEL,
@@ -202,12 +202,12 @@ class Lifetime(pulumi.ComponentResource):
         )
         k8s.policy.v1.PodDisruptionBudget(
             "benchmark",
-            metadata=place.named(budget.name),
+            metadata=scope.named(budget.name),
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=selector),
             # Kubernetes evicts no pod that two budgets select, and says so by an error that
             # `kubectl drain` does not wait for.
             opts=pulumi.ResourceOptions.merge(
-                place.options(self), pulumi.ResourceOptions(delete_before_replace=True)
+                scope.options(self), pulumi.ResourceOptions(delete_before_replace=True)
             ),
         )
 

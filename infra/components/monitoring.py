@@ -12,7 +12,7 @@ from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.service_pods import METRICS_PATH, METRICS_TOKEN_KEY
 from aiperf_svc.protocol.ports import Port
 from components.containers import MountedNames
-from components.place import Place
+from components.scope import Scope
 
 RULES = Path(__file__).parents[1] / "dashboards" / "rules.yaml"
 """The same file that a Prometheus without the operator can load."""
@@ -29,7 +29,7 @@ class MonitoringArgs:
     mounted: MountedNames
     labels: dict[str, str]
     """Labels by which a Prometheus chooses these objects."""
-    place: Place
+    scope: Scope
 
 
 class Monitoring(pulumi.ComponentResource):
@@ -39,7 +39,7 @@ class Monitoring(pulumi.ComponentResource):
         self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("aiperf:stack:Monitoring", name, None, opts)
-        selector = args.place.identity.selector(args.pod)
+        selector = args.scope.identity.selector(args.pod)
         endpoint = {
             "port": Port.RESULTS_API.name.lower().replace("_", "-"),
             "path": METRICS_PATH,
@@ -63,7 +63,7 @@ class Monitoring(pulumi.ComponentResource):
             "monitoring",
             api_version=API,
             kind=kind,
-            metadata=args.place.metadata("monitoring", labels=args.labels),
+            metadata=args.scope.metadata("monitoring", labels=args.labels),
             spec=spec,
-            opts=args.place.options(self),
+            opts=args.scope.options(self),
         )

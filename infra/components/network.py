@@ -15,7 +15,7 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
 )
-from components.place import Place
+from components.scope import Scope
 
 net, meta = k8s.networking.v1, k8s.meta.v1
 
@@ -25,7 +25,7 @@ class NetworkArgs:
     """The policies to create."""
 
     policies: tuple[Policy, ...]
-    place: Place
+    scope: Scope
 
 
 class Network(pulumi.ComponentResource):
@@ -36,17 +36,17 @@ class Network(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:Network", name, None, opts)
         for policy in args.policies:
-            make_policy(policy, args.place, self)
+            make_policy(policy, args.scope, self)
         self.register_outputs({})
 
 
-def make_policy(policy: Policy, place: Place, parent: pulumi.Resource) -> net.NetworkPolicy:
+def make_policy(policy: Policy, scope: Scope, parent: pulumi.Resource) -> net.NetworkPolicy:
     """Create one NetworkPolicy."""
     return net.NetworkPolicy(
         policy.name,
-        metadata=place.metadata(policy.name),
-        spec=_spec(policy, place.identity),
-        opts=place.options(parent),
+        metadata=scope.metadata(policy.name),
+        spec=_spec(policy, scope.identity),
+        opts=scope.options(parent),
     )
 
 

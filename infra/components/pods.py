@@ -21,8 +21,8 @@ from components.containers import (
     readiness,
     startup,
 )
-from components.place import SKIP_AWAIT, Place
 from components.placement import affinity, networks, spread, tolerations
+from components.scope import SKIP_AWAIT, Scope
 
 OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
 OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
@@ -36,29 +36,29 @@ KEEP_ANNOTATIONS = {
 core, apps, batch, meta = k8s.core.v1, k8s.apps.v1, k8s.batch.v1, k8s.meta.v1
 
 
-def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.Service:
+def make_service(plan: PodPlan, scope: Scope, parent: pulumi.Resource) -> core.Service:
     """Create a headless Service, which names a pod's address without a virtual one in between."""
     return core.Service(
         plan.name,
-        metadata=place.metadata(plan.name, component=plan.name, annotations=SKIP_AWAIT),
+        metadata=scope.metadata(plan.name, component=plan.name, annotations=SKIP_AWAIT),
         spec=core.ServiceSpecArgs(
             cluster_ip="None",
             # Peers connect before readiness is known; ready never means "peers found".
             publish_not_ready_addresses=True,
-            selector=place.identity.selector(plan.name),
+            selector=scope.identity.selector(plan.name),
             ports=[
                 core.ServicePortArgs(name=name, port=number, target_port=number, protocol="TCP")
                 for name, number in plan.ports.items()
             ]
             or None,
         ),
-        opts=place.options(parent),
+        opts=scope.options(parent),
     )
 
 
 def make_deployment(
     plan: PodPlan,
-    place: Place,
+    scope: Scope,
     mounted: MountedNames,
     parent: pulumi.Resource,
     *,
@@ -69,8 +69,8 @@ def make_deployment(
     `is_replaced`: a change makes another Deployment. Of one that is updated, Pulumi can take the
     readiness of the pods before for that of the new ones.
     """
-    identity = place.identity
-    options = place.options(
+    identity = scope.identity
+    options = scope.options(
         parent,
         create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S,
         # The deadline pod runs until the Namespace is being deleted.
@@ -83,7 +83,7 @@ def make_deployment(
         )
     return apps.Deployment(
         plan.name,
-        metadata=place.metadata(plan.name, component=plan.name),
+        metadata=scope.metadata(plan.name, component=plan.name),
         spec=apps.DeploymentSpecArgs(
             replicas=plan.replicas,
             # A surge could exceed a quota, and run two instances of a singleton.
@@ -98,14 +98,14 @@ def make_deployment(
 
 
 def make_job(
-    plan: JobPlan, place: Place, mounted: MountedNames, parent: pulumi.Resource
+    plan: JobPlan, scope: Scope, mounted: MountedNames, parent: pulumi.Resource
 ) -> batch.Job:
     """Create an Indexed Job, of which no pod runs until the collector lets it."""
     pod = plan.pod
     replaced = pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True)
     return batch.Job(
         pod.name,
-        metadata=place.metadata(pod.name, component=pod.name, annotations=SKIP_AWAIT),
+        metadata=scope.metadata(pod.name, component=pod.name, annotations=SKIP_AWAIT),
         spec=batch.JobSpecArgs(
             completion_mode="Indexed",
             completions=plan.completions,
@@ -114,7 +114,7 @@ def make_job(
             pod_failure_policy=_failure_policy(pod),
             template=pod_template(
                 pod,
-                place.identity,
+                scope.identity,
                 mounted,
                 restart_policy="Never",
                 active_deadline_seconds=plan.deadline_s,
@@ -122,7 +122,7 @@ def make_job(
         ),
         opts=pulumi.ResourceOptions.merge(
             # What is changed while the Job runs is the collector's.
-            place.options(parent, is_deleted_first=True, ignore_changes=("spec.parallelism",)),
+            scope.options(parent, is_deleted_first=True, ignore_changes=("spec.parallelism",)),
             replaced,
         ),
     )

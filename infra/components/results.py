@@ -7,7 +7,7 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.deployment import Results as Exposure
 from aiperf_svc.protocol.ports import Port
-from components.place import SKIP_AWAIT, Place
+from components.scope import SKIP_AWAIT, Scope
 
 PORT = int(Port.RESULTS_API)
 
@@ -18,8 +18,8 @@ class ResultsArgs:
 
     pod: str
     exposure: Exposure
-    place: Place
-    """Place that depends on the pod's Deployment: Pulumi awaits a load balancer, which needs a
+    scope: Scope
+    """Scope that depends on the pod's Deployment: Pulumi awaits a load balancer, which needs a
     pod."""
 
 
@@ -48,17 +48,17 @@ class Results(pulumi.ComponentResource):
         self.register_outputs({"url": self.url})
 
     def _service(self, args: ResultsArgs) -> k8s.core.v1.Service:
-        how, place = args.exposure, args.place
+        how, scope = args.exposure, args.scope
         is_balancer = how.expose == "LoadBalancer"
         annotations = {} if is_balancer else SKIP_AWAIT
         if how.expose != "Ingress":
             annotations = {**annotations, **how.annotations}
         return k8s.core.v1.Service(
             "results",
-            metadata=place.metadata("results", annotations=annotations),
+            metadata=scope.metadata("results", annotations=annotations),
             spec=k8s.core.v1.ServiceSpecArgs(
                 type="ClusterIP" if how.expose == "Ingress" else how.expose,
-                selector=place.identity.selector(args.pod),
+                selector=scope.identity.selector(args.pod),
                 load_balancer_source_ranges=list(how.allow_cidrs) or None if is_balancer else None,
                 ports=[
                     k8s.core.v1.ServicePortArgs(
@@ -70,21 +70,21 @@ class Results(pulumi.ComponentResource):
                     )
                 ],
             ),
-            opts=place.options(self),
+            opts=scope.options(self),
         )
 
     def _ingress(self, args: ResultsArgs) -> None:
-        how, place, net = args.exposure, args.place, k8s.networking.v1
+        how, scope, net = args.exposure, args.scope, k8s.networking.v1
         backend = net.IngressBackendArgs(
             service=net.IngressServiceBackendArgs(
-                name=place.identity.name("results"), port=net.ServiceBackendPortArgs(number=PORT)
+                name=scope.identity.name("results"), port=net.ServiceBackendPortArgs(number=PORT)
             )
         )
         path = net.HTTPIngressPathArgs(path="/", path_type="Prefix", backend=backend)
         tls = net.IngressTLSArgs(hosts=[how.host or ""], secret_name=how.tls_secret)
         net.Ingress(
             "results",
-            metadata=place.metadata("results", annotations={**SKIP_AWAIT, **how.annotations}),
+            metadata=scope.metadata("results", annotations={**SKIP_AWAIT, **how.annotations}),
             spec=net.IngressSpecArgs(
                 ingress_class_name=how.ingress_class,
                 rules=[
@@ -94,7 +94,7 @@ class Results(pulumi.ComponentResource):
                 ],
                 tls=[tls] if how.tls_secret else None,
             ),
-            opts=place.options(self),
+            opts=scope.options(self),
         )
 
 

@@ -6,30 +6,30 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.config.units import format_size
 from aiperf_svc.plan.pods import PodPlan, PodSet, Volume
 from components.containers import AWAIT_MARGIN_S, MountedNames
-from components.place import SKIP_AWAIT, Place
 from components.pods import pod_template
+from components.scope import SKIP_AWAIT, Scope
 
 core, apps, meta = k8s.core.v1, k8s.apps.v1, k8s.meta.v1
 
 
 def make_stateful_sets(
-    plan: PodPlan, place: Place, mounted: MountedNames, parent: pulumi.Resource
+    plan: PodPlan, scope: Scope, mounted: MountedNames, parent: pulumi.Resource
 ) -> None:
     """Create the StatefulSets of a pod, which Pulumi awaits until every replica is ready."""
     for each in plan.sets:
-        _make_stateful_set(plan, each, place, mounted, parent)
+        _make_stateful_set(plan, each, scope, mounted, parent)
 
 
 def make_shared_claim(
-    plan: PodPlan, place: Place, parent: pulumi.Resource
+    plan: PodPlan, scope: Scope, parent: pulumi.Resource
 ) -> tuple[core.PersistentVolumeClaim, ...]:
     """Create the claim that all replicas mount, if there is one. It may wait for its first pod."""
     return tuple(
         core.PersistentVolumeClaim(
             volume.name,
-            metadata=place.metadata(volume.name, component=plan.name, annotations=SKIP_AWAIT),
+            metadata=scope.metadata(volume.name, component=plan.name, annotations=SKIP_AWAIT),
             spec=_claim_spec(volume, "ReadWriteMany"),
-            opts=place.options(parent),
+            opts=scope.options(parent),
         )
         for volume in plan.all_volumes
         if volume.kind == "shared-claim"
@@ -37,9 +37,9 @@ def make_shared_claim(
 
 
 def _make_stateful_set(
-    plan: PodPlan, pods: PodSet, place: Place, mounted: MountedNames, parent: pulumi.Resource
+    plan: PodPlan, pods: PodSet, scope: Scope, mounted: MountedNames, parent: pulumi.Resource
 ) -> apps.StatefulSet:
-    identity = place.identity
+    identity = scope.identity
     claims = [
         core.PersistentVolumeClaimArgs(
             metadata=meta.ObjectMetaArgs(
@@ -52,14 +52,14 @@ def _make_stateful_set(
         for volume in plan.all_volumes
         if volume.kind == "claim"
     ]
-    options = place.options(
+    options = scope.options(
         parent,
         create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S,
         is_deleted_first=True,
     )
     return apps.StatefulSet(
         pods.name,
-        metadata=place.metadata(pods.name, component=plan.name),
+        metadata=scope.metadata(pods.name, component=plan.name),
         spec=apps.StatefulSetSpecArgs(
             replicas=pods.replicas,
             service_name=identity.name(plan.name),

@@ -18,7 +18,7 @@ the provider may miss its end: docs/decisions/0031-how-a-stack-is-deleted.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Scope:
     """The namespace, provider and order in which a component creates its objects."""
 
     identity: Identity
@@ -35,7 +35,7 @@ class Place:
     """Resources that objects are created after and deleted before."""
 
     def depends_on(self, *resources: pulumi.Resource) -> Self:
-        """Return the same place for objects that also depend on `resources`."""
+        """Return the same scope for objects that also depend on `resources`."""
         return replace(self, after=(*self.after, *resources))
 
     def metadata(
