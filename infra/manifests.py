@@ -70,8 +70,8 @@ def _whole(value: Any) -> Any:
 
 def main() -> None:
     """Read the stack, and print its objects."""
-    given = json.load(sys.stdin)
-    objects = asyncio.run(_objects(given["stack"], given["config"]))
+    wanted = json.load(sys.stdin)
+    objects = asyncio.run(_objects(wanted["stack"], wanted["config"]))
     json.dump(_whole(objects), sys.stdout)
 
 

@@ -35,6 +35,6 @@ def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) ->
 
 
 def _key(load: Load) -> str:
-    """Return the key that says the highest rate."""
+    """Return the key that sets the highest rate."""
     shapes = ("stages", "rate_series", "bursts", "user_centric")
     return next((key for key in shapes if getattr(load, key) is not None), "request_rate")

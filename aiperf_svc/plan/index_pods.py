@@ -101,7 +101,7 @@ def server_of(config: BenchmarkConfig) -> Server:
     if not pod.command:
         raise ConfigError(
             f"{KEY}: deployment.target.command is needed to start the server of image "
-            f"{target.image!r}, whose own entrypoint is not known (docker inspect shows it)"
+            f"{target.image!r}, whose own entrypoint is unknown here (docker inspect shows it)"
         )
     texts = (*pod.command, *pod.args, *pod.env.values())
     if reference := next((text for text in texts if "$(" in text), ""):
@@ -206,7 +206,7 @@ def index_template(
         requests=with_storage(functools.reduce(operator.add, asked), volumes),
         placement=server.placement,
         sysctls=PORT_RANGE,
-        # One that is told to end sends the trials that have ended.
+        # A pod that gets SIGTERM sends the trials that have ended.
         grace_s=COLLECTION_S,
         ready_timeout_s=server.ready_timeout_s,
     )
@@ -216,12 +216,12 @@ def index_pod(
     template: PodPlan, name: str, shapes: Sequence[int], retries: int, *, replicas: int
 ) -> PodPlan:
     """Return the pod of a Job with these shapes, each of which is tried again `retries` times."""
-    given = {"AIPERF_SHAPES": ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
+    own = {"AIPERF_SHAPES": ",".join(map(str, shapes)), "AIPERF_RETRIES": str(retries)}
     setup, server = template.preparations
     return msgspec.structs.replace(
         template,
         name=name,
         replicas=replicas,
-        env=template.env | given,
-        preparations=(msgspec.structs.replace(setup, env=setup.env | given), server),
+        env=template.env | own,
+        preparations=(msgspec.structs.replace(setup, env=setup.env | own), server),
     )

@@ -98,7 +98,7 @@ def plan_policies(
             components=(),
             egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
         ),
-        # The port of the API server is not known: 443, 6443, 8443, 16443, …
+        # The port of the API server is unknown: 443, 6443, 8443, 16443, …
         Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
         *_between_services(topology, hosted),
         results_policy(config, topology),

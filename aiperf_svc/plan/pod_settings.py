@@ -37,7 +37,7 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
     "courier": (50, 192 * _MI),
     "collector": (200, 512 * _MI),
 }
-"""Millicores and bytes of each pod unless the config says otherwise. A worker fills one core at
+"""Millicores and bytes of each pod unless the config sets them. A worker fills one core at
 40,000 requests/s; the records manager's memory holds the columns of one million records twice."""
 BESIDE_RANKS_CPU: dict[str, int] = {
     "control": 500,

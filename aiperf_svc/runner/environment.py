@@ -72,13 +72,13 @@ class LocalRun:
             ) from error
 
     def shared_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Variables of all processes. Over TCP, this chooses free ports."""
-        given = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
+        """Return the variables of all processes. Over TCP, this chooses free ports."""
+        kept = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
         transport, options = self.config.deployment.transport, self.options
         run = replace(options.run, is_resumed=options.resume is not None)
-        given = (
+        own = (
             PROCESS_ENVIRONMENT
-            | given
+            | kept
             | {
                 "AIPERF_RUN_ID": self.run_id,
                 "AIPERF_CONFIG": str(self.private / "config.yaml"),
@@ -93,21 +93,21 @@ class LocalRun:
             }
         )
         if options.verbose:
-            given["AIPERF_LOG_LEVEL"] = "DEBUG"
+            own["AIPERF_LOG_LEVEL"] = "DEBUG"
         if transport.kind == "tcp":
-            given |= {
+            own |= {
                 "AIPERF_BUS": f"tcp://{LOOPBACK}",
                 "AIPERF_PORTS": json.dumps(free_ports()),
                 "AIPERF_ADVERTISE": LOOPBACK,
             }
         if transport.curve:
-            given["AIPERF_CURVE_DIR"] = str(self.private / "curve")
-        return given
+            own["AIPERF_CURVE_DIR"] = str(self.private / "curve")
+        return own
 
     def environment_of(
         self, name: str, services: tuple[Service, ...], shared: Mapping[str, str]
     ) -> dict[str, str]:
-        """Variables of one process. Each secret is given to the services that need it only."""
+        """Return the variables of one process. A secret goes only to the services that need it."""
         needed_by = self._services_of_secrets()
         own = {
             variable: value
@@ -135,7 +135,7 @@ class LocalRun:
 
 
 def free_ports() -> dict[str, int]:
-    """A free port of the loopback interface for every port of the map that has one binder."""
+    """Return a free port of the loopback interface for each port of the map with one binder."""
     names = [port.name for port in Port if port not in (Port.RAW_DIRECT, Port.RESULTS_API)]
     held: list[socket.socket] = []
     try:

@@ -1,4 +1,4 @@
-"""Reads from the environment what a service is given: its name, the run, the config, the plan and
+"""Reads the context of a service from the environment: its name, the run, the config, the plan and
 the addresses of its sockets.
 
 The launcher and the Pulumi program set the same variables, so a service cannot tell where it runs.
@@ -119,9 +119,11 @@ def make_bus(context: RunContext) -> Bus:
 
 
 def _state_folder(environ: Mapping[str, str]) -> Path:
-    """Return the state folder. If none is given, it is a temporary part of the artifacts."""
-    given = environ.get("AIPERF_STATE_DIR")
-    return Path(given) if given else Path(environ["AIPERF_ARTIFACTS"]) / f"state{TEMPORARY_SUFFIX}"
+    """Return the state folder; without AIPERF_STATE_DIR, a temporary part of the artifacts."""
+    folder = environ.get("AIPERF_STATE_DIR")
+    return (
+        Path(folder) if folder else Path(environ["AIPERF_ARTIFACTS"]) / f"state{TEMPORARY_SUFFIX}"
+    )
 
 
 def _path(name: str | None) -> Path | None:

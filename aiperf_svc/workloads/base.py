@@ -90,7 +90,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of a program that is called as `ssh` is, `AGENT HOST COMMAND...`, and runs the
     command on the rank with that address."""
     interface: str = ""
-    """Name of the interface that has `address`; empty when it is not known."""
+    """Name of the interface that has `address`; empty if it is unknown."""
     cores: float = 1.0
     """CPUs that the rank may use."""
 
@@ -105,8 +105,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     listens_on: int = 0
     """TCP port on which a server listens when it is ready; 0: none."""
     ends_with_step: bool = False
-    """Whether it is told to end (SIGTERM) when the step's other commands have ended; its exit code
-    then has no meaning."""
+    """Whether it gets SIGTERM when the step's other commands have ended; its exit code then has no
+    meaning."""
     keeps: tuple[str, ...] = ()
     """Files of the work folder that are brought back, by name or pattern (`*.log`). Standard output
     and error always are."""
@@ -130,7 +130,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ns: int
     """Longest time from its due time to the end of its last command."""
     expected_ns: int = 0
-    """How long the commands should take, where the spec says so; 0: unknown."""
+    """How long the commands should take, if the spec bounds it; 0: unknown."""
     headline: str = ""
     """Tag of the metric that its output must have; empty: the first of the workload's."""
     labels: dict[str, str] = {}
@@ -181,13 +181,13 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableOutput(Exception):
-    """A step's output is not what its tool writes. The message says what was expected and shows
-    where it differs; the step fails, and its output is kept."""
+    """Raised when a step's output is not what its tool writes. The message names what was expected
+    and shows the difference; the step fails, and its output is kept."""
 
 
 class ClaimedBytes(msgspec.Struct, frozen=True):
-    """Payload that a tool says it moved through the kernel's network interfaces between its start
-    and its end. Shared memory and RDMA do not count: no interface sees them."""
+    """Payload that a tool reports to have moved through the kernel's network interfaces between its
+    start and its end. Shared memory and RDMA do not count: no interface sees them."""
 
     sent: int = 0
     received: int = 0
@@ -197,19 +197,18 @@ class ClaimedBytes(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a measured step's output says."""
+    """The content of a measured step's output."""
 
     values: dict[str, float]
     """Metric tag to value, in the metric's unit."""
     series: tuple[Series, ...] = ()
     tables: tuple[Table, ...] = ()
     tool: str = ""
-    """Name and version of the tool, as it says itself; the same on all ranks, or the check
-    `tool-versions` fails."""
+    """Name and version that the tool prints; if ranks differ, the check `tool-versions` fails."""
     tools: dict[int, str] = {}
-    """The same for each rank that says it, where they may differ."""
+    """The same for each rank that prints it, where they may differ."""
     claimed_bytes: dict[int, ClaimedBytes] = {}
-    """Rank to the bytes that the tool says it sent or received over the network."""
+    """Rank to the bytes that the tool reports to have sent or received over the network."""
     errors: tuple[str, ...] = ()
     """Errors that the tool reports in its output although it may have exited with 0. Any of them
     fails the step."""
@@ -247,60 +246,60 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     metrics: ClassVar[tuple[MetricInfo, ...]]
     """The first one is the headline."""
     shows_traffic: ClassVar[bool] = False
-    """Whether people see what the ranks' interfaces carry while no line of output says more: of a
-    tool that loads the network and prints at its end only."""
+    """Whether the display shows the traffic of the ranks' interfaces while the output has no
+    progress: true for a tool that loads the network and prints only at its end."""
 
     @abstractmethod
     def roles(self, spec: SpecT) -> tuple[Role, ...]:
-        """The ranks, in the order of their numbers."""
+        """Return the ranks by role, in the order of their numbers."""
 
     @abstractmethod
     def steps(self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]) -> tuple[Step, ...]:
-        """The steps of one repetition, preparing ones included, for these ranks."""
+        """Return the steps of one repetition for these ranks, preparing ones included."""
 
     @abstractmethod
     def read(self, config: WorkloadConfig[SpecT], step: Step, outputs: Sequence[Output]) -> Reading:
-        """The reading of a measured step. `outputs` has one element for each command and server, in
-        their order. Raises UnreadableOutput."""
+        """Return the reading of a measured step. `outputs` has one element for each command and
+        server, in their order. Raises UnreadableOutput."""
 
     def problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
-        """What is wrong with a config beyond its models, one line each: `workload.key: text`."""
+        """Return the problems of a config beyond its models, a line each: `workload.key: text`."""
         return []
 
     def local_problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
-        """What prevents this config from running as local processes, one line each."""
+        """Return why this config cannot run as local processes, one line each."""
         return []
 
     def files(self, config: WorkloadConfig[SpecT]) -> dict[str, bytes]:
-        """Files that every rank finds in its work folder at the beginning of each step, by relative
+        """Return the files of each rank's work folder at the beginning of each step, by relative
         path. Those that begin with `#!` are executable."""
         return {}
 
     def metrics_of(self, config: WorkloadConfig[SpecT]) -> tuple[MetricInfo, ...]:
-        """The metrics that this config can have, for objectives and tables."""
+        """Return the metrics that this config can have, for objectives and tables."""
         return self.metrics
 
     def tools_of(self, config: WorkloadConfig[SpecT]) -> tuple[Tool, ...]:
-        """The tools that this config needs."""
+        """Return the tools that this config needs."""
         return self.tools
 
     def plots(self, config: WorkloadConfig[SpecT]) -> tuple[Plot, ...]:
-        """The plots of the report, made from series and tables."""
+        """Return the plots of the report, made from series and tables."""
         return ()
 
     def checks(
         self, config: WorkloadConfig[SpecT], readings: Sequence[Reading]
     ) -> tuple[Reason, ...]:
-        """Findings of this kind beside those that every workload has."""
+        """Return findings of this tool besides those that every tool has."""
         return ()
 
     def progress(self, config: WorkloadConfig[SpecT], line: str) -> str:
-        """What a line of a measured command's output says of its progress, for people; empty when
-        it says nothing."""
+        """Return the progress in a line of a measured command's output, for people; empty if it has
+        none."""
         return ""
 
     def needs_privilege(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
-        """Linux capabilities that the ranks' containers need, such as `IPC_LOCK`."""
+        """Return the Linux capabilities that the ranks' containers need, such as `IPC_LOCK`."""
         return ()
 
     # --- the config ------------------------------------------------------------------------------
@@ -439,15 +438,15 @@ _FIRST_ADDRESS = IPv4Address("192.0.2.0")
 
 
 def default_image(kind: str, version: str) -> str:
-    """Name of the image that `make image WORKLOAD=kind` builds."""
+    """Return the name of the image that `make image WORKLOAD=kind` builds."""
     return f"localhost/aiperf-svc-{kind}:{version}"
 
 
 def timeout_of(spec: WorkloadSpec, usual_ns: int) -> int:
-    """The spec's timeout of a step, or the usual one."""
+    """Return the spec's timeout of a step, or the usual one."""
     return spec.timeout if spec.timeout is not None else usual_ns
 
 
 def margin_ns(expected_ns: int) -> int:
-    """Usual timeout of a step that should take so long: twice that, and a minute."""
+    """Return the usual timeout of a step that should take so long: twice that, and a minute."""
     return 2 * expected_ns + 60 * SECOND_NS

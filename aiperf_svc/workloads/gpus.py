@@ -6,14 +6,14 @@ from aiperf_svc.config.workload import WorkloadConfig
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether an extended resource is a GPU or a part of one: `nvidia.com/gpu`,
+    """Return whether an extended resource is a GPU or a part of one: `nvidia.com/gpu`,
     `nvidia.com/mig-1g.5gb`."""
     name = resource.rpartition("/")[2]
     return name == "gpu" or name.startswith(("gpu.", "mig-"))
 
 
 def gpu_problems(config: WorkloadConfig[Any], gpus: int) -> list[str]:
-    """What is wrong when each rank needs this number of GPUs, one line each."""
+    """Return the problems if each rank needs this number of GPUs, one line each."""
     devices = config.deployment.ranks.devices
     count = sum(number for resource, number in devices.items() if is_gpu(resource))
     if count == gpus:

@@ -1,4 +1,4 @@
-"""Which pairs of ranks a benchmark of two ranks measures, and what its steps are called."""
+"""The pairs of ranks that a benchmark of two ranks measures, and the names of its steps."""
 
 from collections.abc import Sequence
 from itertools import combinations, permutations
@@ -13,7 +13,7 @@ Pair = tuple[Rank, Rank]
 def pairs(
     config: WorkloadConfig[Any], ranks: Sequence[Rank], *, is_directed: bool
 ) -> tuple[Pair, ...]:
-    """Ranks 0 and 1, or every pair with `deployment.ranks.pairs: all`: both directions of a
+    """Return ranks 0 and 1, or every pair with `deployment.ranks.pairs: all`: both directions of a
     directed test, one of a symmetric test."""
     if config.deployment.ranks.pairs == "one":
         return ((ranks[0], ranks[1]),)
@@ -21,18 +21,18 @@ def pairs(
 
 
 def pair_name(pair: Pair) -> str:
-    """Name of the step that measures a pair."""
-    return " to ".join(_places(pair))
+    """Return the name of the step that measures a pair."""
+    return " to ".join(_node_names(pair))
 
 
 def pair_labels(pair: Pair) -> dict[str, str]:
-    """Labels of the step that measures a pair."""
-    source, target = _places(pair)
+    """Return the labels of the step that measures a pair."""
+    source, target = _node_names(pair)
     return {"from": source, "to": target}
 
 
-def _places(pair: Pair) -> tuple[str, str]:
-    """The nodes of a pair; the ranks' numbers tell them apart when they share a node."""
+def _node_names(pair: Pair) -> tuple[str, str]:
+    """Return the nodes of a pair, with the numbers of the ranks if they share a node."""
     source, target = pair
     if source.node == target.node:
         return f"{source.node} rank {source.number}", f"{target.node} rank {target.number}"

@@ -1,6 +1,7 @@
-"""The kinds of workloads: those of this project, and those of installed packages.
+"""The kinds of workloads: those of this project, and those of installed packages. Reads a config of
+any kind.
 
-A package adds a kind by an entry point of the group `aiperf_svc.workloads`: the kind's name, and
+A package adds a tool by an entry point of the group `aiperf_svc.workloads`: the kind's name, and
 the `ToolWorkload` instance that it stands for.
 """
 
@@ -43,7 +44,7 @@ OWN: tuple[str, ...] = (
 
 
 def kinds() -> tuple[str, ...]:
-    """Names of all kinds, those of packages after our own."""
+    """Return the names of all tools, those of packages after our own."""
     return OWN + tuple(sorted(set(_entry_points()) - set(OWN)))
 
 

@@ -53,7 +53,7 @@ def container(
         args=list(plan.args) or None,
         env=_env(plan, mounted, service_id),
         resources=_resources(plan.requests),
-        # What a courier or a preparation says last is why its pod does not start.
+        # The last output of a courier or a preparation shows why its pod does not start.
         termination_message_policy="FallbackToLogsOnError" if pod.sets else None,
         volume_mounts=[
             core.VolumeMountArgs(

@@ -111,8 +111,8 @@ class Lifetime(pulumi.ComponentResource):
         )
 
     def _lease(self, scope: Scope) -> None:
-        """The Lease that names the owner. What it says of the process that works on the stack is
-        written by that process, so Pulumi gives it no `spec`."""
+        """Create the Lease that names the owner. The process that works on the stack writes itself
+        into its `spec`, so Pulumi sets none."""
         k8s.coordination.v1.Lease(
             LEASE,
             metadata=scope.metadata(LEASE, annotations={OWNER_ANNOTATION: self._args.owner}),

@@ -43,7 +43,7 @@ def make_service(plan: PodPlan, scope: Scope, parent: pulumi.Resource) -> core.S
         metadata=scope.metadata(plan.name, component=plan.name, annotations=SKIP_AWAIT),
         spec=core.ServiceSpecArgs(
             cluster_ip="None",
-            # Peers connect before readiness is known; ready never means "peers found".
+            # Peers connect before a pod is ready: readiness does not depend on finding peers.
             publish_not_ready_addresses=True,
             selector=scope.identity.selector(plan.name),
             ports=[

@@ -44,11 +44,11 @@ def whole_cost(plan: StackPlan) -> str:
         return ""
     most = totals.cost_per_hour * ttl / HOUR_NS
     needed = plan.times.start + plan.times.load
-    said = f"at most {most:.4g} {totals.currency} until it removes itself"
+    limit = f"at most {most:.4g} {totals.currency} until it removes itself"
     if not plan.times.is_bounded:
-        return said
+        return limit
     usual = totals.cost_per_hour * needed / HOUR_NS
-    return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {said}"
+    return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {limit}"
 
 
 def _writable(plan: StackPlan) -> list[str]:
@@ -73,11 +73,11 @@ def _secret_keys(plan: StackPlan) -> list[str]:
     return [key for keys in plan.secret_keys.values() for key in keys]
 
 
-def _by_pod(plan: StackPlan, said: Callable[[PodPlan], str]) -> str:
+def _by_pod(plan: StackPlan, text_of: Callable[[PodPlan], str]) -> str:
     """Return a text about the pods, with pods of the same text grouped."""
     groups: dict[str, list[str]] = {}
     for pod in plan.pods:
-        groups.setdefault(said(pod), []).append(pod.name)
+        groups.setdefault(text_of(pod), []).append(pod.name)
     if set(groups) == {""}:
         return ""
     if len(groups) == 1:
@@ -130,8 +130,8 @@ def _disk(plan: StackPlan) -> str:
     return f"{gibibytes(asked)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
 
 
-def _pairs(given: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in given.items())
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _drains(plan: StackPlan) -> str:
