@@ -83,9 +83,9 @@ class RunOutcome:
             case ExitCode.LEAKED:
                 return f"left behind: {', '.join(self.left)}"
             case ExitCode.UNVERIFIED:
-                return "whether anything is left is not known"
+                return "it is unknown whether anything is left"
             case ExitCode.ERROR:
-                return self.artifact_error or "whether anything is left is not known"
+                return self.artifact_error or "it is unknown whether anything is left"
             case ExitCode.INTERRUPTED:
                 return "stopped by the user"
         if summary is None:

@@ -1,5 +1,5 @@
-"""Saves what a failure looked like in the cluster before anything is deleted: events, statuses,
-descriptions, last logs. Never the value of a Secret."""
+"""Saves the state of a failed stack before anything is deleted: events, statuses, descriptions and
+the last logs. Never the value of a Secret."""
 
 import asyncio
 from collections.abc import Mapping
@@ -101,8 +101,10 @@ class _Saving:
     async def _logs(self, pods: list[Json]) -> None:
         chosen = sorted(pods, key=is_fine)[:LOGGED_PODS]
         if len(chosen) < len(pods):
-            self._problems.append(f"logs of {len(pods) - len(chosen)} more pods: only of the first "
-                                  f"{LOGGED_PODS}, those in trouble before the others")  # fmt: skip
+            self._problems.append(
+                f"logs of {len(pods) - len(chosen)} more pods: only {LOGGED_PODS} pods are saved, "
+                "failing ones first"
+            )
         wanted = [
             (pod["metadata"]["name"], container["name"], is_previous)
             for pod in chosen
@@ -139,7 +141,7 @@ class _Saving:
     def _write(self, name: str, content: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Containers of somebody else's image log what they like; the files are read in terminals.
+        # The log of a foreign image may have control characters, and users read it in a terminal.
         path.write_text(lines(content))
         self.written.append(path)
 

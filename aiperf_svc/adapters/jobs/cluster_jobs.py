@@ -1,19 +1,25 @@
-"""The Jobs of a stack, as the collector's pod reads and changes them."""
+"""The Jobs of a stack and their pods, as the collector's pod reads and changes them.
+
+All pods of a Job share a template, so a problem of the template ends the Job if none of its pods
+has run yet. Any other pod is left to its deadline, and its index to its retries. A pod that has no
+node has no deadline: its Job ends when no pod of any Job has run for a while.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiRefusal, ApiServer, Response
+from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, pod_problems
 from aiperf_svc.core.experiments.fan_out import JobSeen, read_indexes
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import ANCHOR, JOB_LABEL, STACK_LABEL, TTL_ANNOTATION
 
-DELETED = "its Job was deleted by somebody while the experiment was measured"
+DELETED = "its Job was deleted during the experiment"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
 Found = TypeVar("Found")
@@ -33,7 +39,7 @@ class ClusterJobs:
         return self._ask(lambda: job_seen(self._api.get(f"{self._jobs}/{name}").body))
 
     def set_parallelism(self, name: str, parallelism: int) -> bool:
-        """Let so many pods of a Job run; return whether the Job exists."""
+        """Set how many pods of a Job may run; return whether the Job exists."""
         changes = {"spec": {"parallelism": parallelism}}
         return bool(self._ask(lambda: self._api.patch(f"{self._jobs}/{name}", changes)))
 
@@ -55,14 +61,14 @@ class ClusterJobs:
         except ApiRefusal as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
-            raise EnvironmentProblem(f"the API server refuses: {error}") from error
+            raise EnvironmentProblem(f"the API server refuses a request: {error}") from error
         except OSError as error:
             words = one_line(str(error))
             raise EnvironmentProblem(f"cannot reach the API server: {words}") from error
         except Exception as error:
-            # Cut off in its middle, of another form, or a proxy's.
+            # An incomplete response, another format, or a response of a proxy.
             words = one_line(f"{type(error).__name__}: {error}")
-            raise EnvironmentProblem(f"the API server's response: {words}") from error
+            raise EnvironmentProblem(f"invalid response of the API server: {words}") from error
 
 
 def _left_s(found: Response) -> float:
@@ -73,7 +79,7 @@ def _left_s(found: Response) -> float:
 
 
 def job_seen(job: Object) -> JobSeen:
-    """Return what an object of a Job says."""
+    """Return the state of a Job from its object."""
     status = job.get("status") or {}
     return JobSeen(
         job["metadata"]["name"],
@@ -85,7 +91,7 @@ def job_seen(job: Object) -> JobSeen:
 
 
 def absent_job(name: str, pods: Sequence[Object], *, was_there: bool) -> JobSeen:
-    """Return what follows from a Job that does not exist: it was not made yet, or was deleted. Its
+    """Return the state of a Job that does not exist: it was not created yet, or was deleted. Its
     pods end after it."""
     alive = [pod for pod in pods if job_of(pod) == name and not has_ended(pod)]
     problem = DELETED if was_there else ""
@@ -99,7 +105,7 @@ def has_ended(pod: Object) -> bool:
 
 def _problem(status: Object) -> str:
     for each in status.get("conditions") or ():
-        # With this reason, its failed indexes say what is wrong.
+        # With this reason, the failures of its indexes tell what is wrong.
         is_whole = each.get("reason") != "FailedIndexes"
         if each["type"] in ("Failed", "FailureTarget") and each["status"] == "True" and is_whole:
             return one_line(f"its Job has failed: {each.get('reason')}: {each.get('message')}")
@@ -116,3 +122,91 @@ def index_of(pod: Object) -> int:
     metadata = pod["metadata"]
     found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
     return int(found)
+
+
+OF_TEMPLATE = frozenset(
+    {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+"""States that follow from the template of a pod."""
+WAITING = "waiting"
+"""State of a Job that should have pods, while nothing runs."""
+NO_PODS = "the Job creates no pods; see `kubectl describe job`"
+NOT_STARTED = "pod {} does not start; see `kubectl describe pod`"
+
+
+class Failures(NamedTuple):
+    """The failures that the pods show."""
+
+    jobs: dict[str, str]
+    """Jobs whose pods cannot start, with the reason."""
+    pods: list[tuple[str, str, int, str]]
+    """Pods that have failed, each once: name, Job, index and reason."""
+
+
+class JobPods:
+    """The pods of all Jobs over time. Time is an argument."""
+
+    def __init__(self, *, unplaced_s: float) -> None:
+        """`unplaced_s` is the longest time that no pod of any Job runs, while some should."""
+        self._unplaced_s = unplaced_s
+        self._since: dict[tuple[str, str], float] = {}
+        self._started: set[str] = set()
+        """Jobs of which a pod has run."""
+        self._told: set[str] = set()
+        self._lines: dict[str, str] = {}
+        """The last problem of each pod."""
+
+    def handle(self, pods: Sequence[Object], released: Iterable[str], *, now_s: float) -> Failures:
+        """Record the pods as they are at `now_s`, and return the failures. `released` are the Jobs
+        that should have pods."""
+        present: dict[tuple[str, str], tuple[str, float]] = {}
+        waiting = dict.fromkeys(released, NO_PODS)
+        for pod in pods:
+            job = job_of(pod)
+            if pod.get("status", {}).get("phase") in ("Running", "Succeeded"):
+                self._started.add(job)
+            if waiting.get(job) == NO_PODS and pod.get("status", {}).get("phase") == "Pending":
+                waiting[job] = NOT_STARTED.format(pod["metadata"]["name"])
+            for each in pod_problems(pod, self._unplaced_s):
+                self._lines[pod["metadata"]["name"]] = each.line
+                if each.state in OF_TEMPLATE:
+                    present[job, each.state] = (each.line, each.limit_s)
+                elif each.state == "Unschedulable" and job in waiting:
+                    waiting[job] = each.line
+        if not any(pod.get("status", {}).get("phase") == "Running" for pod in pods):
+            for job, line in waiting.items():
+                # Between two attempts an index has no pod for a while.
+                if line != NO_PODS or job not in self._started:
+                    present[job, WAITING] = (line, self._unplaced_s)
+        self._since = {key: self._since.get(key, now_s) for key in present}
+        failed_jobs = {
+            job: line
+            for (job, state), (line, limit_s) in present.items()
+            if (job not in self._started or state == WAITING)
+            and now_s - self._since[job, state] >= limit_s
+        }
+        return Failures(failed_jobs, list(self._failed_pods(pods)))
+
+    def _failed_pods(self, pods: Sequence[Object]) -> Iterable[tuple[str, str, int, str]]:
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if pod.get("status", {}).get("phase") == "Failed" and name not in self._told:
+                self._told.add(name)
+                yield name, job_of(pod), index_of(pod), self._why(pod)
+
+    def _why(self, pod: Object) -> str:
+        status, name = pod["status"], pod["metadata"]["name"]
+        words = [f"pod {name} failed"]
+        if status.get("reason") or status.get("message"):
+            words.append(": ".join(filter(None, (status.get("reason"), status.get("message")))))
+        listed = (
+            *(status.get("initContainerStatuses") or ()),
+            *(status.get("containerStatuses") or ()),
+        )
+        for each in listed:
+            ended = (each.get("state") or {}).get("terminated") or {}
+            if ended.get("exitCode"):
+                how = ended.get("reason", "Error")
+                words.append(f"container {each['name']}: {how}, exit code {ended['exitCode']}")
+        words += [self._lines[name]] if name in self._lines else []
+        return one_line("; ".join(words))

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     for name, why in done.refused.items():
         print(f"error: {name}: {why}", file=sys.stderr)
     for name, why in done.not_reached.items():
-        print(f"error: {name}: whether anything is left is not known: {why}", file=sys.stderr)
+        print(f"error: {name}: it is unknown whether anything is left: {why}", file=sys.stderr)
     for name, left in done.left.items():
         print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
         if name in done.not_checked:

@@ -53,7 +53,7 @@ class ShapeTried(NamedTuple):
     reason: str
 
 
-class JobHopeless(NamedTuple):
+class JobFailed(NamedTuple):
     """Event: the pods of a Job cannot start."""
 
     name: str
@@ -93,7 +93,7 @@ class Finish(NamedTuple):
     reason: str
 
 
-Event = JobSeen | ShapeEnded | ShapeTried | JobHopeless | Cancelled | OutOfTime
+Event = JobSeen | ShapeEnded | ShapeTried | JobFailed | Cancelled | OutOfTime
 Instruction = SetParallelism | FailShape | Finish
 
 
@@ -142,7 +142,7 @@ class FanOut:
                 self._end_shape(shape, has_failed)
             case ShapeTried(shape, reason):
                 self._reasons[shape] = reason
-            case JobHopeless(name, reason):
+            case JobFailed(name, reason):
                 self._closed.add(name)
                 found = self._fail(self._jobs[name].shapes, reason)
             case Cancelled(reason):

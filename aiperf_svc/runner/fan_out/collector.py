@@ -19,8 +19,7 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.host.logs import set_up_logs
-from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, Object, absent_job
-from aiperf_svc.adapters.jobs.pod_troubles import PodTroubles
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, Object, absent_job
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
@@ -32,7 +31,7 @@ from aiperf_svc.core.experiments.fan_out import (
     FanOut,
     Finish,
     Instruction,
-    JobHopeless,
+    JobFailed,
     JobSeen,
     JobShapes,
     OutOfTime,
@@ -133,7 +132,7 @@ class Collector:
         self._progress = FanOutProgress(
             total=sum(len(each.trials) for each in self._shapes), started_mono_s=time.monotonic()
         )
-        self._troubles = PodTroubles(unplaced_s=config.deployment.ready_timeout / 1e9)
+        self._job_pods = JobPods(unplaced_s=config.deployment.ready_timeout / 1e9)
         self._cancelled = context.state / "cancelled"
         """File with the reason of a cancel: a collector that is started again goes on with it."""
         self._present: set[str] = set()
@@ -259,16 +258,16 @@ class Collector:
         seen = [await self._see(job.name, pods) for job in self._jobs]
         released, progress = self._shares.released, self._progress
         async with self._lock:
-            found = self._troubles.look(pods, released, now_s=time.monotonic())
+            found = self._job_pods.handle(pods, released, now_s=time.monotonic())
             shapes = {job.name: job.shapes for job in self._jobs}
             events: list[Event] = [
                 ShapeTried(shapes[job][index], reason)
-                for pod, job, index, reason in found.failed
+                for pod, job, index, reason in found.pods
                 if job in shapes and pod not in self._told
             ]
             events += seen
-            events += [JobHopeless(*each) for each in found.hopeless.items()]
-            ended = {pod for pod, *_ in found.failed}
+            events += [JobFailed(*each) for each in found.jobs.items()]
+            ended = {pod for pod, *_ in found.pods}
             running = progress.running.items()
             progress.running = {n: pod for n, pod in running if pod not in ended}
             failed = progress.failed

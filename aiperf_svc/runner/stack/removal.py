@@ -43,7 +43,7 @@ class StackRemoval:
             report = await teardown.check()
         except Exception as error:
             self.not_checked = (f"everything ({error})",)
-            self._say(f"whether anything is left is not known; look with: aiperf-svc gc {stack}")
+            self._say(f"it is unknown whether anything is left; look with: aiperf-svc gc {stack}")
             raise
         self.is_verified = True
         self.left = tuple(map(str, report.left))

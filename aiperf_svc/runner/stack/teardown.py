@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
-from aiperf_svc.adapters.cluster.teardown.leaks import USUAL_TYPES, LeakReport, wait_until_gone
-from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
-from aiperf_svc.adapters.cluster.teardown.root_removal import remove_roots
-from aiperf_svc.adapters.cluster.teardown.waiting import describe_wait
+from aiperf_svc.adapters.cluster.teardown.leaks import (
+    USUAL_TYPES,
+    LeakReport,
+    describe_wait,
+    wait_until_gone,
+)
+from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label, remove_roots
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.domain.errors import AiperfError, Unverified
 from aiperf_svc.runner.stack.progress import Progress
@@ -223,7 +226,7 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
     except AiperfError:
         missing = frozenset()
     place = f" in namespace {namespace}" if namespace else ""
-    lines = [f"whether anything is left is not known: {report.in_words.partition(': ')[2]}"]
+    lines = [f"it is unknown whether anything is left: {report.in_words.partition(': ')[2]}"]
     for verb in ("list", "delete"):
         lacking = [right for right in wanted if right in missing and right.verb in (verb, "get")]
         kinds = [str(right).removeprefix(f"{verb} ") for right in lacking]

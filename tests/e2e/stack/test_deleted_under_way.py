@@ -33,7 +33,7 @@ def test_a_namespace_that_somebody_deletes_ends_its_run_at_once_with_that_reason
         command.wait_for(RUN)
         (space,) = cluster.objects("namespaces", "-l", f"aiperf.dev/stack={runner.name}")
         name = space["metadata"]["name"]
-        reason = f"Namespace {name} was deleted by somebody while the run was measured"
+        reason = f"Namespace {name} was deleted during the run"
         deleted_mono_s = time.monotonic()
         cluster.kubectl("delete", "namespace", name, "--wait=false")
         command.wait_for(reason)
@@ -61,7 +61,7 @@ def test_an_anchor_that_somebody_deletes_ends_its_run_at_once_with_that_reason(
     runner.change(for_a_while)
     runner.change(as_guest)
     anchor = f"anchor-{runner.name}"
-    reason = f"ConfigMap {anchor} was deleted by somebody while the run was measured"
+    reason = f"ConfigMap {anchor} was deleted during the run"
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(RUN)
         deleted_mono_s = time.monotonic()

@@ -154,7 +154,7 @@ def test_who_loses_the_rights_is_not_told_that_the_stack_is_gone(
     assert "holds what is gone" not in ended.errors
     first = f"stack {runner.name}: it could not be removed: the right to delete configmaps, "
     assert first in ended.errors
-    assert "  whether anything is left is not known: " in ended.errors
+    assert "  it is unknown whether anything is left: " in ended.errors
     assert f"when the rights are back: aiperf-svc gc {runner.name}" in ended.errors
     assert runner.call("gc", runner.name, "--yes").code == ExitCode.UNVERIFIED
     assert cluster.of_stack(runner.name) != []

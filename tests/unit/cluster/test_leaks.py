@@ -7,8 +7,15 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
 from aiperf_svc.adapters.cluster.teardown import leaks
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
-from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, is_one_of
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of
+from aiperf_svc.adapters.cluster.teardown.leaks import (
+    LeakReport,
+    find_left,
+    is_one_of,
+    is_own_volume,
+    wait_in_words,
+)
+from aiperf_svc.adapters.cluster.teardown.removal import remove_roots
 from aiperf_svc.domain.errors import Unverified
 from aiperf_svc.runner.stack.state_home import RunRecord
 from aiperf_svc.runner.stack.teardown import unverified
@@ -44,11 +51,11 @@ def test_a_type_of_the_stack_counts_where_the_stack_is(line: str, is_one: bool) 
         ),
         (
             LeakReport(left=(), not_checked=(NODES, PODS), unverified=(PODS,)),
-            "whether anything is left is not known: pods could not be listed",
+            "it is unknown whether anything is left: pods could not be listed",
         ),
         (
             LeakReport(left=(), not_checked=(), unverified=(PODS, JOBS, "a", "b", "c")),
-            "whether anything is left is not known: pods, jobs.batch, a and 2 more could not be "
+            "it is unknown whether anything is left: pods, jobs.batch, a and 2 more could not be "
             "listed",
         ),
         (LeakReport(left=(POD,), not_checked=()), "1 objects are left"),
@@ -125,8 +132,181 @@ async def test_who_lost_the_rights_is_told_which_and_what_to_do() -> None:
         "stack s: it could not be removed: the right to delete configmaps, deployments.apps, "
         "poddisruptionbudgets.policy, rolebindings.rbac.authorization.k8s.io and 5 more is missing "
         "in namespace n",
-        "  whether anything is left is not known: pods could not be listed",
+        "  it is unknown whether anything is left: pods could not be listed",
         "  the right to list configmaps, deployments.apps, pods, poddisruptionbudgets.policy and 6 "
         "more is missing in namespace n",
         "  when the rights are back: aiperf-svc gc s; it removes itself at 2026-01-01 12:15 UTC",
     ]
+
+
+Json = dict[str, Any]
+LABELS = {"aiperf.dev/stack": "s", "aiperf.dev/run": "r"}
+
+
+def an_object(name: str, uid: str, *, namespace: str = "", owner: str = "") -> Json:
+    metadata: Json = {"name": name, "uid": uid, "labels": LABELS, "namespace": namespace}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    if owner:
+        metadata["ownerReferences"] = [{"uid": owner}]
+    return {"metadata": metadata}
+
+
+class Deleting:
+    """A cluster with these objects by the path of their list; remembers what is deleted."""
+
+    def __init__(self, **lists: list[Json]) -> None:
+        self._lists = lists
+        self.deleted: list[str] = []
+
+    async def get(self, path: str, **_: Any) -> Json:
+        return {"items": self._lists.get(path.rpartition("/")[2], []), "metadata": {}}
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        self.deleted.append(uid)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [(("ours",), ["ours", "worker", "deadline"]), (("gone",), []), ((), [])],
+    ids=["ours", "made again by somebody else", "nothing known"],
+)
+async def test_an_own_namespace_goes_before_its_deployments(
+    own: tuple[str, ...], expected: list[str]
+) -> None:
+    cluster = Deleting(
+        namespaces=[an_object("aiperf-s", "ours")],
+        deployments=[
+            an_object("worker-s", "worker", namespace="aiperf-s"),
+            an_object("deadline-s", "deadline", namespace="aiperf-s"),
+            an_object("elsewhere", "the owner's", namespace="team"),
+        ],
+    )
+    await remove_roots(cast(Cluster, cluster), stack="s", namespace=None, own=own)
+    assert cluster.deleted == expected
+
+
+async def test_in_a_namespace_that_stays_only_what_the_anchor_owns_goes() -> None:
+    cluster = Deleting(
+        configmaps=[
+            an_object("anchor-s", "anchor", namespace="team"),
+            an_object("anchor-s", "other", namespace="elsewhere"),
+            an_object("config-s", "config", namespace="team", owner="anchor"),
+        ],
+        deployments=[
+            an_object("worker-s", "worker", namespace="team", owner="anchor"),
+            an_object("of-the-owner", "the owner's", namespace="team"),
+            an_object("worker-s", "another", namespace="elsewhere", owner="other"),
+        ],
+    )
+    await remove_roots(cast(Cluster, cluster), stack="s", namespace="team", own=("anchor",))
+    assert cluster.deleted == ["anchor", "worker"]
+
+
+SILENT = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T12:00:00Z",
+          "message": "Kubelet stopped posting node status."}  # fmt: skip
+
+
+def going(
+    kind: str, name: str, *finalizers: str, namespace: str = "n", detail: str = ""
+) -> ObjectRef:
+    return ObjectRef(
+        kind=kind, namespace=namespace, name=name, uid=name, path="", is_going=True,
+        finalizers=finalizers, detail=detail,
+    )  # fmt: skip
+
+
+def pod(node: str) -> dict[str, Any]:
+    return {"spec": {"nodeName": node} if node else {}}
+
+
+def node(*conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"status": {"conditions": conditions}}
+
+
+SPACE = going(
+    "Namespace", "n", namespace="", detail="NamespaceContentRemaining: pods has 3 instances"
+)
+THREE_PODS = tuple(going("Pod", name) for name in "abc")
+
+
+def test_pods_on_a_silent_node_are_told_with_the_node_and_since_when() -> None:
+    found = wait_in_words(
+        (SPACE, *THREE_PODS),
+        [pod("one"), pod("two"), pod("two")],
+        {"one": node({"type": "Ready", "status": "True"}), "two": node(SILENT)},
+    )
+    assert found == (
+        "1 pod on node one; 2 pods on node two, which is not ready since 2026-01-01T12:00:00Z "
+        "(Kubelet stopped posting node status.); 1 other object"
+    )
+
+
+def test_a_node_that_is_gone_or_may_not_be_read() -> None:
+    pods = [pod("gone"), pod("hidden"), pod("")]
+    assert wait_in_words(THREE_PODS, pods, {"gone": {}}) == (
+        "1 pod on no node; 1 pod on node gone, which is gone; 1 pod on node hidden"
+    )
+
+
+def test_a_finalizer_is_told_with_the_object_that_it_holds() -> None:
+    held = going("ConfigMap", "held", "example.com/hold")
+    assert wait_in_words((SPACE, held), [], {}) == (
+        "ConfigMap n/held, until the owner of the finalizer example.com/hold removes it; 1 other "
+        "object"
+    )
+
+
+def test_anything_else_is_told_as_it_is() -> None:
+    assert wait_in_words((SPACE,), [], {}) == (
+        "Namespace n (being deleted; NamespaceContentRemaining: pods has 3 instances)"
+    )
+
+
+def named_ref(kind: str, name: str) -> ObjectRef:
+    return ObjectRef(kind=kind, namespace="theirs", name=name, uid=name, path=f"/{name}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("StatefulSet", "rank-bench"),
+        ("StatefulSet", "rank-3-bench"),
+        ("PersistentVolumeClaim", "volume-bench"),
+        ("PersistentVolumeClaim", "volume-rank-bench-0"),
+        ("PersistentVolumeClaim", "volume-rank-3-bench-0"),
+    ],
+)
+def test_names_that_ranks_would_take_over_are_the_stack_s(kind: str, name: str) -> None:
+    assert is_name_of(named_ref(kind, name), "bench")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("PersistentVolumeClaim", "volume-rank-bench-of-theirs"),
+        ("PersistentVolumeClaim", "data-bench-0"),
+        ("StatefulSet", "rank-x-bench"),
+    ],
+)
+def test_an_owner_s_names_are_left_alone(kind: str, name: str) -> None:
+    assert not is_name_of(named_ref(kind, name), "bench")
+
+
+def volume(**claim: str) -> dict[str, Any]:
+    return {"claimRef": claim, "persistentVolumeReclaimPolicy": "Delete"}
+
+
+def is_left(spec: dict[str, Any]) -> bool:
+    return is_own_volume(spec, stack="bench", namespace="ns", left={"uid-of-claim"})
+
+
+def test_a_volume_is_the_stack_s_by_its_claim() -> None:
+    assert is_left(volume(namespace="ns", name="volume-rank-bench-0"))
+    assert is_left(volume(uid="uid-of-claim", namespace="ns", name="x"))
+    assert not is_left(volume(namespace="elsewhere", name="volume-rank-bench-0"))
+    assert not is_left(volume(namespace="ns", name="data-of-theirs"))
+
+
+def test_a_volume_that_is_to_be_retained_is_not_left_over() -> None:
+    spec = volume(namespace="ns", name="volume-rank-bench-0")
+    assert not is_left(spec | {"persistentVolumeReclaimPolicy": "Retain"})

@@ -44,16 +44,16 @@ def condition(reason: str) -> list[Json]:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (None, "Namespace n was deleted by somebody while the run was measured"),
-        (a_root(**GOING), "Namespace n was deleted by somebody while the run was measured"),
-        (a_root("made again"), "Namespace n was deleted by somebody while the run was measured"),
+        (None, "Namespace n was deleted during the run"),
+        (a_root(**GOING), "Namespace n was deleted during the run"),
+        (a_root("made again"), "Namespace n was deleted during the run"),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3600"}),
             "deployment.ttl is over: the stack deleted its Namespace n",
         ),
         (
             a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3601"}),
-            "Namespace n was deleted by somebody while the run was measured",
+            "Namespace n was deleted during the run",
         ),
     ],
     ids=["gone", "going", "made again", "its time is over", "before its time"],
@@ -76,7 +76,7 @@ def test_a_namespace_that_is_not_there_at_the_first_look_is_lost() -> None:
         (a_pod(metadata=GOING, state={"terminated": {"exitCode": 0}}), "was deleted"),
         (
             a_pod(metadata=GOING, conditions=condition("EvictionByEvictionAPI")),
-            "was evicted: somebody drains its node",
+            "was evicted, as by a drain of its node",
         ),
         (a_pod(conditions=condition("Unknown")), "was disrupted: Unknown"),
         (
@@ -125,7 +125,7 @@ def test_a_pod_that_finishes_has_some_lists_time_in_which_its_run_may_end(pod: J
     for listed in (a_pod(), *[pod] * (FINISHED_LISTS - 1)):
         assert losses.handle_pods([listed]) == ()
     (loss,) = losses.handle_pods([pod])
-    assert loss.line == "pod timing-manager-s-1 ended by itself, with exit code 0"
+    assert loss.line == "pod timing-manager-s-1 ended with exit code 0"
     assert losses.handle_pods([pod]) == ()
 
 

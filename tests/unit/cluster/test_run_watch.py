@@ -80,14 +80,14 @@ async def lost_after(cluster: Looked, watched: RunWatch, **changes: Any) -> list
 async def test_a_namespace_deleted_by_somebody_is_seen() -> None:
     cluster = Looked()
     gone = await lost_after(cluster, watch(cluster, []), SPACE=refused(404))
-    assert gone == ["Namespace n was deleted by somebody while the run was measured"]
+    assert gone == ["Namespace n was deleted during the run"]
     assert ANCHOR not in cluster.asked
 
 
 async def test_in_a_namespace_that_stays_the_anchor_is_watched_too() -> None:
     cluster = Looked()
     gone = await lost_after(cluster, watch(cluster, [], in_existing()), ANCHOR=refused(404))
-    assert gone == ["ConfigMap anchor-bench was deleted by somebody while the run was measured"]
+    assert gone == ["ConfigMap anchor-bench was deleted during the run"]
 
 
 async def test_only_the_pods_of_which_there_is_one_are_listed() -> None:
@@ -108,7 +108,7 @@ async def test_what_may_not_be_seen_is_left_out() -> None:
     cluster.responses |= {SPACE: refused(403), PODS: refused(403)}
     watched = watch(cluster, [], in_existing())
     assert await lost_after(cluster, watched, ANCHOR=refused(404)) == [
-        "ConfigMap anchor-bench was deleted by somebody while the run was measured"
+        "ConfigMap anchor-bench was deleted during the run"
     ]
 
 

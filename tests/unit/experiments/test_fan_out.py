@@ -13,7 +13,7 @@ from aiperf_svc.core.experiments.fan_out import (
     FanOut,
     Finish,
     Instruction,
-    JobHopeless,
+    JobFailed,
     JobSeen,
     JobShapes,
     OutOfTime,
@@ -115,7 +115,7 @@ def test_results_that_have_not_arrived_are_lost() -> None:
 
 
 def test_a_job_whose_pods_cannot_start_ends_and_the_others_go_on() -> None:
-    found = begun().handle(JobHopeless("a", "no such image"))
+    found = begun().handle(JobFailed("a", "no such image"))
     failed: list[Instruction] = [FailShape(shape, "no such image") for shape in (1, 3, 4)]
     assert found == [*failed, SetParallelism("a", 0)]
 

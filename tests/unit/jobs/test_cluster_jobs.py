@@ -54,7 +54,7 @@ def test_a_job_that_does_not_exist_is_no_error() -> None:
 
 
 def test_a_refusal_is_an_error() -> None:
-    with pytest.raises(EnvironmentProblem, match="the API server refuses: 403"):
+    with pytest.raises(EnvironmentProblem, match="the API server refuses a request: 403"):
         jobs(PlayedServer({}, status=403)).see("index-1-s")
 
 
@@ -70,14 +70,14 @@ def test_a_response_that_is_cut_off_is_an_error_and_not_the_end_of_the_collector
     server = PlayedServer({})
     monkeypatch.setattr(server, "get", cut_off)
     for ask in (jobs(server).pods, jobs(server).left_s):
-        with pytest.raises(EnvironmentProblem, match="the API server's response: "):
+        with pytest.raises(EnvironmentProblem, match="invalid response of the API server: "):
             ask()
 
 
 def test_a_response_of_another_form_is_an_error() -> None:
     server = PlayedServer({JOB: {"kind": "Status"}, ANCHOR: {"metadata": None}})
     for ask in (lambda: jobs(server).see("index-1-s"), jobs(server).left_s):
-        with pytest.raises(EnvironmentProblem, match="the API server's response: "):
+        with pytest.raises(EnvironmentProblem, match="invalid response of the API server: "):
             ask()
 
 

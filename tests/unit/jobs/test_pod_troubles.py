@@ -2,8 +2,13 @@
 
 from typing import Any
 
-from aiperf_svc.adapters.jobs.cluster_jobs import DELETED, absent_job, job_seen
-from aiperf_svc.adapters.jobs.pod_troubles import NO_PODS, PodTroubles
+from aiperf_svc.adapters.jobs.cluster_jobs import (
+    DELETED,
+    NO_PODS,
+    JobPods,
+    absent_job,
+    job_seen,
+)
 from aiperf_svc.core.experiments.fan_out import JobSeen
 
 JOB, OTHER = "index-1-s", "index-2-s"
@@ -34,51 +39,51 @@ def unplaced(index: int) -> dict[str, Any]:
 
 
 def test_an_image_that_is_not_there_ends_a_job_of_which_nothing_has_run() -> None:
-    troubles = PodTroubles(unplaced_s=60)
-    found = troubles.look([pod(0, initContainerStatuses=[MISSING])], [JOB], now_s=0)
-    assert "image 'server:1' cannot be pulled" in found.hopeless[JOB]
+    pods = JobPods(unplaced_s=60)
+    found = pods.handle([pod(0, initContainerStatuses=[MISSING])], [JOB], now_s=0)
+    assert "image 'server:1' cannot be pulled" in found.jobs[JOB]
 
 
 def test_one_pod_that_lacks_its_image_ends_no_job_of_which_another_has_run() -> None:
-    troubles = PodTroubles(unplaced_s=60)
+    pods = JobPods(unplaced_s=60)
     listed = [pod(0, phase="Running"), pod(1, initContainerStatuses=[MISSING])]
-    assert troubles.look(listed, [JOB], now_s=0).hopeless == {}
+    assert pods.handle(listed, [JOB], now_s=0).jobs == {}
 
 
 def test_a_pod_may_wait_for_room_while_another_runs() -> None:
-    troubles = PodTroubles(unplaced_s=60)
+    pods = JobPods(unplaced_s=60)
     listed = [pod(0, job=OTHER, phase="Running"), unplaced(1)]
     for now_s in (0, 600):
-        assert troubles.look(listed, [JOB, OTHER], now_s=now_s).hopeless == {}
+        assert pods.handle(listed, [JOB, OTHER], now_s=now_s).jobs == {}
 
 
 def test_a_pod_that_fits_nowhere_ends_its_job_when_nothing_else_runs_for_long() -> None:
-    troubles = PodTroubles(unplaced_s=60)
-    assert troubles.look([unplaced(0)], [JOB], now_s=0).hopeless == {}
-    assert troubles.look([unplaced(0)], [JOB], now_s=59).hopeless == {}
-    assert "fits on no node" in troubles.look([unplaced(0)], [JOB], now_s=60).hopeless[JOB]
+    pods = JobPods(unplaced_s=60)
+    assert pods.handle([unplaced(0)], [JOB], now_s=0).jobs == {}
+    assert pods.handle([unplaced(0)], [JOB], now_s=59).jobs == {}
+    assert "fits on no node" in pods.handle([unplaced(0)], [JOB], now_s=60).jobs[JOB]
 
 
 def test_a_job_that_makes_no_pods_ends() -> None:
-    troubles = PodTroubles(unplaced_s=60)
-    troubles.look([], [JOB], now_s=0)
-    assert troubles.look([], [JOB], now_s=60).hopeless == {JOB: NO_PODS}
+    pods = JobPods(unplaced_s=60)
+    pods.handle([], [JOB], now_s=0)
+    assert pods.handle([], [JOB], now_s=60).jobs == {JOB: NO_PODS}
 
 
 def test_a_pod_that_has_a_node_and_does_not_start_is_named() -> None:
-    troubles = PodTroubles(unplaced_s=60)
-    troubles.look([pod(0)], [JOB], now_s=0)
-    (said,) = troubles.look([pod(0)], [JOB], now_s=60).hopeless.values()
-    assert said == "pod index-1-s-0 does not start; kubectl describe pod says why"
+    pods = JobPods(unplaced_s=60)
+    pods.handle([pod(0)], [JOB], now_s=0)
+    (said,) = pods.handle([pod(0)], [JOB], now_s=60).jobs.values()
+    assert said == "pod index-1-s-0 does not start; see `kubectl describe pod`"
 
 
 def test_a_job_of_which_pods_have_run_ends_when_the_rest_waits_for_long_and_nothing_runs() -> None:
-    troubles = PodTroubles(unplaced_s=60)
-    troubles.look([pod(0, phase="Running")], [JOB], now_s=0)
+    pods = JobPods(unplaced_s=60)
+    pods.handle([pod(0, phase="Running")], [JOB], now_s=0)
     # The next attempt of an index follows after a while.
-    assert troubles.look([], [JOB], now_s=10).hopeless == {}
-    assert troubles.look([unplaced(1)], [JOB], now_s=100).hopeless == {}
-    assert "fits on no node" in troubles.look([unplaced(1)], [JOB], now_s=160).hopeless[JOB]
+    assert pods.handle([], [JOB], now_s=10).jobs == {}
+    assert pods.handle([unplaced(1)], [JOB], now_s=100).jobs == {}
+    assert "fits on no node" in pods.handle([unplaced(1)], [JOB], now_s=160).jobs[JOB]
 
 
 def test_a_failed_pod_says_why_once() -> None:
@@ -86,20 +91,20 @@ def test_a_failed_pod_says_why_once() -> None:
         "name": "index-1",
         "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
     }
-    troubles = PodTroubles(unplaced_s=60)
+    pods = JobPods(unplaced_s=60)
     listed = [pod(4, phase="Failed", containerStatuses=[killed])]
-    ((name, job, index, why),) = troubles.look(listed, [JOB], now_s=0).failed
+    ((name, job, index, why),) = pods.handle(listed, [JOB], now_s=0).pods
     assert (name, job, index) == ("index-1-s-4", JOB, 4)
     assert "container index-1: OOMKilled, exit code 137" in why
-    assert troubles.look(listed, [JOB], now_s=1).failed == []
+    assert pods.handle(listed, [JOB], now_s=1).pods == []
 
 
 def test_a_pod_that_its_deadline_has_ended_says_what_was_wrong_with_it() -> None:
-    troubles = PodTroubles(unplaced_s=60)
+    pods = JobPods(unplaced_s=60)
     running = pod(0, phase="Running")
-    troubles.look([running, pod(1, initContainerStatuses=[MISSING])], [JOB], now_s=0)
+    pods.handle([running, pod(1, initContainerStatuses=[MISSING])], [JOB], now_s=0)
     late = pod(1, phase="Failed", reason="DeadlineExceeded", message="Pod was active too long")
-    (found,) = troubles.look([running, late], [JOB], now_s=60).failed
+    (found,) = pods.handle([running, late], [JOB], now_s=60).pods
     assert "DeadlineExceeded: Pod was active too long" in found[3]
     assert "cannot be pulled" in found[3]
 

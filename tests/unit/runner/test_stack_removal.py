@@ -155,7 +155,7 @@ async def test_a_cluster_that_cannot_be_read_leaves_the_stack_unverified(
     with pytest.raises(Unreachable):
         await removed.check(RECORD)
     assert removed.not_checked == ("everything (no response)",)
-    assert said == ["whether anything is left is not known; look with: aiperf-svc gc s"]
+    assert said == ["it is unknown whether anything is left; look with: aiperf-svc gc s"]
     assert (removed.is_verified, home.load("s")) == (False, RECORD)
 
 

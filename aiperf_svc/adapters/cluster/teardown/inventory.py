@@ -1,5 +1,5 @@
-"""The content of a namespace by name and UID, to compare with a later one, and which object depends
-on which."""
+"""The content of a namespace by name and UID, for a comparison with a later one, and which object
+depends on which."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -60,7 +60,7 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
     ours: tuple[ObjectRef, ...]
     """New objects that belong to the stack by their owner or by their name."""
     others: tuple[ObjectRef, ...]
-    """New objects that nothing marks as the stack's."""
+    """New objects that cannot be attributed to the stack."""
     missing: tuple[ObjectRef, ...]
     """Objects that are gone, or were made again under the same name. Those of other stacks, which
     come and go, are not among them."""
@@ -108,7 +108,7 @@ def made_by(
     own: Collection[str] | None,
     before: Inventory | None = None,
 ) -> frozenset[str]:
-    """Return the UIDs of those objects with a stack's label that its runs have made.
+    """Return the UIDs of those objects with a stack's label that its runs have created.
 
     `own` holds the UIDs of the stack's roots: these objects and their dependents are returned.
     None: the objects that also have a run's label, which nobody writes by hand, and their

@@ -1,18 +1,20 @@
-"""Checks what a stack has left behind. The API server is asked, never a state file.
+"""Checks what a stack has left behind, and describes why it still exists. The source is the API
+server, never a state file.
 
 Every type that the server lists is searched for the stack's label, including cluster-scoped types.
 The stack's own namespace is identified by its UID, so a new one of the same name is not mistaken
 for it. In an existing namespace, the inventory from before the stack is compared with the present
 one. A type that could not be listed counts as not checked, never as clean. If it is a type that the
-stack uses, whether anything is left is not known, unless the stack's own namespace is gone. Objects
-of another user's stack of the same name, known by the UIDs of its roots, are not reported as left;
-nor are objects that merely have the label. PersistentVolumes have no label of ours: they are known
-by the claim that they were made for.
+stack uses, the removal is unverified, unless the stack's own namespace is gone. Objects of another
+user's stack of the same name, identified by the UIDs of its roots, are not reported as left; nor
+are objects that merely have the label. PersistentVolumes do not have our label: they are identified
+by their claim.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +38,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     roots_of,
     take_inventory,
 )
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5
@@ -81,7 +84,7 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
             found = f"{len(self.left)} objects are left"
         elif self.unverified:
             missed = _kinds(self.unverified)
-            return f"whether anything is left is not known: {missed} could not be listed"
+            return f"it is unknown whether anything is left: {missed} could not be listed"
         else:
             found = "nothing is left"
         others = len(self.not_checked)
@@ -223,8 +226,8 @@ async def wait_until_gone(
 async def _volumes(
     cluster: Cluster, *, stack: str, namespace: str, left: Collection[str]
 ) -> list[ObjectRef]:
-    """Return the PersistentVolumes that go with the stack's claims and are still there. Without the
-    right to list them, the search by label has already said that they are not checked."""
+    """Return the PersistentVolumes of the stack's claims that still exist. Without the right to
+    list them, the search by label has already reported them as not checked."""
     try:
         found = (await cluster.get(VOLUME.path()))["items"]
     except Refused:
@@ -280,8 +283,8 @@ def active_conditions(namespace: dict[str, Any]) -> str:
 
 
 def is_one_of(not_listed: str, types: Collection[str]) -> bool:
-    """Return whether a line of `Listed.not_listed` says that one of these types could not be listed
-    where the stack is. A type may have been listed in the stack's namespace only."""
+    """Return whether a line of `Listed.not_listed` is about one of these types and the stack's
+    namespace. A type may have been listed in that namespace only."""
     name, _, rest = not_listed.partition(" ")
     return name in types and not rest.startswith("outside ")
 
@@ -294,3 +297,82 @@ def _kinds(not_listed: Collection[str]) -> str:
 
 def _place(found: ObjectRef) -> tuple[bool, str, str, str]:
     return bool(found.namespace), found.namespace, found.kind, found.name
+
+
+NAMED = 3
+"""Most objects and nodes that are named in one line."""
+
+
+async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> str:
+    """Describe in one line what is left and why it still exists; empty if nothing is left. Raises
+    Unreachable."""
+    if not report.left:
+        return ""
+    pods: list[Mapping[str, Any]] = []
+    # Pods of Jobs and of ranks carry the stack's label too.
+    for namespace in {each.namespace for each in report.left if each.kind == "Pod"}:
+        try:
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            pods += (await cluster.get(path, labelSelector=f"{STACK_LABEL}={stack}"))["items"]
+        except Refused:
+            continue
+    nodes: dict[str, Mapping[str, Any]] = {}
+    for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
+        try:
+            nodes[name] = await cluster.get(f"/api/v1/nodes/{name}")
+        except Refused as error:
+            if error.status == 404:
+                nodes[name] = {}
+    return wait_in_words(report.left, pods, nodes)
+
+
+def wait_in_words(
+    left: Sequence[ObjectRef],
+    pods: Iterable[Mapping[str, Any]],
+    nodes: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Describe what a removal waits for. `nodes` has the nodes that may be read, by name; an empty
+    object: the node is gone."""
+    by_node: defaultdict[str, int] = defaultdict(int)
+    for each in pods:
+        by_node[each["spec"].get("nodeName", "")] += 1
+    parts = [
+        f"{_pods(number)} on node {name}{_node_problem(nodes.get(name))}" if name else
+        f"{_pods(number)} on no node"
+        for name, number in sorted(by_node.items())[:NAMED]
+    ]  # fmt: skip
+    held = [each for each in left if each.finalizers and each.is_going]
+    parts += [
+        f"{each.kind} {_path(each)}, until the owner of the finalizer "
+        f"{', '.join(each.finalizers)} removes it"
+        for each in held[:NAMED]
+    ]
+    if not parts:
+        # Namespaces are deleted last, and their conditions tell what they wait for.
+        first = next((each for each in left if each.kind != NAMESPACE.kind), left[0])
+        parts = [str(first)]
+    others = len(left) - sum(by_node.values()) - len(held[:NAMED]) - (not (by_node or held))
+    more = f"; {others} other object{'s' * (others > 1)}" if others > 0 else ""
+    return f"{'; '.join(parts)}{more}"
+
+
+def _pods(number: int) -> str:
+    return f"{number} pod{'s' * (number > 1)}"
+
+
+def _path(found: ObjectRef) -> str:
+    return f"{found.namespace}/{found.name}" if found.namespace else found.name
+
+
+def _node_problem(node: Mapping[str, Any] | None) -> str:
+    """Return why the kubelet of a node does not end its pods; empty if it works."""
+    if node is None:
+        return ""
+    if not node:
+        return ", which is gone"
+    for each in node.get("status", {}).get("conditions") or ():
+        if each["type"] == "Ready" and each["status"] != "True":
+            since = each.get("lastTransitionTime", "")
+            why = one_line(each.get("message") or each.get("reason") or "")
+            return f", which is not ready since {since}" + (f" ({why})" if why else "")
+    return ""

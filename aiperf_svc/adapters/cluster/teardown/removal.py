@@ -1,4 +1,5 @@
-"""Finds stacks by their label, and removes them by it when there is no Pulumi state."""
+"""Finds stacks by their label, starts their removal, and removes them by their label when there is
+no Pulumi state."""
 
 import asyncio
 from collections import defaultdict
@@ -8,8 +9,15 @@ from datetime import datetime, timedelta
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, read_catalog
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, made_by, roots_of
+from aiperf_svc.adapters.cluster.api.objects import (
+    Catalog,
+    ObjectRef,
+    ResourceType,
+    list_objects,
+    read_catalog,
+)
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, hanging_on, made_by, roots_of
+from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
@@ -131,3 +139,36 @@ async def _delete(cluster: Cluster, found: ObjectRef) -> str:
     except Refused as error:
         return f"{found}: {error}"
     return ""
+
+
+DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
+STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
+
+
+async def remove_roots(
+    cluster: Cluster, *, stack: str, namespace: str | None, own: Collection[str]
+) -> tuple[ObjectRef, ...]:
+    """Start the removal of a stack: request the deletion of its namespace or anchor, of its
+    Deployments and of its StatefulSets.
+
+    Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace.
+    Pods whose deletion is requested here are gone by then.
+
+    `own` holds the UIDs of the roots that the stack has made. Objects that depend on another root,
+    or on none, are left alone even if they have the label. The roots are deleted first: once that
+    is accepted, Kubernetes removes the rest even if the runner dies. Returns the objects whose
+    deletion was requested. Raises Refused, Unreachable.
+    """
+    listed = await list_objects(
+        cluster,
+        Catalog((NAMESPACE, CONFIG_MAP, DEPLOYMENT, STATEFUL_SET), ()),
+        selector=f"{STACK_LABEL}={stack}",
+        or_namespace=namespace,
+    )
+    roots = [each for each in roots_of(listed.objects, stack) if each.uid in own]
+    ours = hanging_on(roots, listed.objects)
+    kinds = (DEPLOYMENT.kind, STATEFUL_SET.kind)
+    holders = [each for each in listed.objects if each.kind in kinds and each.uid in ours]
+    for group in (roots, holders):
+        await asyncio.gather(*(cluster.delete(each.path, uid=each.uid) for each in group))
+    return (*roots, *holders)

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA, Cluster, Refused, Unreachable
 
 POLL_S = 1.0
-"""Seconds between two requests. Each asks for an object in the server's storage, without which the
-server is of no use."""
+"""Seconds between two requests. Each reads an object from the server's storage, so that a server
+without its storage counts as silent."""
 RESPONSE_S = 5.0
 """Longest time for one response; a slower API server counts as silent."""
 METADATA_OR_WHOLE = f"{METADATA},{JSON}"
@@ -48,14 +48,14 @@ class Contact:
         return f"the API server at {self._server} has not responded for {self._silent_s:.0f} s"
 
     def handle_silence(self, error: Exception) -> None:
-        """Take in that a request got no response."""
+        """Record that a request got no response."""
         log.debug("no response of the API server: %s", error)
         if not self._is_silent and self._silent_s >= self._response_s:
             self._is_silent = True
             self._note(f"{self.silence}; {self._consequence}")
 
     def handle_response(self) -> None:
-        """Take in that a request got a response, of any content."""
+        """Record that a request got a response, of any content."""
         if self._is_silent:
             self._note(f"the API server responds again after {self._silent_s:.0f} s")
         self._response_mono_s, self._is_silent = time.monotonic(), False
@@ -78,7 +78,7 @@ async def watched_contact(
     contact = Contact(
         cluster.server,
         note=note,
-        consequence="it is waited for",
+        consequence="waiting for it",
         response_s=response_s,
     )
     watching = asyncio.create_task(

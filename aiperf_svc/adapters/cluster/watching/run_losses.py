@@ -15,9 +15,9 @@ ABSENT_LISTS = 2
 FINISHED_LISTS = 5
 """Consecutive lists in which a pod may have finished without an error before it counts as lost:
 pods finish when their run does, and the cluster may say so first."""
-FINISHED = "ended by itself, with exit code 0"
+FINISHED = "ended with exit code 0"
 DISRUPTIONS = {
-    "EvictionByEvictionAPI": "was evicted: somebody drains its node",
+    "EvictionByEvictionAPI": "was evicted, as by a drain of its node",
     "PreemptionByScheduler": "was evicted by the scheduler to make room for a pod of higher "
     "priority",
     "DeletionByTaintManager": "was deleted because its node got a taint that it does not tolerate",
@@ -49,7 +49,8 @@ class RunLosses:
         self._reported: set[str] = set()
 
     def handle_root(self, kind: str, name: str, found: Object | None) -> Loss | None:
-        """Take in a Namespace or anchor as it is; None: it does not exist."""
+        """Record the state of a Namespace or anchor, and return its loss. None: it does not
+        exist."""
         words = f"{kind} {name}"
         uid = found["metadata"]["uid"] if found else ""
         is_same = uid == self._roots.setdefault(words, uid)
@@ -60,10 +61,10 @@ class RunLosses:
         self._reported.add(words)
         if found and _is_overdue(found["metadata"]):
             return Loss("", f"deployment.ttl is over: the stack deleted its {words}")
-        return Loss("", f"{words} was deleted by somebody while the run was measured")
+        return Loss("", f"{words} was deleted during the run")
 
     def handle_pods(self, listed: Sequence[Object]) -> tuple[Loss, ...]:
-        """Take in the pods as they are, and return those lost since the previous list."""
+        """Record the pods, and return those lost since the previous list."""
         there = {pod["metadata"]["uid"]: pod for pod in listed}
         if not self._pods:
             self._pods = there

@@ -1,7 +1,7 @@
 """Watches the objects of a stack while its run is measured.
 
 The services report a loss only after their own timeouts, and not at all if the connection to them
-is lost. The cluster knows at once.
+is lost. The cluster reports it at once.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ class RunWatch:
         poll_s: float = POLL_S,
         response_s: float = RESPONSE_S,
     ) -> None:
-        """`note` is told when the API server falls silent and when it responds again."""
+        """`note` gets a line when the API server stops responding and when it responds again."""
         self._cluster = cluster
         self._poll_s, self._response_s = poll_s, response_s
         self._contact = Contact(
             cluster.server,
             note=note,
-            consequence="the run goes on in the cluster, and is asked for again",
+            consequence="the run continues in the cluster; trying again",
             response_s=response_s,
         )
         self._losses = RunLosses()

@@ -33,7 +33,7 @@ FINAL_PULLS = (
     "not found", "manifest unknown", "denied", "unauthorized", "forbidden", "authentication",
     "no match for platform", "invalid",
 )  # fmt: skip
-"""Words in a registry's response after which trying again will not help."""
+"""Words in a registry's response after which a retry does not help."""
 
 Object = dict[str, Any]
 NO_CLAIMS: Mapping[str, Object] = {}
@@ -56,8 +56,7 @@ class StartupFailureDetector:
     """Decides when a stack that is coming up cannot succeed any more."""
 
     def __init__(self, *, unschedulable_s: float, longest_s: float = math.inf) -> None:
-        """No problem may last longer than `longest_s`, the time in which pods must be ready: then
-        the start fails for it, and is to say so."""
+        """No problem may last longer than `longest_s`, the time in which pods must be ready."""
         self._unschedulable_s = unschedulable_s
         self._longest_s = longest_s
         self._since: dict[tuple[str, str], float] = {}
@@ -71,9 +70,11 @@ class StartupFailureDetector:
         *,
         now_s: float,
     ) -> str | None:
-        """Take in the objects as they are at `now_s`; `refusals` are Events of StatefulSets that
-        still lack pods, `claims` those of PersistentVolumeClaims. Returns one line when the start
-        has failed."""
+        """Record the objects as they are at `now_s`, and return one line when the start has failed.
+
+        `refusals` are Events of StatefulSets that still lack pods, `claims` those of
+        PersistentVolumeClaims.
+        """
         of_claims = {each["involvedObject"]["name"]: each for each in claims}
         problems = [
             *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s, of_claims)),
@@ -106,7 +107,7 @@ def pod_problems(
     elif message is not None:
         yield _unplaced(name, message, unschedulable_s)
     if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
-        line = f"pod {name} was turned away: {status['reason']}: {_words(status.get('message'))}"
+        line = f"a node rejected pod {name}: {status['reason']}: {_words(status.get('message'))}"
         yield PodProblem(name, status["reason"], line, CREATE_S)
     listed = (
         *(status.get("initContainerStatuses") or ()),
@@ -145,7 +146,7 @@ def _without_volume(
         name,
         "Unschedulable",
         f"pod {name} waits for its volume: {why}; the claim stays pending until the cluster "
-        "makes a volume of its class and size (deployment.ranks.volume)",
+        "provides a volume of its class and size (deployment.ranks.volume)",
         max(CLAIM_S, unschedulable_s),
     )
 
@@ -200,18 +201,18 @@ def _crashes(pod: str, container: Object) -> str:
     ended = (container.get("lastState") or {}).get("terminated") or {}
     how = ended.get("reason", "Error")
     words = _words(ended.get("message"))
-    said = f": {words}" if words else ""
+    message = f": {words}" if words else ""
     remedy = "raise its memory (deployment.pods)" if how == "OOMKilled" else "see its previous log"
     if _lacks_shell(container, words):
         remedy = NEEDS_SHELL
     return (
         f"pod {pod} has crashed {container['restartCount']} times, last with {how}, exit code "
-        f"{ended.get('exitCode', '?')}{said}; {remedy}"
+        f"{ended.get('exitCode', '?')}{message}; {remedy}"
     )
 
 
 def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
-    """Yield the problems that keep a Deployment from making pods."""
+    """Yield the problems that keep a Deployment from creating pods."""
     name = deployment["metadata"]["name"]
     for condition in deployment.get("status", {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
@@ -219,17 +220,17 @@ def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
             yield PodProblem(
                 name,
                 "ReplicaFailure",
-                f"Deployment {name} cannot make its pods: {condition.get('reason')}: {message}; "
+                f"Deployment {name} cannot create its pods: {condition.get('reason')}: {message}; "
                 f"{_remedy(message)}",
                 CREATE_S,
             )
 
 
 def set_problem(event: Object) -> PodProblem:
-    """Return the problem that keeps a StatefulSet from making pods, from its Event: unlike a
-    Deployment, it has no condition for it."""
+    """Return the problem that keeps a StatefulSet from creating pods, from its Event. Unlike a
+    Deployment, it has no condition for this."""
     name, message = event["involvedObject"]["name"], _words(event.get("message"))
-    line = f"StatefulSet {name} cannot make its pods: {message}; {_remedy(message)}"
+    line = f"StatefulSet {name} cannot create its pods: {message}; {_remedy(message)}"
     return PodProblem(name, "FailedCreate", line, CREATE_S)
 
 

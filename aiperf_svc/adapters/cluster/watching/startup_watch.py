@@ -37,8 +37,7 @@ async def wait_for_startup_failure(
 
     `longest_s` is the time in which each pod must be ready. `has_ranks`: the stack has
     StatefulSets. `namespace` None watches all namespaces: the stack's own has no name before it
-    exists. `is_change`: the stack was there before; its pods then say nothing of those that replace
-    them.
+    exists. `is_change`: the stack existed before, so its present pods are ignored.
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s, longest_s=longest_s)
     earlier: frozenset[str] | None = None if is_change else frozenset()
@@ -51,7 +50,7 @@ async def wait_for_startup_failure(
             pods = [
                 pod
                 for pod in pods
-                # Pods of Jobs are the collector's to judge, and `up` does not wait for them.
+                # The collector judges the pods of Jobs, and `up` does not wait for them.
                 if pod["metadata"]["uid"] not in earlier
                 and JOB_LABEL not in pod["metadata"].get("labels", {})
             ]
@@ -62,7 +61,7 @@ async def wait_for_startup_failure(
             log.debug("watching the stack come up: %s", error)
         except Refused as error:
             log.warning("the stack's pods cannot be watched: %s", error)
-            # Whether `up` succeeds is then seen from `up` alone.
+            # `up` alone then shows whether it succeeds.
             await asyncio.Event().wait()
         else:
             line = detector.handle(pods, deployments, refusals, claims, now_s=time.monotonic())
@@ -98,7 +97,7 @@ async def _claim_events(cluster: Cluster, place: str, pods: Iterable[Json]) -> l
 
 
 async def _labelled(cluster: Cluster, path: str, stack: str) -> list[Json]:
-    # From the server's own memory, not from etcd: a second's delay costs nothing here.
+    # Version 0: from the server's memory, not from etcd. The list may be a second old.
     found = await cluster.get(path, labelSelector=f"{STACK_LABEL}={stack}", resourceVersion="0")
     items: list[Json] = found["items"]
     return items

@@ -66,7 +66,7 @@ async def test_pods_that_a_quota_refuses_are_named_with_the_quota(
     await connected.post(f"/api/v1/namespaces/{space}/resourcequotas", quota)
     await _make(connected, space, stack, pod("refused", image))
     line = await _why(connected, space, stack)
-    assert line.startswith("Deployment refused cannot make its pods")
+    assert line.startswith("Deployment refused cannot create its pods")
     assert "exceeded quota: none" in line
 
 
