@@ -50,11 +50,19 @@ class ShapeTrials:
     """What became of the trials of all shapes."""
 
     def __init__(
-        self, config: Config, shapes: Sequence[Shape], folder: Path, run: RunValues | None = None
+        self,
+        config: Config,
+        shapes: Sequence[Shape],
+        folder: Path,
+        run: RunValues | None = None,
+        *,
+        bucket_folder: str = "",
     ) -> None:
-        """`run` are the values of the run that these trials are part of, if there are any."""
+        """`run` are the values of the run that these trials are part of, if there are any;
+        `bucket_folder` is the folder for uploads unless they name one, by default after `folder`.
+        """
         self._config, self._shapes, self.folder = config, shapes, folder
-        self._run = run or RunValues()
+        self._bucket_folder = run.upload_into if run and run.upload_into else bucket_folder
         self._rows: dict[int, TrialRow] = {}
         """Trials that have ended, by number. Their results as a whole would be 100 KB each."""
         self._moved: list[Path] = []
@@ -161,8 +169,8 @@ class ShapeTrials:
         experiment = self._config.experiment
         if self._config.artifacts.s3 is None or experiment is None:
             return ""
-        if self._run.upload_into:
-            return self._run.upload_into
+        if self._bucket_folder:
+            return self._bucket_folder
         from aiperf_svc.adapters.storage.uploads import folder_of_experiment
 
         return folder_of_experiment(self.folder, experiment)

@@ -95,7 +95,7 @@ class ExperimentResults:
         experiment = self._context.config.experiment
         return experiment.search if experiment is not None else None
 
-    def upload_into(self, folder: str) -> str:
+    def bucket_folder(self, folder: str) -> str:
         """Return where in the bucket the trial with this folder goes."""
         return f"{self._upload_name}/{TRIALS}/{folder}"
 

@@ -49,7 +49,7 @@ class ResultsOfTrials(Protocol):
         """The search that the trials belong to; None without one."""
         ...
 
-    def upload_into(self, folder: str) -> str:
+    def bucket_folder(self, folder: str) -> str:
         """Return where in the bucket the trial with this folder goes."""
         ...
 

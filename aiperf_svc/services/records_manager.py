@@ -333,7 +333,7 @@ class RecordsManager(ResultsService[RunProgress]):
         )
         s3 = self.context.config.artifacts.s3
         if s3 is not None:
-            into = self.upload_into(summary.first_start_wall_ns)
+            into = self.bucket_folder(summary.first_start_wall_ns)
             done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
             self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
             self.progress.set_uploaded(done.url)

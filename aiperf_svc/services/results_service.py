@@ -69,10 +69,10 @@ class ResultsService(BaseService, Generic[ProgressT]):
             reason = self.progress.status().reason
             self._finding = await self.experiment.add(self.state, reason, self.summary_json)
 
-    def upload_into(self, started_wall_ns: int) -> str:
+    def bucket_folder(self, started_wall_ns: int) -> str:
         """Return where in the bucket the files of this run go."""
         if self.experiment is not None:
-            return self.experiment.upload_into(self.context.artifacts.name)
+            return self.experiment.bucket_folder(self.context.artifacts.name)
         return uploads.folder_of(self.context.config.name, self.context.run_id, started_wall_ns)
 
     async def repeat_requests(self) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,12 @@ class Collector:
             stops_on_failure=config.experiment.on_failure == "stop",
         )
         self._shapes = index_shapes(config)
-        own_folder = uploads.folder_of(config.name, context.run_id, time.time_ns())
-        upload_into = context.run.upload_into or own_folder
         self._trials = ShapeTrials(
             config,
             self._shapes,
             context.artifacts,
-            replace(context.run, upload_into=upload_into),
+            context.run,
+            bucket_folder=uploads.folder_of(config.name, context.run_id, time.time_ns()),
         )
         self._attempts = Attempts(self._trials)
         self._shares = JobShares(place.cluster)

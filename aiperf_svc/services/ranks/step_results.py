@@ -173,7 +173,7 @@ class StepResults(ResultsService[StepsProgress]):
         manifest = write_run(self.context.artifacts, result, self._workload.plots(config))
         s3 = config.artifacts.s3
         if s3 is not None:
-            into = self.upload_into(self._started_wall_ns)
+            into = self.bucket_folder(self._started_wall_ns)
             done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
             self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
             self.progress.set_uploaded(done.url)
