@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from aiperf_svc.adapters.ranks.counters import listens
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
-from aiperf_svc.workloads.base import Command, Output, Rank
 from aiperf_svc.workloads.registry import parse_benchmark, tool_of
 from aiperf_svc.workloads.step_machine import START_AHEAD_NS
+from aiperf_svc.workloads.steps import Command, Output, Rank
 
 LISTEN_S = 10.0
 RAMP_S = 1

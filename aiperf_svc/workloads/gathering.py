@@ -7,8 +7,8 @@ import msgspec
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankReport, RankWitness, StepOutput
-from aiperf_svc.workloads.base import Command, Output, PlannedStep, Reading, UnreadableOutput
 from aiperf_svc.workloads.registry import tool_of
+from aiperf_svc.workloads.steps import Command, Output, PlannedStep, Reading, UnreadableOutput
 
 STDOUT, STDERR = "stdout", "stderr"
 SAID_BYTES = 4_096

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from aiperf_svc.workloads.base import UnreadableOutput
+from aiperf_svc.workloads.steps import UnreadableOutput
 
 _SHOWN = 200
 """Characters of an output that a message repeats."""

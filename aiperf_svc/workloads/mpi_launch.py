@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any, Literal
 
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
-from aiperf_svc.workloads.base import Command, Rank
+from aiperf_svc.workloads.steps import Command, Rank
 
 Transport = Literal["tcp", "rdma"]
 Host = tuple[Rank, int]

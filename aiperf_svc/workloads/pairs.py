@@ -5,7 +5,7 @@ from itertools import combinations, permutations
 from typing import Any
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.workloads.base import Rank
+from aiperf_svc.workloads.steps import Rank
 
 Pair = tuple[Rank, Rank]
 

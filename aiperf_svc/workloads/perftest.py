@@ -8,15 +8,8 @@ from pydantic import Field
 
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
-from aiperf_svc.workloads.base import (
-    Command,
-    Output,
-    Rank,
-    Step,
-    UnreadableOutput,
-    timeout_of,
-)
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.steps import Command, Output, Rank, Step, UnreadableOutput, timeout_of
 
 TABLE = "by message size"
 Argument = Annotated[str, Field(pattern=r"^\S+$")]

@@ -24,7 +24,7 @@ from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.workloads.base import ToolWorkload
+from aiperf_svc.workloads.tool import ToolWorkload
 from aiperf_svc.workloads.workload import Workload
 
 GROUP = "aiperf_svc.workloads"

@@ -22,9 +22,10 @@ from aiperf_svc.core.results.run_result import (
 )
 from aiperf_svc.core.verdict.check_result import Severity, worst_of
 from aiperf_svc.protocol.messages.steps import RankWitness, StepRecord
-from aiperf_svc.workloads.base import PlannedStep, Reading, ToolWorkload
 from aiperf_svc.workloads.checks import cause_of, judge_steps
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence
+from aiperf_svc.workloads.steps import PlannedStep, Reading
+from aiperf_svc.workloads.tool import ToolWorkload
 
 
 class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):

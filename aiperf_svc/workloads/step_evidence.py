@@ -7,7 +7,7 @@ import msgspec
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness
-from aiperf_svc.workloads.base import PlannedStep, Reading
+from aiperf_svc.workloads.steps import PlannedStep, Reading
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

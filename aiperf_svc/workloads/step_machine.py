@@ -22,7 +22,7 @@ import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.protocol.messages.steps import RankStatus, StepStage
-from aiperf_svc.workloads.base import PlannedStep, Step
+from aiperf_svc.workloads.steps import PlannedStep, Step
 
 START_AHEAD_NS = 250_000_000
 """Time from the order to run until the due time: longer than a message takes, so all ranks wait."""

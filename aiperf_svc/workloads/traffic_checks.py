@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 from aiperf_svc.core.verdict.check_result import Reason, graded, told
 from aiperf_svc.protocol.messages.steps import RankWitness
-from aiperf_svc.workloads.base import ClaimedBytes
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
+from aiperf_svc.workloads.steps import ClaimedBytes
 
 # A pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
 BYTES_ABOVE = (0.0, 0.02)

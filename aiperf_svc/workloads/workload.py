@@ -1,7 +1,7 @@
 """What a workload is: everything that differs between an inference load and a benchmark of a tool.
 
 `registry.workload_of` returns the workload of a config. `inference/` has the one that sends
-requests, `base.py` the one from which each tool derives. Pure: a workload decides, and services,
+requests, `tool.py` the one from which each tool derives. Pure: a workload decides, and services,
 adapters and the runner carry out.
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import aiperf_svc
-from aiperf_svc.workloads.base import default_image
+from aiperf_svc.workloads.tool import default_image
 from tests.support.recording import ROOT
 
 

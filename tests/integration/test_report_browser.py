@@ -17,7 +17,7 @@ from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
-from aiperf_svc.workloads.base import Plot
+from aiperf_svc.workloads.steps import Plot
 from tests.support import fake_run, fake_steps
 
 ZOOM = """<script>

@@ -20,7 +20,6 @@ from aiperf_svc.adapters.ranks.counters import (
 from aiperf_svc.adapters.ranks.rank_place import RankPlace
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness
-from aiperf_svc.workloads.base import Command, PlannedStep
 from aiperf_svc.workloads.gathering import (
     SAID_BYTES,
     STDERR,
@@ -29,6 +28,7 @@ from aiperf_svc.workloads.gathering import (
     how_it_ended,
     newest_lines,
 )
+from aiperf_svc.workloads.steps import Command, PlannedStep
 
 SERVER_S = 20.0
 """Longest time for one server until it listens."""

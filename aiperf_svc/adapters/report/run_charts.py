@@ -9,7 +9,7 @@ from aiperf_svc.adapters.report.layout import number
 from aiperf_svc.adapters.report.plots import Hint, Series, figure
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import RunResult, StepSeries, StepTable
-from aiperf_svc.workloads.base import Plot
+from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
 """Styles of lines. A plot has no more lines than can be told apart."""

@@ -14,7 +14,7 @@ from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import STATS, MetricResult, RunResult, StepTable
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.workloads.base import Plot
+from aiperf_svc.workloads.steps import Plot
 
 _HEADLINES = {
     Severity.VALID: "Nothing contradicts the tool's numbers.",

@@ -6,7 +6,7 @@ from typing import BinaryIO
 import msgspec
 
 from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord
-from aiperf_svc.workloads.base import PlannedStep
+from aiperf_svc.workloads.steps import PlannedStep
 
 FOLDER = "step-{:03d}"
 

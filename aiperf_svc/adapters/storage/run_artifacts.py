@@ -10,7 +10,7 @@ from aiperf_svc.adapters.report import run_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_atomically, write_file
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.workloads.base import Plot
+from aiperf_svc.workloads.steps import Plot
 
 
 def write_run(

@@ -15,8 +15,8 @@ from aiperf_svc import __version__
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads.base import ToolWorkload, default_image
 from aiperf_svc.workloads.registry import kinds, tool
+from aiperf_svc.workloads.tool import ToolWorkload, default_image
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -48,8 +48,8 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.workloads.base import PlannedStep
 from aiperf_svc.workloads.registry import tool_of
+from aiperf_svc.workloads.steps import PlannedStep
 
 STATUS_S = 0.5
 _STAGES = tuple(StepStage)

@@ -32,7 +32,6 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.workloads.base import Rank
 from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.step_machine import (
     Attempted,
@@ -43,6 +42,7 @@ from aiperf_svc.workloads.step_machine import (
     StopRequested,
     TimePassed,
 )
+from aiperf_svc.workloads.steps import Rank
 
 LOOK_S = 0.25
 """Longest time between two looks at the time."""

@@ -10,17 +10,19 @@ from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.readable import readable_unit
-from aiperf_svc.workloads import base
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.command.spec import CommandMetric, CommandSpec
+from aiperf_svc.workloads.steps import Command as RankCommand
+from aiperf_svc.workloads.steps import (
     Output,
     Rank,
     Reading,
     Role,
     Step,
-    ToolWorkload,
     UnreadableOutput,
+    margin_ns,
+    timeout_of,
 )
-from aiperf_svc.workloads.command.spec import CommandMetric, CommandSpec
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[CommandSpec]
 _COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
@@ -67,7 +69,7 @@ class Command(ToolWorkload[CommandSpec]):
             Step(
                 name="command",
                 commands=tuple(
-                    base.Command(
+                    RankCommand(
                         rank=rank.number,
                         argv=spec.command,
                         env={
@@ -80,9 +82,7 @@ class Command(ToolWorkload[CommandSpec]):
                     )
                     for rank in ranks
                 ),
-                timeout_ns=base.timeout_of(
-                    spec, base.margin_ns(spec.duration) if spec.duration else HOUR_NS
-                ),
+                timeout_ns=timeout_of(spec, margin_ns(spec.duration) if spec.duration else HOUR_NS),
                 expected_ns=spec.duration or 0,
             ),
         )

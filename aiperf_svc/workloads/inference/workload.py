@@ -9,14 +9,13 @@ from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.core.load.phase_hooks import longest_before_load_ns
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.experiments import all_times
 from aiperf_svc.plan.fan_out import IndexStack, index_stack
 from aiperf_svc.plan.inference import InferenceStack
 from aiperf_svc.plan.lifetime import LongestTimes, load_times
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY
 from aiperf_svc.plan.stack import StackPlan, StackSettings
-from aiperf_svc.plan.topology import Facts, Topology, plan
+from aiperf_svc.plan.topology import Facts, Topology, beyond_ceiling, plan
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.inference import checks
 from aiperf_svc.workloads.inference.preview import inference_details, inference_rows

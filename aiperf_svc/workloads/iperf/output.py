@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aiperf_svc.core.results.measured import Series
-from aiperf_svc.workloads.base import ClaimedBytes, Output, Reading, UnreadableOutput
 from aiperf_svc.workloads.iperf.spec import IperfSpec
 from aiperf_svc.workloads.json_output import Fields, fields_of
+from aiperf_svc.workloads.steps import ClaimedBytes, Output, Reading, UnreadableOutput
 
 _SHORTEST_INTERVAL_S = 0.5
 """Shortest interval of a series: the rest after the last full second may last a millisecond, in

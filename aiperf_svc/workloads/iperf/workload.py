@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.iperf.output import read_processes
+from aiperf_svc.workloads.iperf.spec import IperfSpec
+from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.steps import (
     Command,
     Output,
     Plot,
@@ -14,13 +17,10 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    ToolWorkload,
     margin_ns,
     timeout_of,
 )
-from aiperf_svc.workloads.iperf.output import read_processes
-from aiperf_svc.workloads.iperf.spec import IperfSpec
-from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[IperfSpec]
 

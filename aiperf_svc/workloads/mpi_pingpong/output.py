@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aiperf_svc.workloads.base import UnreadableOutput
+from aiperf_svc.workloads.steps import UnreadableOutput
 
 HEADER = ("#bytes", "#repetitions", "t[usec]", "Mbytes/sec")
 _IMB = re.compile(r"^#\s+Intel\(R\) MPI Benchmarks ([\d.]+)", re.MULTILINE)

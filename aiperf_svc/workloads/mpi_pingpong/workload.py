@@ -6,7 +6,11 @@ from importlib.resources import files as resources
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.mpi_launch import intel_mpi, open_mpi, rdma_privilege, rdma_problems
+from aiperf_svc.workloads.mpi_pingpong.output import read_output, read_row, sizes_to
+from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
+from aiperf_svc.workloads.pairs import Pair, pair_labels, pair_name, pairs
+from aiperf_svc.workloads.steps import (
     ClaimedBytes,
     Output,
     Plot,
@@ -15,14 +19,10 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    ToolWorkload,
     margin_ns,
     timeout_of,
 )
-from aiperf_svc.workloads.mpi_launch import intel_mpi, open_mpi, rdma_privilege, rdma_problems
-from aiperf_svc.workloads.mpi_pingpong.output import read_output, read_row, sizes_to
-from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
-from aiperf_svc.workloads.pairs import Pair, pair_labels, pair_name, pairs
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[MpiPingPongSpec]
 _SCRIPT = "pingpong.py"

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from aiperf_svc.workloads.base import UnreadableOutput
+from aiperf_svc.workloads.steps import UnreadableOutput
 
 HEADER = (
     *("#", "size", "count", "type", "redop", "root"),

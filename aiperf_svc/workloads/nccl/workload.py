@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.gpus import gpu_problems, is_gpu
+from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege
+from aiperf_svc.workloads.nccl.output import Row, read_output, read_row
+from aiperf_svc.workloads.nccl.spec import NcclSpec
+from aiperf_svc.workloads.steps import (
     Output,
     Plot,
     Rank,
@@ -13,14 +17,10 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    ToolWorkload,
     UnreadableOutput,
     timeout_of,
 )
-from aiperf_svc.workloads.gpus import gpu_problems, is_gpu
-from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege
-from aiperf_svc.workloads.nccl.output import Row, read_output, read_row
-from aiperf_svc.workloads.nccl.spec import NcclSpec
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[NcclSpec]
 _GB = 1e9

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from aiperf_svc.workloads.base import UnreadableOutput
+from aiperf_svc.workloads.steps import UnreadableOutput
 
 _BUILD = re.compile(r"^Build\s*: (?:OPENFOAM=)?(.+)$", re.MULTILINE)
 _PROCESSES = re.compile(r"^nProcs : (\d+)$", re.MULTILINE)

@@ -7,7 +7,11 @@ from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo, Series
 from aiperf_svc.core.verdict.check_result import Reason, graded
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege, rdma_problems
+from aiperf_svc.workloads.openfoam.cavity import SIZES, case_files
+from aiperf_svc.workloads.openfoam.output import read_log
+from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
+from aiperf_svc.workloads.steps import (
     Command,
     Output,
     Plot,
@@ -16,14 +20,10 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    ToolWorkload,
     UnreadableOutput,
     timeout_of,
 )
-from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege, rdma_problems
-from aiperf_svc.workloads.openfoam.cavity import SIZES, case_files
-from aiperf_svc.workloads.openfoam.output import read_log
-from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[OpenFoamSpec]
 _WAITED_SHARE = 0.05

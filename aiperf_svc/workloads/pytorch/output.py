@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from aiperf_svc.workloads.base import UnreadableOutput
+from aiperf_svc.workloads.steps import UnreadableOutput
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -11,7 +11,10 @@ import numpy as np
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo, Series
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.gpus import gpu_problems
+from aiperf_svc.workloads.pytorch.output import Measured, read_files
+from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
+from aiperf_svc.workloads.steps import (
     Command,
     Output,
     Plot,
@@ -20,12 +23,9 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    ToolWorkload,
     timeout_of,
 )
-from aiperf_svc.workloads.gpus import gpu_problems
-from aiperf_svc.workloads.pytorch.output import Measured, read_files
-from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[PyTorchSpec]
 _SCRIPT = "batches.py"

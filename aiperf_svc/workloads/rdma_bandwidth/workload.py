@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.base import Output, Plot, Rank, Reading, Role, Step, Tool, ToolWorkload
 from aiperf_svc.workloads.perftest import TABLE, device_problems, perftest_steps
 from aiperf_svc.workloads.rdma_bandwidth.output import read_bandwidth
 from aiperf_svc.workloads.rdma_bandwidth.spec import RdmaBandwidthSpec
+from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
+from aiperf_svc.workloads.tool import ToolWorkload
 
 Config = WorkloadConfig[RdmaBandwidthSpec]
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from aiperf_svc.core.results.measured import Column, Table
-from aiperf_svc.workloads.base import Output, Reading
 from aiperf_svc.workloads.perftest import TABLE, client_rows
+from aiperf_svc.workloads.steps import Output, Reading
 
 _HEADER = (
     "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] t_stdev[usec] "

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from aiperf_svc.core.results.measured import Column, Table
-from aiperf_svc.workloads.base import Output, Reading, UnreadableOutput
+from aiperf_svc.workloads.steps import Output, Reading, UnreadableOutput
 from aiperf_svc.workloads.ucx.spec import UcxSpec
 
 TABLE = "by message size"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.base import (
+from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.steps import (
     Command,
     Output,
     Plot,
@@ -14,10 +15,9 @@ from aiperf_svc.workloads.base import (
     Role,
     Step,
     Tool,
-    ToolWorkload,
     timeout_of,
 )
-from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.tool import ToolWorkload
 from aiperf_svc.workloads.ucx.output import TABLE, read_both, read_line, time_of
 from aiperf_svc.workloads.ucx.spec import UcxSpec
 

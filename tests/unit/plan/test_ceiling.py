@@ -3,8 +3,7 @@
 from typing import Any
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.plan.ceiling import beyond_ceiling
-from aiperf_svc.plan.topology import Facts, plan
+from aiperf_svc.plan.topology import Facts, beyond_ceiling, plan
 
 CALIBRATED = Facts(
     where="local",

@@ -11,7 +11,7 @@ from aiperf_svc.adapters.report import run_page, scales
 from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.workloads.base import Plot
+from aiperf_svc.workloads.steps import Plot
 from tests.support import fake_steps as fake
 from tests.support.html_balance import assert_is_balanced
 

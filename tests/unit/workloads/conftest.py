@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.workloads.base import Rank
 from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import Rank
 
 RECORDED = Path(__file__).parent / "recorded"
 

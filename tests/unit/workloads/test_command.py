@@ -4,10 +4,10 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import Output, Rank, UnreadableOutput
 from aiperf_svc.workloads.command import WORKLOAD
 from aiperf_svc.workloads.command.spec import CommandSpec
 from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import Output, Rank, UnreadableOutput
 
 RANKS = tuple(
     Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",

@@ -9,9 +9,9 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.fio import WORKLOAD
 from aiperf_svc.workloads.fio.output import added, percentile_ns
+from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 
 Configure = Callable[..., WorkloadConfig[Any]]
 Ranks = Callable[[int], tuple[Rank, ...]]

@@ -8,8 +8,8 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.iperf import WORKLOAD
+from aiperf_svc.workloads.steps import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
 
 Configure = Callable[..., WorkloadConfig[Any]]
 Ranks = Callable[[int], tuple[Rank, ...]]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from aiperf_svc.config.workload import WorkloadSpec
-from aiperf_svc.workloads.base import Rank
 from aiperf_svc.workloads.mpi_launch import Transport, intel_mpi, open_mpi
+from aiperf_svc.workloads.steps import Rank
 
 SPEC = WorkloadSpec(kind="any", env={"OMP_NUM_THREADS": "1"}, secret_env={"TOKEN_FILE": "t"})
 

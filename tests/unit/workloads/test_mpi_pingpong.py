@@ -7,10 +7,10 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.mpi_pingpong import WORKLOAD
 from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
 from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
 
 RECORDED = Path(__file__).parent / "recorded" / "mpi-pingpong"
 IMB = (RECORDED / "imb-2021.8-intel-mpi-2021.14.txt").read_text()

@@ -9,10 +9,10 @@ import pytest
 from aiperf_svc.cli.checks import local_problems
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.nccl import WORKLOAD
 from aiperf_svc.workloads.nccl.spec import NcclSpec
 from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 
 SAMPLE = (Path(__file__).parent / "samples" / "nccl-tests-2.18.3-all-reduce.txt").read_text()
 OF_SAMPLE = {"min_bytes": "1Mi", "max_bytes": "64Mi"}

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.workloads.base import Rank
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
 from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import Rank
 
 RANKS = tuple(
     Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",

@@ -9,10 +9,10 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.pytorch import WORKLOAD
 from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
 from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 
 RECORDED = Path(__file__).parent / "recorded" / "pytorch"
 MEASURED = json.loads((RECORDED / "alexnet-train-bfloat16-debian-1.13.json").read_text())

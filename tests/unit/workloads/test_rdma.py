@@ -13,8 +13,8 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.registry import tool
+from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 
 Configure = Callable[..., WorkloadConfig[Any]]
 Ranks = Callable[[int], tuple[Rank, ...]]

@@ -10,8 +10,8 @@ import pytest
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.protocol.messages.steps import CommandEnd, StepRecord
-from aiperf_svc.workloads.base import ClaimedBytes
 from aiperf_svc.workloads.checks import CHECKS
+from aiperf_svc.workloads.steps import ClaimedBytes
 from aiperf_svc.workloads.traffic_checks import UNSENT_BYTES
 from tests.support import fake_steps as fake
 

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from aiperf_svc.protocol.messages.steps import RankStatus, StepStage
-from aiperf_svc.workloads.base import Command, PlannedStep, Step
 from aiperf_svc.workloads.step_machine import (
     FINISH_NS,
     PREPARE_NS,
@@ -22,6 +21,7 @@ from aiperf_svc.workloads.step_machine import (
     StopRequested,
     TimePassed,
 )
+from aiperf_svc.workloads.steps import Command, PlannedStep, Step
 
 S = 10**9
 PREPARE, RUN, FINISH = StepStage

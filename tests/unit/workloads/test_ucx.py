@@ -8,7 +8,7 @@ import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 from aiperf_svc.workloads.ucx import WORKLOAD
 
 Configure = Callable[..., WorkloadConfig[Any]]
