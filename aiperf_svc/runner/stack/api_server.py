@@ -27,7 +27,7 @@ async def with_api_server(
     if why:
         say(
             f"note: the deadline's pod may reach every address, because {why}; "
-            "deployment.api_server_cidrs narrows it"
+            "deployment.api_server_cidrs restricts it"
         )
         return request
     cidrs = tuple(f"{each}/{each.max_prefixlen}" for each in sorted(found, key=str))
@@ -52,7 +52,7 @@ async def _addresses(cluster: Cluster) -> tuple[set[Address], str]:
         service = await cluster.get(SERVICE)
         slices = await cluster.get(SLICES, labelSelector="kubernetes.io/service-name=kubernetes")
     except Refused:
-        return set(), "the addresses of the API server (Service kubernetes) may not be read"
+        return set(), "the addresses of the API server (Service kubernetes) cannot be read"
     texts = [
         text for each in slices["items"] for end in each["endpoints"] for text in end["addresses"]
     ]

@@ -1,5 +1,5 @@
-"""Finds and removes what earlier runs left: by the records of this machine, by the label in the
-cluster, and in the state."""
+"""Finds and removes the stacks that earlier runs left: by the records of this machine, by the label
+in the cluster, and by Pulumi's state."""
 
 import contextlib
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from aiperf_svc.runner.stack.teardown import (
     unverified,
 )
 
-NOT_MADE = "which has the stack's label and was not made by a run of it"
+NOT_MADE = "which has the stack's label and was not created by a run of it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class GarbageRequest:
     kubeconfig: str | None = None
     context: str | None = None
     identity: str = ""
-    """Identity of the cluster that these must lead to; empty: any."""
+    """Identity that the cluster of this context must have; empty: any."""
     namespace: str | None = None
     """Namespace to search if not all namespaces may be listed."""
     take_over: bool = False
@@ -69,8 +69,8 @@ class Collected:
     """Stacks that could not be listed, so that it is unknown whether they are gone."""
     refused: dict[str, str] = field(default_factory=dict)
     not_reached: dict[str, str] = field(default_factory=dict)
-    """Stacks whose cluster could not be searched, so that whether they are there is not known; and
-    the current context if that is the one."""
+    """Stacks whose cluster could not be searched, so that it is unknown whether they exist; and the
+    current context if its cluster could not be searched."""
     not_touched: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Names found neither in the cluster nor in the state nor in a record of this machine."""
@@ -108,9 +108,10 @@ class Collected:
 
 
 async def collect_everywhere(request: GarbageRequest) -> Collected:
-    """Remove what is left in the current context's cluster, and in each other one that a run of
-    this machine is recorded in. One that cannot be reached is named, and the others go on. Raises
-    EnvironmentProblem if the current context's cannot be, and no other is recorded."""
+    """Remove what is left in the current context's cluster, and in each other cluster of which this
+    machine has a record. A cluster that cannot be reached is reported, and the others are searched.
+    Raises EnvironmentProblem if the current context's cluster cannot be reached and no other is
+    recorded."""
     home, done = StateHome(request.environ), Collected()
     try:
         done.add(await collect_garbage(request))
@@ -155,25 +156,25 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
         if request.identity and cluster.identity != request.identity:
             raise EnvironmentProblem(
-                f"it was made in another cluster (kube-system {request.identity}) than the one "
-                f"that context {cluster.context} leads to now; use --context or --kubeconfig"
+                f"it was created in another cluster (kube-system {request.identity}) than that of "
+                f"context {cluster.context}; use --context or --kubeconfig"
             )
         done.clusters = (cluster.identity,)
         found = {
             each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)
         }
         chosen = request.stacks or _leftovers(home, cluster, found)
-        done.not_touched = [_said(each) for name, each in found.items() if name not in chosen]
+        done.not_touched = [_described(each) for name, each in found.items() if name not in chosen]
         if not chosen:
             return done
         for name in chosen:
-            nothing = f"{name}: what its state lists; nothing in the cluster has its label"
-            terminal.say(f"to remove: {_said(found[name]) if name in found else nothing}")
+            nothing = f"{name}: the objects in its state; no object in the cluster has its label"
+            terminal.say(f"to remove: {_described(found[name]) if name in found else nothing}")
             if folder := _folder_to_resume(home, name):
-                terminal.say(f"  instead, --resume {folder} goes on with its experiment")
+                terminal.say(f"  --resume {folder} continues its experiment instead")
         if not request.yes and not terminal.can_ask():
             raise ConfigError(
-                "nobody is at a terminal to be asked; --yes removes without a question"
+                "cannot ask for confirmation without a terminal; --yes removes without a question"
             )
         if not request.yes and not await terminal.ask("Remove this?"):
             done.declined = True
@@ -189,7 +190,7 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
                 if isinstance(error, Unverified):
                     done.unverified[name] = str(error)
                 elif isinstance(error, StackInUse) and name not in request.stacks:
-                    # What is in use is no leftover.
+                    # A stack in use is no leftover.
                     done.not_touched.append(f"{name}: {error}")
                 else:
                     done.refused[name] = str(error)
@@ -211,7 +212,7 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
 
 
 def _folder_to_resume(home: StateHome, stack: str) -> str:
-    """Return the folder of the experiment that a killed runner has left running; empty if it is
+    """Return the folder of the experiment that a killed runner has left running; empty if there is
     none."""
     record = home.load(stack)
     if record is None or not record.artifacts:
@@ -223,10 +224,10 @@ def _folder_to_resume(home: StateHome, stack: str) -> str:
 def _leftovers(
     home: StateHome, cluster: Cluster, found: Mapping[str, FoundStack]
 ) -> tuple[str, ...]:
-    """Return the stacks that surely nobody uses. Another machine's runs are left to it and to their
-    deadline."""
+    """Return the stacks that are certainly not in use. Runs of another machine are left to that
+    machine and to their deadline."""
     ours = [record.stack for record in home.records() if record.cluster == cluster.identity]
-    # A project without a record belongs to a runner that ended before it made anything.
+    # A project without a record belongs to a runner that ended before it created anything.
     unborn = [name for name in home.ephemeral_stacks() if home.load(name) is None]
     overdue = [name for name, each in found.items() if each.is_overdue]
     return tuple(dict.fromkeys((*ours, *unborn, *overdue)))
@@ -251,7 +252,7 @@ class _Removal:
         self.was_known = found is not None or is_recorded
         """True if the stack was found or recorded beforehand."""
         self._is_proved = False
-        """True if a record or a state names what is removed, and not its label only."""
+        """True if a record or a state identifies what is removed, not only its label."""
         self._is_state_lost = False
         """True if the state's folder does not exist any more."""
 
@@ -261,12 +262,13 @@ class _Removal:
         record = self._record()
         if record.cluster != self._cluster.identity:
             raise EnvironmentProblem(
-                f"stack {self._stack} was made in another cluster (kube-system {record.cluster}) "
-                f"than this context's ({self._cluster.identity}); use --context or --kubeconfig"
+                f"stack {self._stack} was created in another cluster (kube-system "
+                f"{record.cluster}) than this context's ({self._cluster.identity}); use --context "
+                "or --kubeconfig"
             )
         first = await look_for(record, self._cluster, timeout_s=0.0)
         if first.unverified and not first.left:
-            # A state that is updated without the right to read would forget what is there.
+            # An update of the state without the right to read would forget existing objects.
             raise await unverified(record, first, self._cluster)
         with contextlib.ExitStack() as stack:
             cli = await self._state(stack, record)
@@ -285,13 +287,13 @@ class _Removal:
             if report.unverified and not report.left:
                 raise await unverified(record, report, self._cluster)
             if report.left or (cli is None and not self._is_state_lost):
-                # The record stays for whoever has the state.
+                # The record stays for a later removal with the state.
                 return report
             if cli is not None and await cli.export():
                 teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
                 if not await teardown.update_state():
                     raise EnvironmentProblem(
-                        f"{report.in_words} in the cluster, and the state still says otherwise; "
+                        f"{report.in_words} in the cluster, but the state could not be updated; "
                         f"call `aiperf-svc gc {self._stack}` again"
                     )
         self._home.forget(self._stack)
@@ -319,10 +321,10 @@ class _Removal:
         the user forces the removal. Raises EnvironmentProblem."""
         folder = file_state.folder_of(record.backend)
         if folder is not None and record.own and not (folder / ".pulumi").is_dir():
-            # No command works on a state that is gone, and the record proves what is the run's.
+            # No command works without the state, and the record identifies the run's objects.
             self._is_state_lost = True
             terminal.say(
-                f"stack {self._stack}: its state in {folder} is gone; its record has what it made"
+                f"stack {self._stack}: its state in {folder} is gone; using its record instead"
             )
             return None
         environ = dict(self._request.environ)
@@ -377,14 +379,14 @@ class _Removal:
     def _do_without_state(self, why: str) -> None:
         if not self._request.force:
             raise EnvironmentProblem(
-                f"whether somebody works on stack {self._stack} is not known: {why}\nWith --force "
-                "its objects are removed all the same, and its state is left as it is"
+                f"it is unknown whether stack {self._stack} is in use: {why}\nWith --force its "
+                "objects are removed anyway, and its state is left as it is"
             )
         terminal.say(f"stack {self._stack}: removed without its state: {why}")
 
     async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
-        """Return the record with the roots to remove: for a run of this machine, what it made; for
-        another stack, everything if it was named, else what is past its deadline."""
+        """Return the record with the roots to remove: for a run of this machine, those that it
+        created; for another stack, all if it was named, else those past their deadline."""
         if record.is_ephemeral:
             # Nobody else uses its name.
             self._is_proved = True
@@ -407,7 +409,7 @@ class _Removal:
         return msgspec.structs.replace(found, own=own)
 
 
-def _said(found: FoundStack) -> str:
+def _described(found: FoundStack) -> str:
     expires = f", removes itself at {found.expires:%Y-%m-%d %H:%M:%SZ}" if found.expires else ""
     return (
         f"{found.stack}: {found.objects} objects in {', '.join(found.namespaces) or 'no namespace'}"

@@ -1,8 +1,8 @@
 """Finds the DCGM exporters of the nodes on which a stack's target uses GPUs.
 
-A target outside the stack has pods, and so nodes, that the cluster knows. Where the stack's own
-target will run is not known before it is made: all exporters are candidates, and the pages show
-which GPUs its pods use.
+For a target outside the stack, the cluster knows the pods and their nodes. The node of the stack's
+own target is unknown before it is created: all exporters are candidates, and the pages show which
+GPUs its pods use.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class _Users(NamedTuple):
     names: tuple[str, ...]
     """Their names, or `deployment/NAME`."""
     nodes: frozenset[str] | None
-    """Where they are; None: not known yet."""
+    """Their nodes; None: not known yet."""
 
 
 async def with_gpu_exporters(
@@ -69,7 +69,7 @@ async def with_gpu_exporters(
 
 
 async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _Users | None:
-    """Return the target's pods; None if they use no GPUs, or nobody knows."""
+    """Return the target's pods; None if they use no GPUs, or if that is unknown."""
     target = config.deployment.target
     if target.kind != "none":
         if target.gpu is None:

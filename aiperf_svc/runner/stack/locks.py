@@ -12,7 +12,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 
 def is_pulumi(pid: int) -> bool:
-    """Return whether a process of this machine is alive and, if that can be seen, is the CLI, since
+    """Return whether a process of this machine is alive and, as far as can be seen, is the CLI:
     process numbers are reused."""
     if not is_alive(pid):
         return False

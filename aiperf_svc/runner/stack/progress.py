@@ -8,8 +8,8 @@ from aiperf_svc.adapters.pulumi.cli import Event
 EVERY_S = 3.0
 """Seconds between two lines."""
 WORDS = {
-    "create": "made",
-    "create-replacement": "made anew",
+    "create": "created",
+    "create-replacement": "created again",
     "update": "changed",
     "delete": "removed",
     "delete-replaced": "removed",
@@ -69,7 +69,7 @@ class Progress:
             self._say(self.line())
 
     def line(self) -> str:
-        """Return the state as one line: `up: 31 made; waiting for Deployment worker`."""
+        """Return the state as one line: `up: 31 created; waiting for Deployment worker`."""
         done = ", ".join(f"{count} {word}" for word, count in self._counts.items()) or "begun"
         waiting = f"; waiting for {', '.join(list(self._open)[:3])}" if self._open else ""
         more = f" and {len(self._open) - 3} more" if len(self._open) > 3 else ""

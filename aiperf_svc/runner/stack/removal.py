@@ -1,4 +1,5 @@
-"""The last stages of a stack's run: removes the stack, says what is left of it, and forgets it."""
+"""The last stages of a stack's run: removes the stack, reports what is left of it, and deletes its
+record."""
 
 import asyncio
 
@@ -35,9 +36,9 @@ class StackRemoval:
             notices.cancel()
 
     async def check(self, record: RunRecord) -> None:
-        """Say what is left, and forget the run if nothing is. Raises LeakError if anything is,
-        Unverified if the stack's types may not be listed, EnvironmentProblem if the cluster does
-        not respond or Pulumi's state stays behind it."""
+        """Report what is left, and delete the record if nothing is. Raises LeakError if anything
+        is, Unverified if the stack's types may not be listed, EnvironmentProblem if the cluster
+        does not respond or Pulumi's state could not be updated."""
         stack, teardown = record.stack, self._teardown(record)
         try:
             report = await teardown.check()
@@ -49,11 +50,11 @@ class StackRemoval:
         self.left = tuple(map(str, report.left))
         self.not_checked = report.not_checked
         for each in report.missing:
-            self._say(f"gone from the namespace since the stack came: {each}")
+            self._say(f"missing from the namespace since the stack was created: {each}")
         for each in report.others:
             self._say(f"not touched, of another stack with the same name: {each}")
         for each in report.strays:
-            self._say(f"not touched, with the stack's label and not made by this run: {each}")
+            self._say(f"not touched, with the stack's label but not created by this run: {each}")
         if report.left:
             raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
         if report.unverified:
@@ -63,15 +64,15 @@ class StackRemoval:
         if not self._is_destroyed and not await teardown.update_state():
             self.is_verified = False
             raise EnvironmentProblem(
-                f"the state of stack {stack} still holds what is gone; `aiperf-svc gc {stack}` "
-                "brings it up to date"
+                f"the state of stack {stack} still lists objects that are gone; "
+                f"`aiperf-svc gc {stack}` updates it"
             )
         self._home.forget(stack)
 
     async def _report_running(self, interrupts: Interrupts) -> None:
         while True:
             await interrupts.reached(interrupts.count + 1)
-            self._say("already removing the stack: this goes on to its end")
+            self._say("already removing the stack; this cannot be interrupted")
 
     def _teardown(self, record: RunRecord) -> Teardown:
         return Teardown(cluster=self._cluster, cli=self._cli, record=record, say=self._say)

@@ -8,7 +8,7 @@ from aiperf_svc.runner.stack.request import StackRequest
 
 
 def shapes_left(request: StackRequest) -> list[int]:
-    """Return the places, from 1, of the request's plans whose shapes have trials to run."""
+    """Return the positions, from 1, of the request's plans whose shapes have trials to run."""
     finished = request.resumed.finished if request.resumed is not None else ()
     return [
         place

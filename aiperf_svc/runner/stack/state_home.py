@@ -2,7 +2,7 @@
 
     $XDG_STATE_HOME/aiperf-svc/
         backend/            Pulumi's state, when the user has configured no backend
-        runs/<stack>.json   what a run has made or is making; removed when the leak check passed
+        runs/<stack>.json   the objects of a run; removed when the leak check passed
         runs/<stack>.lock   held by the runner that works on the stack
         ephemeral/<stack>/  a whole project with its state and passphrase
 
@@ -33,7 +33,7 @@ KILLED_S = cli_supervisor.STOP_S + 20.0
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of one run of a stack, with what is needed to remove what it made."""
+    """Record of one run of a stack, with everything that its removal needs."""
 
     stack: str
     cluster: str
@@ -52,7 +52,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     before: Inventory | None = None
     """Inventory of an existing namespace, from before the stack."""
     types: tuple[str, ...] = ()
-    """Types of the objects that it may make: `deployments.apps`."""
+    """Types of the objects that it may create: `deployments.apps`."""
     expires: str = ""
     """Time at which the stack removes itself; empty: not known."""
     own: tuple[str, ...] | None = None
@@ -145,13 +145,11 @@ class StateHome:
         timeout_s: float = KILLED_S,
     ) -> None:
         """Wait for the Pulumi CLI of a killed runner, which ends by itself and holds the stack
-        until then. Returns at once if nobody holds it, or a live runner does."""
+        until then. Returns at once if no process or a live runner holds it."""
         give_up_mono_s, has_said = time.monotonic() + timeout_s, False
         while (holder := self.holder(stack)).isdecimal() and not is_alive(int(holder)):
             if not has_said:
-                say(
-                    f"stack {stack}: waiting for Pulumi, which a killed run (process {holder}) left"
-                )
+                say(f"stack {stack}: waiting for the Pulumi process of a killed run ({holder})")
                 has_said = True
             if time.monotonic() > give_up_mono_s:
                 return
@@ -181,6 +179,6 @@ class StateHome:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise EnvironmentProblem(
-                f"cannot make {folder}: {error.strerror}; XDG_STATE_HOME names another place"
+                f"cannot create {folder}: {error.strerror}; set XDG_STATE_HOME to another folder"
             ) from error
         return folder

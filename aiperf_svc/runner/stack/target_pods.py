@@ -17,8 +17,8 @@ from aiperf_svc.runner.stack.request import StackRequest
 async def with_target_pods(
     request: StackRequest, cluster: Cluster, *, say: Callable[[str], None]
 ) -> StackRequest:
-    """Return the request with `deployment.target.pods` added, if the file does not restrict the way
-    to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
+    """Return the request with `deployment.target.pods` added, if the file does not restrict the
+    egress to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
     config = request.config.inference
     own = [request.shapes[number - 1].configs[0] for number in request.own_shapes]
     found = {url for each in own if (url := _open_way(each))}
@@ -34,7 +34,7 @@ async def with_target_pods(
     say(
         f"note: {url} is a Service of the cluster: workers, and the reader of its metrics, may "
         f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing "
-        "else; deployment.target.pods says the same"
+        "else, as with deployment.target.pods"
     )
     update = {"target": target.model_copy(update={"pods": pods})}
     narrowed = config.model_copy(update={"deployment": deployment.model_copy(update=update)})
@@ -42,8 +42,8 @@ async def with_target_pods(
 
 
 def _open_way(config: Config) -> str:
-    """Return the address of a target to which the config does not restrict the way; empty if there
-    is none."""
+    """Return the address of a target to which the config does not restrict the egress; empty if
+    there is none."""
     inference = config.inference
     if inference is None or inference.endpoint.urls:
         return ""

@@ -1,7 +1,8 @@
-"""Removes a stack: its pods at once, the rest by Pulumi, and by label what Pulumi does not know.
+"""Removes a stack: its pods at once, the rest by Pulumi, and objects that Pulumi does not know by
+their label.
 
-Whether an object is gone is read from the cluster. Pulumi's provider waits for events and can miss
-one, so each of its attempts is watched.
+The cluster tells whether an object is gone. Pulumi's provider waits for events and can miss one, so
+each of its attempts is watched.
 """
 
 import asyncio
@@ -41,8 +42,7 @@ Say = Callable[[str], None]
 
 
 class WaitReports:
-    """Reports what a removal waits for, and why, whenever nothing else has been said for some
-    time."""
+    """Reports what a removal waits for, and why, when there was no other output for some time."""
 
     def __init__(self, cluster: Cluster, record: RunRecord, say: Say) -> None:
         self._cluster, self._record, self._say = cluster, record, say
@@ -89,8 +89,8 @@ class Teardown:
     say: Say
 
     async def destroy(self) -> bool:
-        """Remove the stack and return whether Pulumi reports success. Errors are printed and stop
-        nothing."""
+        """Remove the stack and return whether Pulumi reports success. Errors are printed and do not
+        stop the removal."""
         reports = WaitReports(self.cluster, self.record, self.say)
         begun = asyncio.create_task(self._begin(), name="begin the removal")
         try:
@@ -103,7 +103,7 @@ class Teardown:
         return not ended.code
 
     async def check(self) -> LeakReport:
-        """Return what is left. If anything is, try once more to remove it by label.
+        """Return what is left, after one more attempt to remove it by label.
 
         Raises EnvironmentProblem if the cluster cannot be read.
         """
@@ -123,7 +123,7 @@ class Teardown:
         if not ended.code:
             ended = await self._destroyed(self.say)
         if ended.code:
-            self.say(f"the stack's state could not be brought up to date: {ended.said}")
+            self.say(f"the stack's state could not be updated: {ended.said}")
         return not ended.code
 
     async def _begin(self) -> None:
@@ -137,7 +137,7 @@ class Teardown:
                 self.cluster, stack=record.stack, namespace=record.namespace, own=record.own
             )
         except AiperfError as error:
-            self.say(f"the stack's pods end later: {error}")
+            self.say(f"the stack's pods are left to Pulumi: {error}")
 
     async def _destroyed(self, say: Say) -> Ended:
         for _ in range(ATTEMPTS):
@@ -149,7 +149,7 @@ class Teardown:
             await asyncio.wait((going, stuck), return_when=asyncio.FIRST_COMPLETED)
             if not going.done():
                 names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
-                say(f"Pulumi waits for what is gone already ({names}); it begins again")
+                say(f"Pulumi waits for objects that are gone already ({names}); restarting it")
                 stop.set()
             ended = await going
             stuck.cancel()
@@ -231,11 +231,11 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
         lacking = [right for right in wanted if right in missing and right.verb in (verb, "get")]
         kinds = [str(right).removeprefix(f"{verb} ") for right in lacking]
         more = f" and {len(kinds) - 4} more" if len(kinds) > 4 else ""
-        said = f"the right to {verb} {', '.join(kinds[:4])}{more} is missing{place}"
+        right = f"the right to {verb} {', '.join(kinds[:4])}{more} is missing{place}"
         if kinds and verb == "list":
-            lines.append(said)
+            lines.append(right)
         elif kinds:
-            lines.insert(0, f"it could not be removed: {said}")
+            lines.insert(0, f"it could not be removed: {right}")
     until = f"; it removes itself at {record.expires}" if record.expires else ""
     return Unverified(
         "\n  ".join(

@@ -147,9 +147,10 @@ def test_after_any_kill_the_next_runner_works_on_the_state_without_force(
         said = (tmp_path / "said").read_text()
         assert out.endswith("done\n"), f"{moment}: {said}"
         seen.update(
-            word for word in ("removing the lock", "not written to its end", "waiting for Pulumi")
+            word
+            for word in ("removing the lock", "not written to its end", "waiting for the Pulumi")
             if word in said
-        )  # fmt: skip
+        )
         assert ended_all(tmp_path), f"{moment}: something goes on"
         assert list(temporary.iterdir()) == [], moment
     print(json.dumps({"kills": KILLS, **seen}))

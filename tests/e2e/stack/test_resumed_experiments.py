@@ -59,7 +59,7 @@ def test_a_killed_runner_loses_no_trial_that_its_stack_ran_and_repeats_none_that
     # Nothing is up now: what was not collected is run again.
     removed = runner.call("gc", runner.name, "--yes")
     assert removed.code == ExitCode.OK, removed.errors
-    assert f"instead, --resume {folder.absolute()} goes on with its experiment" in removed.errors
+    assert f"--resume {folder.absolute()} continues its experiment instead" in removed.errors
     ended = runner.run("--json", "--resume", str(folder))
     assert ended.code in FINE, ended.errors
     found = json.loads(ended.out)

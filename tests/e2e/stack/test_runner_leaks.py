@@ -85,6 +85,6 @@ def test_a_lost_state_leaves_what_the_record_proves_to_gc(
     shutil.rmtree(runner.state_home / "backend")
     ended = runner.gc()
     assert ended.code == ExitCode.OK, ended.errors
-    assert "is gone; its record has what it made" in ended.errors
+    assert "is gone; using its record instead" in ended.errors
     assert cluster.left_of(runner.name) == []
     assert runner.gc().errors.endswith("nothing to remove\n")

@@ -48,7 +48,7 @@ async def test_the_program_is_told_where_the_api_server_is() -> None:
 @pytest.mark.parametrize(
     ("known", "why"),
     [
-        ({}, "may not be read"),
+        ({}, "cannot be read"),
         ({**KNOWN, CILIUM: {}}, "Cilium does not match the API server by its address"),
         ({**KNOWN, SLICES: {"items": []}}, "reports no address"),
     ],

@@ -169,7 +169,7 @@ async def test_who_removes_the_stack_of_an_experiment_is_told_that_it_can_go_on(
     ):
         played.home.save(msgspec.structs.replace(RECORD, artifacts=artifacts))
         await played.collected("s")
-        told = f"instead, --resume {tmp_path} goes on with its experiment"
+        told = f"--resume {tmp_path} continues its experiment instead"
         assert (told in capsys.readouterr().err) is is_said
 
 
@@ -365,7 +365,7 @@ async def test_a_state_that_could_not_be_mended_keeps_its_record(played: Played)
     played.refreshed = [FINE, BROKEN]
     done = await played.collected("s")
     assert done.exit_code is ExitCode.ERROR
-    assert "nothing is left in the cluster, and the state still says" in done.refused["s"]
+    assert "nothing is left in the cluster, but the state could not be" in done.refused["s"]
     assert played.home.load("s") == RECORD
 
 

@@ -93,7 +93,7 @@ async def test_each_interrupt_of_the_removal_is_told_that_it_goes_on(
     await played.has_begun.wait()
     for _ in range(2):
         interrupts.add()
-        assert await said.get() == "already removing the stack: this goes on to its end"
+        assert await said.get() == "already removing the stack; this cannot be interrupted"
     played.may_end.set()
     await destroying
 
@@ -133,7 +133,7 @@ async def test_what_belongs_to_others_is_said_and_is_no_leak(
     await removed.check(RECORD)
     assert said[:2] == [
         "not touched, of another stack with the same name: Namespace aiperf-s-x",
-        "not touched, with the stack's label and not made by this run: Namespace aiperf-s-x",
+        "not touched, with the stack's label but not created by this run: Namespace aiperf-s-x",
     ]
     assert removed.left == ()
 

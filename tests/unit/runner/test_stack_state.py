@@ -88,7 +88,7 @@ async def test_what_a_killed_runner_left_is_awaited_and_a_live_one_is_not(
     finally:
         with contextlib.suppress(OSError):
             os.close(inherited)
-    assert said == ["stack s: waiting for Pulumi, which a killed run (process 41) left"]
+    assert said == ["stack s: waiting for the Pulumi process of a killed run (41)"]
     with home.hold("s"):
         pass
 
@@ -443,7 +443,7 @@ def test_progress_counts_what_is_done_and_names_what_is_not() -> None:
     for kind, name in steps:
         progress.handle(event(kind, name))
     progress.handle(event("resourcePreEvent", "x", "same"))
-    assert progress.line() == "up: 1 made; waiting for Deployment b"
+    assert progress.line() == "up: 1 created; waiting for Deployment b"
     assert said
 
 

@@ -106,7 +106,7 @@ async def test_the_pods_are_asked_to_end_while_pulumi_starts(
     record, said = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
     await teardown_of(cli, said, record).destroy()
     assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
-    assert said == ["the stack's pods end later: no response"]
+    assert said == ["the stack's pods are left to Pulumi: no response"]
 
 
 @pytest.mark.parametrize("own", [None, ()], ids=["not known", "none"])
