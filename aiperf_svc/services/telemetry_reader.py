@@ -17,7 +17,7 @@ from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import MAX_SOURCES, Telemetry
 from aiperf_svc.config.urls import address_of
-from aiperf_svc.core.telemetry.copies import CopyFinder, SourceAddress, each_once
+from aiperf_svc.core.telemetry.copies import CopyFinder, SourceAddress, unique_sources
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
@@ -114,7 +114,7 @@ class TelemetryReader:
 
     async def _read_all(self) -> None:
         found = await asyncio.gather(*map(self._addresses_of, self._sources))
-        instead = each_once([address for addresses in found for address in addresses])
+        instead = unique_sources([address for addresses in found for address in addresses])
         self._sources = list(dict.fromkeys(instead.values()))
         self._replicas = [[instead[each.source] for each in s] for s in found if len(s) > 1]
         self._unread = len(self._sources)
@@ -195,7 +195,10 @@ class TelemetryReader:
                 return
             page = used
         source.add(
-            page, wall_ns=fetched.wall_ns, latency_ns=fetched.latency_ns, off_s=fetched.off_s
+            page,
+            wall_ns=fetched.wall_ns,
+            latency_ns=fetched.latency_ns,
+            clock_offset_s=fetched.clock_offset_s,
         )
 
 

@@ -216,10 +216,10 @@ async def test_unreachable_name_is_reported_with_the_reason(
 )
 async def test_implausible_date_is_no_clock_offset(date: str) -> None:
     (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
-    assert (page.failure, page.text, page.off_s) == ("", "up 1\n", 0.0)
+    assert (page.failure, page.text, page.clock_offset_s) == ("", "up 1\n", 0.0)
 
 
 async def test_date_an_hour_behind_is_a_clock_offset() -> None:
     date = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
     (page,), _ = await fetched(WHOLE.replace(b"OK", b"OK\r\nDate: " + date.encode()))
-    assert page.off_s == pytest.approx(3600, abs=60)
+    assert page.clock_offset_s == pytest.approx(3600, abs=60)

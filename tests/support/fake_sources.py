@@ -28,11 +28,16 @@ def source(
     url: str = "http://server/metrics",
     is_gpu: bool = False,
     first_s: float = 0.0,
-    off_s: float = 0.0,
+    clock_offset_s: float = 0.0,
 ) -> SourceLog:
     """A source with a page each second from `first_s` on: series, with their labels, to values."""
     log, reader = SourceLog(url, is_gpu=is_gpu), PageReader()
     for place, values in enumerate(pages):
         text = HEAD + "".join(f"{name} {value}\n" for name, value in values.items())
-        log.add(reader.read(text), wall_ns=at(first_s + place), latency_ns=2_000_000, off_s=off_s)
+        log.add(
+            reader.read(text),
+            wall_ns=at(first_s + place),
+            latency_ns=2_000_000,
+            clock_offset_s=clock_offset_s,
+        )
     return log

@@ -31,7 +31,7 @@ PIECE_BYTES = 2**16
 MOST_REDIRECTS = 5
 DATE_RESOLUTION_S = 1.0
 """HTTP's `Date` has whole seconds."""
-MAX_OFF_S = 366 * 24 * 3600.0
+IMPLAUSIBLE_OFFSET_S = 366 * 24 * 3600.0
 """Largest plausible difference between a server's date and ours."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _END_OF_HEAD = b"\r\n\r\n"
@@ -47,7 +47,7 @@ class FetchedPage(NamedTuple):
     wall_ns: int = 0
     """Middle between the request and the end of the response."""
     latency_ns: int = 0
-    off_s: float = 0.0
+    clock_offset_s: float = 0.0
     """How far the server's clock is behind ours by the response's date; 0 if it has none."""
 
 
@@ -89,7 +89,7 @@ class PageClient:
         began_ns = monotonic_ns()
         try:
             async with asyncio.timeout(timeout_s):
-                response = await self._followed(url)
+                response = await self._get_redirected(url)
         except TimeoutError:
             return FetchedPage(f"there was no page within {timeout_s:g} s")
         except (OSError, ValueError) as error:
@@ -100,9 +100,9 @@ class PageClient:
         latency_ns = monotonic_ns() - began_ns
         wall_ns = time_ns() - latency_ns // 2
         text = response.body.decode("utf-8", "replace")
-        return FetchedPage("", text, wall_ns, latency_ns, _off_s(response.date, wall_ns))
+        return FetchedPage("", text, wall_ns, latency_ns, _clock_offset_s(response.date, wall_ns))
 
-    async def _followed(self, url: str) -> _Response:
+    async def _get_redirected(self, url: str) -> _Response:
         """Return the response after all redirects: some servers have the page only at `/metrics/`.
         A redirect to another server is refused, since the user did not name that server."""
         named = address_of(url)
@@ -170,7 +170,7 @@ async def _read(reader: asyncio.StreamReader) -> _Response:
         if max(at, end, len(received) if end < 0 else 0) > MAX_HEAD_BYTES:
             raise ProtocolViolation(f"headers of over {MAX_HEAD_BYTES // 2**10} KiB")
         if end < 0:
-            received += await _more(reader)
+            received += await _read_part(reader)
             continue
         raw = received[at : end + len(_END_OF_HEAD)]
         head, at = parse_head(raw, method="GET"), end + len(_END_OF_HEAD)
@@ -206,10 +206,10 @@ async def _body(reader: asyncio.StreamReader, head: Head, begin: bytes) -> tuple
             return bytes(body[: head.length]), len(body) == head.length
         if head.framing == Framing.UNTIL_CLOSE and reader.at_eof():
             return bytes(body), False
-        part = await _more(reader, may_end=head.framing == Framing.UNTIL_CLOSE)
+        part = await _read_part(reader, may_end=head.framing == Framing.UNTIL_CLOSE)
 
 
-async def _more(reader: asyncio.StreamReader, *, may_end: bool = False) -> bytes:
+async def _read_part(reader: asyncio.StreamReader, *, may_end: bool = False) -> bytes:
     part = await reader.read(PIECE_BYTES)
     if not part and not may_end:
         raise ConnectionError("the server closed the connection before the page was complete")
@@ -221,9 +221,9 @@ def _header(raw: bytes, name: bytes) -> str:
     return found[1].decode("latin-1").strip() if found else ""
 
 
-def _off_s(date: str, wall_ns: int) -> float:
+def _clock_offset_s(date: str, wall_ns: int) -> float:
     try:
-        off_s = wall_ns / 1e9 - parsedate_to_datetime(date).timestamp()
+        clock_offset_s = wall_ns / 1e9 - parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
         return 0.0
-    return off_s if DATE_RESOLUTION_S < abs(off_s) < MAX_OFF_S else 0.0
+    return clock_offset_s if DATE_RESOLUTION_S < abs(clock_offset_s) < IMPLAUSIBLE_OFFSET_S else 0.0

@@ -7,7 +7,7 @@ import msgspec
 
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.core.cluster.facts import Exporter, GpuPage, NodeFacts, ProbeResult
-from aiperf_svc.core.telemetry.sources import CLOCK_OFF_S
+from aiperf_svc.core.telemetry.sources import MAX_CLOCK_OFFSET_S
 
 SHOWN = 5
 """Nodes that a line names."""
@@ -49,7 +49,7 @@ def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
         words = "no ready node says when it last reported, by its own clock and the API server's"
         return Check("clocks", "not checked", words)
     said = f"{len(known)} of {len(nodes)} nodes"
-    off = {name: ahead for name, ahead in known.items() if abs(ahead) > CLOCK_OFF_S}
+    off = {name: ahead for name, ahead in known.items() if abs(ahead) > MAX_CLOCK_OFFSET_S}
     if off:
         words = some([f"{name} is {_way(ahead)}" for name, ahead in off.items()])
         return Check("clocks", "warning", f"{words} the API server", "let NTP or PTP set them")

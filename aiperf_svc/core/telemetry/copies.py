@@ -1,8 +1,8 @@
 """Finds sources that report the same servers, which would be counted several times.
 
-Before any page is read, `each_once` compares URLs and the addresses of their hosts. Pages of one
-server may still have unrelated URLs, such as two addresses of it, or all URLs of a gateway. Then
-`CopyFinder` compares their contents.
+Before any page is read, `unique_sources` compares URLs and the addresses of their hosts. Pages of
+one server may still have unrelated URLs, such as two addresses of it, or all URLs of a gateway.
+Then `CopyFinder` compares their contents.
 
 A page is recognized by values that no other server has: when it began to count, or the exact times
 that it has spent on its requests. Counts of requests and tokens are no evidence, because replicas
@@ -48,17 +48,17 @@ class SourceAddress(NamedTuple):
         )
 
 
-def each_once(places: Sequence[SourceAddress]) -> dict[SourceLog, SourceLog]:
+def unique_sources(addresses: Sequence[SourceAddress]) -> dict[SourceLog, SourceLog]:
     """Return for each source the one to read: itself, or another one with the same page. Sources
     that the user named are preferred, then those with fewer addresses."""
     kept: list[SourceAddress] = []
     found: dict[SourceLog, SourceLog] = {}
-    for place in sorted(places, key=lambda each: (each.source.is_guess, len(each.addresses))):
-        same = next((each for each in kept if each.is_same(place)), place)
-        if same is place:
-            kept.append(place)
-        found[place.source] = same.source
-    return {place.source: found[place.source] for place in places}
+    for address in sorted(addresses, key=lambda each: (each.source.is_guess, len(each.addresses))):
+        same = next((each for each in kept if each.is_same(address)), address)
+        if same is address:
+            kept.append(address)
+        found[address.source] = same.source
+    return {address.source: found[address.source] for address in addresses}
 
 
 def _may_be_one(host: str, other: str) -> bool:
@@ -80,13 +80,13 @@ def _is_address(host: str) -> bool:
 # --- by content ----------------------------------------------------------------------------------
 
 
-def each_server_once(
+def without_copies(
     logs: Iterable[SourceLog], finder: "CopyFinder | None" = None
 ) -> list[SourceLog]:
     """Return the sources without copies of others. With the same `finder` at each call, only new
     pages are compared."""
     known = list(logs)
-    instead = (finder or CopyFinder()).repeated(known)
+    instead = (finder or CopyFinder()).copies(known)
     return [log for log in known if log not in instead]
 
 
@@ -101,7 +101,7 @@ class CopyFinder:
         self._same: dict[SourceLog, SourceLog] = {}
         """By source, another one that had the same times."""
 
-    def repeated(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
+    def copies(self, logs: Sequence[SourceLog]) -> dict[SourceLog, SourceLog]:
         """Return each source that is a copy, with its original. A source that the user named is
         preferred as the original."""
         kept = _Kept()
@@ -123,14 +123,14 @@ class CopyFinder:
     def _take(self, log: SourceLog) -> None:
         """Compare new times spent with those of all other sources."""
         begin = self._read.get(log, 0)
-        for place, spent in enumerate(log.spent[begin:], start=begin):
-            other, there = self._seen.setdefault(spent, (log, place))
-            if other is not log and _are_of_one_moment(log, place, other, there):
+        for position, spent in enumerate(log.spent[begin:], start=begin):
+            other, there = self._seen.setdefault(spent, (log, position))
+            if other is not log and _are_of_one_moment(log, position, other, there):
                 one, another = self._first(log), self._first(other)
                 if one is not another:
                     self._same[one] = another
             elif other is not log:
-                self._seen[spent] = log, place
+                self._seen[spent] = log, position
         self._read[log] = len(log.spent)
 
     def _first(self, log: SourceLog) -> SourceLog:
@@ -175,8 +175,8 @@ def _are_of_one_moment(one: SourceLog, here: int, other: SourceLog, there: int) 
     return begin_ns < end_ns + READ_NS
 
 
-def _until_ns(log: SourceLog, place: int) -> int:
-    later = log.spent_since_ns[place + 1 : place + 2]
+def _until_ns(log: SourceLog, position: int) -> int:
+    later = log.spent_since_ns[position + 1 : position + 2]
     return later[0] if later else _NEVER
 
 

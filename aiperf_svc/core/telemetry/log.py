@@ -60,7 +60,7 @@ class SourceLog:
         self.failures = 0
         self.failure = ""
         """Text of the last failure."""
-        self.clock_off_s = 0.0
+        self.clock_offset_s = 0.0
         """Largest known difference between the source's clock and ours."""
         self.portable: dict[str, list[int]] = {}
         """Numbers of the series of each portable quantity."""
@@ -90,8 +90,10 @@ class SourceLog:
         self._count = 0
         self._has_changes = array("b")
 
-    def add(self, page: Page, *, wall_ns: int, latency_ns: int, off_s: float = 0.0) -> None:
-        """Add a page. `off_s` is the difference between the source's clock and ours."""
+    def add(
+        self, page: Page, *, wall_ns: int, latency_ns: int, clock_offset_s: float = 0.0
+    ) -> None:
+        """Add a page. `clock_offset_s` is the difference between the source's clock and ours."""
         if self.is_gpu:
             known = {series: v for series, v in page.values.items() if v not in NO_VALUES}
             page = page._replace(values=known)
@@ -117,8 +119,8 @@ class SourceLog:
         self.left_out = changes.left_out
         if page.oldest_ms is not None:
             age_s = wall_ns / 1e9 - page.oldest_ms / 1e3
-            off_s = max(off_s, age_s, key=abs)
-        self.clock_off_s = max(self.clock_off_s, off_s, key=abs)
+            clock_offset_s = max(clock_offset_s, age_s, key=abs)
+        self.clock_offset_s = max(self.clock_offset_s, clock_offset_s, key=abs)
         if self._count + len(changes.numbers) > MAX_POINTS:
             self.is_full = True
             return

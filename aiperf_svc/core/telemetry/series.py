@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.telemetry.copies import CopyFinder, each_server_once
+from aiperf_svc.core.telemetry.copies import CopyFinder, without_copies
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,
@@ -109,7 +109,7 @@ def histogram(
 
 def server_load(logs: Iterable[SourceLog], finder: CopyFinder | None = None) -> ServerLoad:
     """Return the load by the newest pages, each server counted once."""
-    known = each_server_once(logs, finder)
+    known = without_copies(logs, finder)
     return ServerLoad(
         running=_last_gauge(known, "running"),
         waiting=_last_gauge(known, "waiting"),

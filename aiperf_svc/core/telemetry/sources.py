@@ -11,7 +11,7 @@ from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
 
-CLOCK_OFF_S = 5.0
+MAX_CLOCK_OFFSET_S = 5.0
 """Largest difference of a source's clock. HTTP dates have whole seconds, and a page may be cached
 for one or two. A server whose clock is further off has values of another time."""
 STALE_S = 10.0
@@ -60,7 +60,7 @@ def judge_sources(
         for log in logs
     }
     used = [log for log in logs if reports[log].is_used]
-    for log, other in CopyFinder().repeated(used).items():
+    for log, other in CopyFinder().copies(used).items():
         problem = f"its servers are on {other.url} too and are counted once"
         reports[log] = replace(reports[log], problem=problem)
     return tuple(reports.values())
@@ -91,9 +91,9 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
         return log.failure or "no page was read"
     if log.failures > FAILED_SHARE * (log.failures + len(times)):
         return f"{log.failures} of {log.failures + len(times)} reads failed: {log.failure}"
-    if abs(log.clock_off_s) > CLOCK_OFF_S:
-        way = "behind" if log.clock_off_s > 0 else "ahead of"
-        return f"its clock or its values are {abs(log.clock_off_s):.0f} s {way} ours"
+    if abs(log.clock_offset_s) > MAX_CLOCK_OFFSET_S:
+        way = "behind" if log.clock_offset_s > 0 else "ahead of"
+        return f"its clock or its values are {abs(log.clock_offset_s):.0f} s {way} ours"
     counters = [
         log.curve(number) for number, each in enumerate(log.series) if _only_grows(each.series)
     ]

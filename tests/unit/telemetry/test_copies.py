@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from aiperf_svc.core.telemetry.copies import CopyFinder, each_server_once
+from aiperf_svc.core.telemetry.copies import CopyFinder, without_copies
 from aiperf_svc.core.telemetry.log import Mark, SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import server_load
@@ -73,30 +73,30 @@ def spent(name: str, *values: float, first_s: float = 0.0) -> SourceLog:
 def test_pages_equal_before_the_load_are_one_server() -> None:
     one = spent("a", 0.0, 2.513, 2.513, 9.124, 17.25)
     other = spent("b", 0.0, 2.513, 2.513, 9.5, 18.75, first_s=0.4)
-    assert each_server_once([one, other]) == [one]
+    assert without_copies([one, other]) == [one]
     third = spent("c", 0.0, 2.514, 2.514, 9.125, 17.5)
-    assert each_server_once([one, other, third]) == [one, third]
+    assert without_copies([one, other, third]) == [one, third]
 
 
 def test_page_equal_to_one_copy_is_that_server() -> None:
     one, other = spent("a", 2.5, 9.124, 17.25), spent("b", 2.5, 9.5, 18.75)
     third = spent("c", 2.25, 9.5, 19.5)
-    assert each_server_once([one, third, other]) == [one]
+    assert without_copies([one, third, other]) == [one]
 
 
 def test_replicas_with_equal_times_at_different_moments_count_separately() -> None:
     one, other = spent("a", 30.0, 31.0, 32.0), spent("b", 30.0, 31.5, 33.0, first_s=60)
-    assert each_server_once([one, other]) == [one, other]
+    assert without_copies([one, other]) == [one, other]
 
 
 def test_a_finder_knows_what_pages_said_once() -> None:
     finder = CopyFinder()
     one, other = spent("a", 2.5), spent("b", 2.5)
-    assert each_server_once([one, other], finder) == [one]
+    assert without_copies([one, other], finder) == [one]
     for place, log in enumerate((one, other)):
         text = f"{SUM} {9.0 + place}\nvllm:num_requests_running 3\n"
         log.add(PageReader().read(text), wall_ns=at(2), latency_ns=1)
-    assert each_server_once([one, other], finder) == [one]
+    assert without_copies([one, other], finder) == [one]
     assert server_load([one, other], finder).running == 3
 
 
@@ -113,7 +113,7 @@ def test_comparisons_per_page_do_not_grow_with_replicas(
         return marks(log, mark)
 
     monkeypatch.setattr(SourceLog, "marks", counted)
-    assert each_server_once(replicas) == replicas
+    assert without_copies(replicas) == replicas
     assert len(looked_at) <= 4 * len(replicas)
 
 
@@ -123,7 +123,7 @@ def test_times_that_were_never_spent_tell_nothing() -> None:
         source([RUNNING | begin, RUNNING | {SUM: last}], url=f"http://{last}/metrics")
         for last in (1.5, 1.75)
     )
-    assert each_server_once([one, other]) == [one, other]
+    assert without_copies([one, other]) == [one, other]
 
 
 @pytest.mark.parametrize("label", ["instance", "server"])
@@ -131,11 +131,11 @@ def test_own_page_is_not_counted_beside_a_federated_one(label: str) -> None:
     several = {f'vllm:num_requests_running{{{label}="{name}"}}': 3.0 for name in "ab"}
     federation = page("prometheus", several)
     own = page("target", RUNNING, is_guess=True)
-    assert each_server_once([own, federation]) == [federation]
+    assert without_copies([own, federation]) == [federation]
     # A router says by server what its servers, which are named, say of themselves.
     router = page("router", several, is_guess=True)
     replicas = [page(name, RUNNING) for name in "ab"]
-    assert each_server_once([router, *replicas]) == replicas
+    assert without_copies([router, *replicas]) == replicas
 
 
 def test_who_names_both_pages_has_both_counted() -> None:

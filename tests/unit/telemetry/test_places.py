@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.core.telemetry.copies import SourceAddress, each_once
+from aiperf_svc.core.telemetry.copies import SourceAddress, unique_sources
 from aiperf_svc.core.telemetry.log import SourceLog
 
 
@@ -12,7 +12,7 @@ def place(url: str, *addresses: str, is_guess: bool = False) -> SourceAddress:
 
 def read(*places: SourceAddress) -> list[str]:
     """The URLs that are read."""
-    return [source.url for source in dict.fromkeys(each_once(places).values())]
+    return [source.url for source in dict.fromkeys(unique_sources(places).values())]
 
 
 NAMED = place("http://10.0.0.1/metrics", "10.0.0.1")

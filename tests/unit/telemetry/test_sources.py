@@ -39,11 +39,11 @@ def test_slow_exporter_has_an_interval_of_its_own() -> None:
             "its counters restarted 2 times during the run",
         ),
         (
-            source(({TOKENS: float(second)} for second in range(21)), off_s=90.0),
+            source(({TOKENS: float(second)} for second in range(21)), clock_offset_s=90.0),
             "its clock or its values are 90 s behind ours",
         ),
         (
-            source(({TOKENS: float(second)} for second in range(21)), off_s=-7.0),
+            source(({TOKENS: float(second)} for second in range(21)), clock_offset_s=-7.0),
             "its clock or its values are 7 s ahead of ours",
         ),
         (
