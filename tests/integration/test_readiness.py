@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from aiperf_svc.adapters.inference import side_requests
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.adapters.inference.side_requests import why_not_ready
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -94,3 +95,10 @@ async def test_missing_server_is_not_ready() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         assert "Connection refused" in await reason(url)
+
+
+async def test_silent_server_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_requests, "PAGE_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert await reason(url) == f"{url}: no complete response within 0.1 s"
