@@ -1,4 +1,4 @@
-"""One contract, every transport: within a loop, over ipc, over TCP, over TCP with CURVE."""
+"""One contract for every transport: within a loop, over ipc, over TCP, over TCP with CURVE."""
 
 import asyncio
 import socket
@@ -192,7 +192,7 @@ async def test_subscriber_closes_without_lingering(
     await receive(publisher)
     await publishing.close()
     await receive(monitor)
-    subscriber.get(zmq.EVENTS)  # It takes notice of the lost connection.
+    subscriber.get(zmq.EVENTS)  # It detects the lost connection.
     subscriber.disable_monitor()
     monitor.close()
     await asyncio.wait_for(subscribing.close(linger_ms=int(3_000 * WAIT_S)), WAIT_S)

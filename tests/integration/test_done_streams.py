@@ -1,4 +1,4 @@
-"""`[DONE]` ends a stream, whatever its framing and its connection do after it."""
+"""`[DONE]` ends a stream, whatever its framing and its connection do afterwards."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,13 +33,13 @@ FRAMINGS = {
 
 
 def never_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time passes between `[DONE]` and the end of the wait for the end of a framing."""
+    """Let no time pass between `[DONE]` and the end of the wait for the framing."""
     monkeypatch.setattr(response_reader, "FIRST_DONE_WAIT_NS", 0)
     monkeypatch.setattr(response_reader, "DONE_WAIT_NS", 0)
 
 
 async def until(b: Bench, is_true: Callable[[], bool]) -> None:
-    """Wait for something that the client's housekeeping may do."""
+    """Wait for an effect of the client's housekeeping."""
     while not is_true():
         b.client.housekeeping()
         await asyncio.sleep(0.001)
@@ -104,7 +104,7 @@ async def test_later_streams_end_at_once(
 async def test_connection_is_reused_if_framing_ends_after_done(
     monkeypatch: pytest.MonkeyPatch, waits_ns: int
 ) -> None:
-    """Whether its request waits for that end or not; after the first, all wait for it."""
+    """Whether its request waits for that end. After the first one, all wait."""
     monkeypatch.setattr(response_reader, "FIRST_DONE_WAIT_NS", waits_ns)
     monkeypatch.setattr(response_reader, "DONE_WAIT_NS", 60_000_000_000)
     header, parts = FRAMINGS["no last chunk"]
@@ -191,7 +191,7 @@ async def test_http2_stream_is_reset_and_connection_reused(
 
 @pytest.mark.parametrize("flags", [0, int(Flag.STREAMED)])
 async def test_done_in_a_failed_response_is_ignored(flags: int) -> None:
-    """Without a request for a stream, or under an error status, the framing decides."""
+    """Without a requested stream, or with an error status, the framing decides."""
     status = b"200 OK" if not flags else b"500 Oops"
     head = b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n" % status
 

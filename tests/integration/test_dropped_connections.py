@@ -13,7 +13,8 @@ from tests.support.scripted_server import RESPONSE
 
 @asynccontextmanager
 async def dropping_server(after_s: float) -> AsyncIterator[str]:
-    """A server that closes each connection `after_s` after its second request, without a byte."""
+    """A server that closes each connection `after_s` after its second request, without a
+    response."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The inference client over HTTP/2, beside a server by the library h2."""
+"""The inference client over HTTP/2, with a server on the library h2."""
 
 import asyncio
 import ssl
@@ -90,7 +90,8 @@ async def test_responses_are_complete_and_connections_reused(
 async def test_events_have_the_stamp_of_their_last_read(
     server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
 ) -> None:
-    """The server sends an event when the client has read the one before, and notes both times."""
+    """The server sends an event when the client has read the previous one, and records both
+    times."""
     sent: list[int] = []
     read: list[int] = []
 

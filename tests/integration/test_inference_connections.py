@@ -1,4 +1,4 @@
-"""Which connection a request gets, how long it lives, and when it is given up."""
+"""The connection of a request: its choice, its life, and its end."""
 
 import asyncio
 import re
@@ -30,9 +30,9 @@ from tests.support.client_bench import (
 
 Certificate = tuple[Path, Path]
 NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
-"""Where no server listens."""
+"""A port without a listener."""
 AHEAD_NS = 5 * 10**9
-"""How long ago a connect began, which is within its time-out."""
+"""Age of a connect that has not timed out."""
 
 
 async def test_missing_server_is_a_connect_error() -> None:
@@ -103,8 +103,7 @@ async def test_stopped_client_reads_before_timing_out(
 async def test_connection_with_unrequested_bytes_is_not_reused(
     certificate: Certificate, unasked: bytes, is_tls: bool
 ) -> None:
-    """A close, or a response that nobody asked for, which the next request would take for its
-    own."""
+    """A close, or an unrequested response, which would be taken for that of the next request."""
     may_come = asyncio.Event()
     numbers = count()
 
@@ -124,7 +123,7 @@ async def test_connection_with_unrequested_bytes_is_not_reused(
     async with bench(script, server_side=side, **trust) as b:
         await b.one(index=1)
         loop = asyncio.get_running_loop()
-        # It is here and not read: the next request would meet it.
+        # It has arrived and is unread: the next request would meet it.
         loop.remove_reader(b.client.fd)
         may_come.set()
         (conn,) = b.connections
@@ -216,8 +215,8 @@ async def test_late_reset_of_a_reused_connection_is_an_error() -> None:
 async def test_request_is_retried_at_most_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server closes as soon as a request has come: on the reused connection that may be the
-    race, on the new one it cannot."""
+    """The server closes when a request arrives. On the reused connection this may be the race, on
+    the new one it cannot."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await read_request(reader) and not served:
@@ -311,7 +310,7 @@ async def test_only_waiting_requests_have_connect_times() -> None:
         b.client.preconnect(2)
         async with asyncio.timeout(WAIT_S):
             while {conn.state for conn in b.connections} != {IDLE}:  # noqa: ASYNC110
-                await asyncio.sleep(0)  # nobody is told of it
+                await asyncio.sleep(0)  # there is no notification
         b.send(index=1)
         b.send(index=2)
         b.send(index=3)

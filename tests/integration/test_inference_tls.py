@@ -1,4 +1,4 @@
-"""The inference client over TLS: the same responses, and what goes wrong before there is one."""
+"""The inference client over TLS: the same responses, and failures before them."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ def server_side(certificate: Certificate) -> ssl.SSLContext:
 
 @pytest.fixture
 def trust(certificate: Certificate) -> dict[str, object]:
-    """Settings of an endpoint that knows the server's certificate."""
+    """Settings of an endpoint that trusts the server's certificate."""
     return {"tls": {"ca_file": str(certificate[0])}}
 
 
@@ -58,7 +58,7 @@ async def test_request_waits_for_the_rest_of_a_handshake(
         (conn,) = b.connections
         async with asyncio.timeout(WAIT_S):
             while conn.state == CONNECTING:  # noqa: ASYNC110
-                await asyncio.sleep(0)  # nobody is told of it
+                await asyncio.sleep(0)  # there is no notification
         assert conn.state == HANDSHAKING
         before = monotonic_ns()
         row = await b.one()

@@ -1,4 +1,4 @@
-"""Receive timestamps are there from the first response on."""
+"""Receive timestamps exist from the first response on."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def has_stamp(listener: socket.socket) -> bool:
-    """Whether the first bytes of a new connection are stamped."""
+    """Return whether the first bytes of a new connection are stamped."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         client.connect(listener.getsockname())

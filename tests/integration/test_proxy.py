@@ -1,4 +1,4 @@
-"""A proxy in front of the target: what it is told, and what comes through it."""
+"""Requests through a proxy in front of the target."""
 
 import asyncio
 import ssl
@@ -23,13 +23,13 @@ OPENED = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 test\r\n\r\n"
 
 
 class Proxy:
-    """Notes the head of each connection's first request, and passes everything on."""
+    """Records the head of each connection's first request, and forwards everything."""
 
     def __init__(self, reply: bytes) -> None:
         self.heads: list[bytes] = []
         self.url = ""
         self._reply = reply
-        """What it responds to CONNECT."""
+        """Its response to CONNECT."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

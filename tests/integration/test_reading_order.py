@@ -1,4 +1,4 @@
-"""Under load, what must not wait is read while there is still much else to read."""
+"""Under load, urgent sockets are read before the many others."""
 
 import select
 import socket
@@ -27,8 +27,7 @@ WAIT_S = 10
 
 
 class Table:
-    """A client and the other ends of its connections, all in this thread: nothing moves but by a
-    call."""
+    """A client and the other ends of its connections in one thread, driven by calls."""
 
     def __init__(self, stack: ExitStack) -> None:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=STREAMS + 1))
@@ -64,13 +63,13 @@ class Table:
         self.client.send(Request(turn, b"id", 1, index, time_ns(), int(Flag.LAST_TURN)))
 
     def run(self) -> None:
-        """One wake-up, when there is something."""
+        """One wake-up, if something is readable."""
         assert select.select([self.client.fd], [], [], WAIT_S)[0]
         self.client.run_ready()
 
 
 def index_of(conn: Connection) -> int:
-    """Of the request that it carries."""
+    """Record of the request that it carries."""
     assert conn.request is not None
     return conn.request.index
 

@@ -1,4 +1,4 @@
-"""A target with several addresses: which of them get requests, and what one that is down costs."""
+"""A target with several addresses: their load, and the cost of one that is down."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ def requests(b: Bench) -> dict[str, int]:
 
 
 async def keep_house(b: Bench, until: Callable[[], object]) -> None:
-    """What a worker does beside the load, until a condition holds."""
+    """Do a worker's background work until a condition holds."""
     async with asyncio.timeout(WAIT_S):
         while not until():
             b.client.housekeeping()
@@ -180,7 +180,7 @@ def test_source_addresses_of_the_wrong_version_are_refused() -> None:
 
 @contextmanager
 def silent(host: str, port: int) -> Iterator[None]:
-    """An address that drops what asks for a connection: its backlog is full."""
+    """An address that drops connects: its backlog is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

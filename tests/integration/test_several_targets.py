@@ -1,4 +1,4 @@
-"""Which of several targets the turns of a conversation go to, and whose errors are whose."""
+"""The turns of a conversation go to one of several targets, and errors to the right one."""
 
 import socket
 import tracemalloc
@@ -20,7 +20,7 @@ from tests.support.in_one_loop import config, stack
 
 
 class NotingTarget:
-    """Stands for the client of one target."""
+    """The client of one target."""
 
     def __init__(self) -> None:
         self.in_flight = self.sent = 0
@@ -99,7 +99,7 @@ async def test_errors_are_counted_by_address(
     monkeypatch.setattr(target_lookup, "refuses", lambda _target: False)
     with socket.socket() as first, socket.socket() as second:
         urls = []
-        for held in (first, second):  # Nobody listens there, and nobody else will.
+        for held in (first, second):  # Nothing listens there, and nothing will.
             held.bind(("127.0.0.1", 0))
             urls.append(f"127.0.0.1:{held.getsockname()[1]}")
         settings = config(f"http://{urls[0]}", concurrency=2, requests=20)

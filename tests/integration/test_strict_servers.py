@@ -1,4 +1,4 @@
-"""Servers that check bodies against OpenAI's schema: requests go without what they refuse."""
+"""Servers that validate bodies against OpenAI's schema get requests without refused members."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ WHOLE = b'{"choices":[{"message":{"content":"a"},"finish_reason":"length"}]}'
 
 
 class Strict:
-    """Notes every request, and refuses bodies with a member that is not `known`."""
+    """Records every request, and refuses bodies with a member that is not `known`."""
 
     def __init__(self, known: set[str], *, refusal: int = 422) -> None:
         self.known, self.refusal = known, refusal

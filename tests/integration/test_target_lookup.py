@@ -39,7 +39,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Target | ConfigError]:
-    """What the look-ups find, in turn; the last one stays."""
+    """Results of the look-ups in turn; the last one repeats."""
     given: list[Target | ConfigError] = [FOUND]
 
     def resolve(_: BenchmarkConfig) -> Target:

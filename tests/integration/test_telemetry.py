@@ -1,4 +1,4 @@
-"""Telemetry of whole runs: what their servers' pages said, in all their files."""
+"""Telemetry of whole runs: the metrics of servers and GPUs in all files."""
 
 import asyncio
 import csv
@@ -168,7 +168,7 @@ async def test_pages_are_read_between_warmup_and_load(
 
 
 async def test_last_samples_equal_the_totals_of_the_results(tmp_path: Path) -> None:
-    # A worker takes a response whose events are no JSON for a whole one.
+    # A worker takes a response with invalid JSON for a complete one.
     with server(tokens=3, malformed_rate=0.3) as mock:
         dataset = talks(tmp_path, *[{"text": "Go on."}] * 3, count=50)
         base = config(mock.url, dataset=dataset, concurrency=4, requests=50)

@@ -1,4 +1,4 @@
-"""Pages of metrics, one at a time: how they may be sent, what is none, and who gets a key."""
+"""Single pages of metrics: forms of a response, invalid pages, and keys."""
 
 import asyncio
 import re
@@ -33,8 +33,8 @@ async def test_endless_page_is_limited_by_size(kind: str) -> None:
 
 @asynccontextmanager
 async def saying(*responses: bytes) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that responds with these bytes in turn, and closes the connection after those that
-    say so and after the last; the URL of its page, and what it says of each connection."""
+    """A server that sends these responses in turn. It closes the connection after a response with
+    `Connection: close` and after the last one. Yields the URL of its page and its connections."""
     left = list(responses)
     connections: list[str] = []
 
@@ -57,7 +57,7 @@ def no_tls() -> ssl.SSLContext:
 
 
 async def fetched(*responses: bytes, times: int = 1) -> tuple[list[FetchedPage], int]:
-    """What a client has read, and on how many connections."""
+    """Return the pages that a client read, and the number of its connections."""
     async with saying(*responses) as (url, connections), PageClient(no_tls) as client:
         return [await client.fetch(url, timeout_s=30) for _ in range(times)], len(connections)
 
@@ -163,7 +163,7 @@ async def test_a_page_is_asked_for_with_its_key(key: str, header: str) -> None:
 
 @contextmanager
 def silent(port: int) -> Iterator[str]:
-    """An address at which connects get no response: its queue of them is full."""
+    """An address that does not respond to connects: its queue of them is full."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.socket())
         listening.bind((SECOND_HOST, port))

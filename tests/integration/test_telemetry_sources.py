@@ -1,4 +1,4 @@
-"""Which pages are read: those of the target's addresses, of GPUs, and those that are named."""
+"""The pages that are read: those of the target's addresses, of GPUs, and named ones."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from tests.support.scripted_server import SECOND_HOST, pages, with_telemetry
 
 
 async def read_once(settings: dict[str, Any], *, namespace: str = "") -> list[SourceLog]:
-    """What a reader has read of its sources after each was read twice."""
+    """Return the logs of a reader after each source was read twice."""
     reader = TelemetryReader(BenchmarkConfig.model_validate(settings), namespace=namespace)
     reading = asyncio.create_task(reader.run())
     await reader.stop()
@@ -129,5 +129,5 @@ async def test_named_address_of_the_target_is_read_once(
         logs = await read_once(with_telemetry(base, server_metrics=[url]))
     assert [log.url for log in logs] == [f"http://{host}:{port}/metrics" for host in hosts]
     assert server_load(logs).running == 4
-    # That one has no page says something, as the others have one.
+    # A missing page is reported, since the others have one.
     assert [log.has_pages for log in logs] == [True, True, False]

@@ -1,4 +1,4 @@
-"""The HTTP/2 connection by itself: frames in parts, frames that are broken, windows."""
+"""The HTTP/2 connection alone: split frames, broken frames, windows."""
 
 import random
 import struct

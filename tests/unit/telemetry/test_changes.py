@@ -1,4 +1,4 @@
-"""Only what changes travels, and nothing is lost by it."""
+"""Only changes are sent, and every page can be restored from them."""
 
 import math
 import random

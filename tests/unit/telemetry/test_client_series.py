@@ -1,4 +1,4 @@
-"""The series of the own services tell what the busiest one did, and who else had the CPU."""
+"""The series of the own services: the busiest service of each kind, and lost CPU."""
 
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.client_series import ClientSeries
@@ -48,7 +48,7 @@ def test_lost_cpu_is_a_share_between_heartbeats() -> None:
             pressure_ns=second * 250_000_000,
             stolen_ns=second * 10_000_000,
         )
-    # A heartbeat that is repeated at once says nothing new.
+    # An immediately repeated heartbeat is ignored.
     beat(series, "worker-0", 3.1, pressure_ns=750_000_000, stolen_ns=30_000_000)
     sample(series, 3.2)
     assert last(series, client_series.SHARE, "pressure") == 0.25
@@ -79,7 +79,7 @@ def test_last_page_has_the_totals_of_the_load() -> None:
     series = ClientSeries()
     beat(series, "worker-0", 0, cpu_fraction=0.9)
     sample(series, 0)
-    # Too soon after the page before, and after a second in which no service was heard.
+    # Too soon after the previous page, and after a second without heartbeats.
     for pages, second in ((2, 0.1), (3, 60.0)):
         series.sample(at(second), in_flight=0, completed=5, errored=2, is_last=True)
         assert len(series.log.wall_ns) == pages

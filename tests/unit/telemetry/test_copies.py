@@ -1,4 +1,4 @@
-"""Which pages repeat what others say, so that no server is counted twice."""
+"""Pages that are copies of others are recognized, so that no server is counted twice."""
 
 from collections.abc import Mapping
 
@@ -65,7 +65,7 @@ def test_replicas_with_the_same_counts_are_counted_each(
 
 
 def spent(name: str, *values: float, first_s: float = 0.0) -> SourceLog:
-    """A page each second that says so much time was spent on requests."""
+    """A source with a page each second that has these times spent on requests."""
     pages = [RUNNING | {SUM: value} for value in values]
     return source(pages, url=f"http://{name}/metrics", first_s=first_s)
 
@@ -132,7 +132,7 @@ def test_own_page_is_not_counted_beside_a_federated_one(label: str) -> None:
     federation = page("prometheus", several)
     own = page("target", RUNNING, is_guess=True)
     assert without_copies([own, federation]) == [federation]
-    # A router says by server what its servers, which are named, say of themselves.
+    # A router reports its servers, which are named too, by a label.
     router = page("router", several, is_guess=True)
     replicas = [page(name, RUNNING) for name in "ab"]
     assert without_copies([router, *replicas]) == replicas

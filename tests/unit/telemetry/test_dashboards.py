@@ -1,5 +1,5 @@
-"""The dashboard and the alert rules name metrics that our pages have, and are what Grafana and
-Prometheus can read."""
+"""The dashboard and the alert rules use existing metrics, and Grafana and Prometheus can read
+them."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ DASHBOARDS = ROOT / "infra" / "dashboards"
 RULES = DASHBOARDS / "rules.yaml"
 METRIC = re.compile(r"\baiperf_\w+")
 ADDED_LABELS = {"job", "instance"}
-"""Labels that Prometheus adds to what it reads."""
+"""Labels that Prometheus adds."""
 
 
 class Target(msgspec.Struct):
@@ -74,7 +74,7 @@ def dashboard() -> Dashboard:
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, set[str]]:
-    """Labels by metric of a page on which nothing is left out."""
+    """Labels by metric of a page with all metrics."""
     values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 1.0)
     status = Status(
         **values
@@ -121,7 +121,7 @@ def test_dashboards_use_only_existing_metrics_and_labels(
         } | set(re.findall(r"by \((\w+)\)", expression))
         assert labels <= known, expression
         named |= found
-    # What is on a page is of use to somebody.
+    # Every metric of a page is used.
     unused = {name.removeprefix("aiperf_") for name in set(page) - named}
     assert unused == {"phase_elapsed_seconds", "requests_cancelled_total", "requests_per_second",
                       "record_processors", "workers"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What servers and GPUs say about a run is judged by what they did."""
+"""The verdict on the system follows from the metrics of servers and GPUs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def judged(*logs: SourceLog, **facts: Any) -> SystemReport:
 
 
 def server(pages: Iterable[Mapping[str, float]]) -> SourceLog:
-    """A server with 25 pages; its tokens grow, so that it is not stale."""
+    """A server with 25 pages. Its tokens grow, so it is not stale."""
     return source({TOKENS: 100.0 * place} | dict(page) for place, page in enumerate(pages))
 
 
@@ -262,7 +262,8 @@ def test_first_read_of_a_late_replica_is_no_growth() -> None:
 
 
 def token_rates(*counts: float) -> list[float]:
-    """The rates of a counter that has these counts, one a second; below 0 it is not on the page."""
+    """The rates of a counter with these values, one a second. A negative value means that it is
+    missing."""
     pages = [{RUNNING: 1} | ({TOKENS: count} if count >= 0 else {}) for count in counts]
     (found,) = (each for each in series.plotted([source(pages)]) if each.name != "running")
     return found.lines[0][2].tolist()

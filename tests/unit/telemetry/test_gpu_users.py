@@ -1,4 +1,4 @@
-"""Which GPUs of an exporter's page are those of the target's pods."""
+"""The GPUs of an exporter's page that the target's pods use."""
 
 from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.page import PageReader

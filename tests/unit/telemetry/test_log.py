@@ -1,4 +1,4 @@
-"""What is read from a source comes back as series."""
+"""Pages of a source are stored as series."""
 
 import time
 from collections.abc import Callable

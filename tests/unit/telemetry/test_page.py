@@ -1,5 +1,5 @@
-"""The parser of Prometheus pages against prometheus_client's, on pages of real servers and on
-broken ones."""
+"""The parser of Prometheus pages is compared with prometheus_client's, on valid and on broken pages
+of real servers."""
 
 import random
 import re
@@ -15,7 +15,7 @@ prometheus = pytest.importorskip("prometheus_client.parser")
 
 PAGES = sorted((Path(__file__).parents[2] / "data/telemetry").glob("*.txt"))
 PART = 60
-"""Lines of a page that is mutated: prometheus_client is slow."""
+"""Lines of a mutated page. prometheus_client is slow."""
 LEGAL = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 Found = dict[tuple[str, frozenset[tuple[str, str]]], str]
 
@@ -57,7 +57,7 @@ def test_samples_equal_those_of_prometheus_client(path: Path) -> None:
     assert first == _theirs(text)
     assert first is not None
     assert len(first) >= 9
-    assert _ours(text, reader) == first  # now by the lines that it knows
+    assert _ours(text, reader) == first  # now with known lines
 
 
 Mutation = Callable[[list[str], random.Random], None]
@@ -113,7 +113,7 @@ MUTATIONS: tuple[Mutation, ...] = (_cut, _delete, _insert, _value, _label, _spac
 
 
 PAGES_READ = 500
-"""If one page in a hundred is read otherwise, one of these is with a probability of 99%."""
+"""If one page in a hundred is read differently, these find it with a probability of 99%."""
 
 
 def test_mutated_pages_are_read_as_by_prometheus_client() -> None:

@@ -1,4 +1,4 @@
-"""Which URLs are one page."""
+"""URLs of one page are recognized."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def place(url: str, *addresses: str, is_guess: bool = False) -> SourceAddress:
 
 
 def read(*places: SourceAddress) -> list[str]:
-    """The URLs that are read."""
+    """Return the URLs that are read."""
     return [source.url for source in dict.fromkeys(unique_sources(places).values())]
 
 

@@ -1,4 +1,4 @@
-"""Wrong and stale sources are named, with what is wrong with them."""
+"""Wrong and stale sources are reported with the reason."""
 
 import random
 

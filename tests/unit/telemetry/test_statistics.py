@@ -1,4 +1,4 @@
-"""Statistics of a source's series, whatever its page declares them to be."""
+"""Statistics of a source's series, whatever type its page declares."""
 
 from aiperf_svc.adapters.exports.server_metrics_export import render_gpu_lines, unit_of
 from aiperf_svc.core.telemetry.log import SourceLog
