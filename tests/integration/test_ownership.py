@@ -95,7 +95,7 @@ async def test_who_takes_over_is_told_from_whom_and_the_run_by_whom() -> None:
     keeper.begin("n")
     await api.until_held_by(ALICE.identity)
     for is_own in (True, False):
-        with pytest.raises(StackInUse, match="remove the stack all the same with --take-over"):
+        with pytest.raises(StackInUse, match="remove the stack anyway with --take-over"):
             await _claim(api, BOB, said, is_own=is_own)
     assert (api.holder, said) == (ALICE.identity, [])
 

@@ -113,7 +113,7 @@ async def test_what_a_failed_up_told_is_kept_beside_its_errors(
 ) -> None:
     stop = asyncio.Event()
     ended = await cli.up(lambda event: stop.set(), stop=stop)
-    assert (ended.code, ended.said) == (255, "it did not say why")
+    assert (ended.code, ended.reason) == (255, "no reason given")
     (kept,) = (tmp_path / "logs").iterdir()
     assert (kept.name, kept.read_text()) == ("pulumi-1-up.out.log", "@ updating....\n")
 
@@ -277,7 +277,7 @@ async def test_a_killed_cli_takes_its_plugins_along_and_is_said(tmp_path: Path) 
         waits: list[Callable[[], None]] = []
         ended = await cli.up(kill, stop=asyncio.Event())
         waits[0]()
-    assert "killed by signal 9" in ended.said
+    assert "killed by signal 9" in ended.reason
     assert not list((tmp_path / "private").iterdir())
 
 

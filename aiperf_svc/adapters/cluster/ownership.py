@@ -1,4 +1,4 @@
-"""Reads, claims and keeps the Lease of a stack: `core/cluster/lease.py` decides."""
+"""Reads, claims and renews the Lease of a stack. `core/cluster/lease.py` decides."""
 
 import asyncio
 import getpass
@@ -28,12 +28,12 @@ from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.plan.identity import LEASE, STACK_LABEL
 
 OWNER, HOLDER = "AIPERF_OWNER", "AIPERF_HOLDER"
-"""Variables: the owner to name in place of `user@host`; and the process that calls `pulumi`,
-which has looked itself whether another one works on the stack."""
+"""Environment variables: the owner to use in place of `user@host`; and the process that calls
+`pulumi`, which has checked itself whether another process works on the stack."""
 LEASES = "/apis/coordination.k8s.io/v1"
 POLL_S = 1.0
-"""Seconds between two reads of the Lease. The loss of a stack is looked for as often, and its
-reason should be known by then."""
+"""Seconds between two reads of the Lease. The watch for losses polls as often, and the reason for a
+loss should be known by then."""
 NOTICE_S = 3.0
 """Seconds between taking a Lease that is held and the first deletion. The other process reads it
 meanwhile, and reports who took the stack."""
@@ -43,15 +43,15 @@ Say = Callable[[str], None]
 
 
 class StackInUse(EnvironmentProblem):
-    """Raised when somebody works on a stack, or it belongs to somebody else."""
+    """Raised when another process works on a stack, or the stack has another owner."""
 
 
 class TakenOver(BenchmarkFailed):
-    """Raised when somebody else has taken over the stack of a run."""
+    """Raised when another process has taken over the stack of a run."""
 
 
 def owner_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Return who makes stacks here: `user@host`, or what AIPERF_OWNER names."""
+    """Return the owner of stacks that are created here: `user@host`, or AIPERF_OWNER."""
     given = "".join(environ.get(OWNER, "").split())
     if given:
         return given
@@ -88,8 +88,8 @@ async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease
 
 
 async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None) -> str:
-    """Return who works on any stack of this name, in words; empty if nobody does, or it may not be
-    known. Raises Unreachable."""
+    """Describe who works on any stack of this name; empty if no process does, or if the Leases may
+    not be read. Raises Unreachable."""
     place = f"/namespaces/{namespace}" if namespace else ""
     try:
         listed = await cluster.get(
@@ -115,7 +115,7 @@ async def refuse_held(cluster: Cluster, stack: str, namespace: str, me: Holder) 
         now = await cluster.now()
         if _use(lease, now, me, is_own=True) is Use.HELD:
             raise StackInUse(
-                f"{in_words(lease, Use.HELD, now)}; wait for it, or remove the stack all the same: "
+                f"{in_words(lease, Use.HELD, now)}; wait for it, or remove the stack anyway: "
                 f"aiperf-svc gc {stack} --take-over"
             )
 
@@ -132,7 +132,7 @@ async def claim(
 ) -> None:
     """Hold the Lease of a stack that is to be removed. Does nothing if it has none.
 
-    Raises StackInUse if somebody else uses the stack, unless it is taken over.
+    Raises StackInUse if the stack is in use, unless it is taken over.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -140,7 +140,7 @@ async def claim(
         except Refused as error:
             if error.status == 403 and is_own:
                 return
-            raise StackInUse(f"who uses stack {stack} cannot be read: {error}") from error
+            raise StackInUse(f"cannot read who uses stack {stack}: {error}") from error
         if lease is None:
             return
         now = await cluster.now()
@@ -148,7 +148,7 @@ async def claim(
         if use is not Use.FREE and not take_over:
             remedy = "wait for it" if use is Use.HELD else "ask its owner"
             raise StackInUse(
-                f"{in_words(lease, use, now)}; {remedy}, or remove the stack all the same with "
+                f"{in_words(lease, use, now)}; {remedy}, or remove the stack anyway with "
                 "--take-over"
             )
         try:
@@ -157,7 +157,7 @@ async def claim(
             if error.status == 409:
                 continue
             if error.status in (403, 404):
-                # The deletion itself says whether the right is missing.
+                # The deletion itself fails if the right is missing.
                 return
             raise
         if use is not Use.FREE:
@@ -165,11 +165,12 @@ async def claim(
         if use is Use.HELD:
             await asyncio.sleep(NOTICE_S)
         return
-    raise StackInUse(f"the Lease of stack {stack} changes all the time: somebody works on it")
+    raise StackInUse(f"the Lease of stack {stack} keeps changing: another process works on it")
 
 
 class LeaseKeeper:
-    """Holds the Lease of the stack of a run: renews it, and notices who takes it."""
+    """Holds the Lease of the stack of a run: renews it, and notices when another process takes
+    it."""
 
     def __init__(self, cluster: Cluster, stack: str, me: Holder, say: Say) -> None:
         self._cluster, self._stack, self._say = cluster, stack, say
@@ -182,7 +183,7 @@ class LeaseKeeper:
         self._keeping: asyncio.Task[None] | None = None
         self._is_taken = asyncio.Event()
         self.loss: TakenOver | None = None
-        """Who took the stack, and when."""
+        """The process that took the stack, and the time."""
 
     def begin(self, namespace: str) -> None:
         """Hold the Lease in this namespace from now on."""
@@ -191,7 +192,7 @@ class LeaseKeeper:
             self._keeping = asyncio.create_task(self._keep(), name="keep the lease")
 
     async def taken(self) -> TakenOver:
-        """Wait until somebody takes the stack."""
+        """Wait until another process takes the stack."""
         await self._is_taken.wait()
         assert self.loss is not None
         return self.loss
@@ -219,7 +220,7 @@ class LeaseKeeper:
                 await self._step()
             except Refused as error:
                 if error.status == 403:
-                    self._say(f"nobody else sees that this run works on the stack: {error}")
+                    self._say(f"others cannot see that this run works on the stack: {error}")
                     return
             except Unreachable:
                 self._is_measured = False
@@ -244,7 +245,7 @@ class LeaseKeeper:
         elif step is not Step.NOTHING:
             await self._cluster.patch(self._path, claimed(lease, now=now, me=self.me))
             self._has_held = True
-            # The clocks may drift apart in hours.
+            # The clocks may drift apart within hours.
             self._is_measured = False
 
 

@@ -2,10 +2,10 @@
 
 Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
 second interrupt makes the CLI forget resources. Between the two is a process of one thread
-(`supervisor.py`), which asks the CLI to stop when the runner is gone, so a killed runner's CLI
-ends by itself, with its state complete. Its output goes to files: with a pipe, the death of the
+(`supervisor.py`), which asks the CLI to stop when the runner is gone. So the CLI of a killed runner
+ends by itself, with its state complete. Its output goes to files: with a pipe, the end of the
 reader would kill the CLI before it has saved. Its temporary files, in which the Kubernetes provider
-leaves the cluster's key, are in a folder that goes with the command.
+leaves the cluster's key, are in a folder that is removed with the command.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ POLL_S = 0.1
 SHORT_S = 120.0
 """Timeout of commands that only touch the state; a bucket may be slow."""
 TOLD = ("up", "destroy", "refresh")
-"""Commands whose output is kept if they fail. Secrets are hidden in it."""
+"""Commands whose output is kept if they fail. Pulumi hides secrets in it."""
 NO_STACK = "no stack named"
 INTERRUPT = b"i"
 """Byte that asks the supervisor for an interrupt; any byte does."""
@@ -73,7 +73,7 @@ class Ended:
         return self.code - 128 if 128 < self.code < 160 else max(0, -self.code)
 
     @property
-    def said(self) -> str:
+    def reason(self) -> str:
         """Reason of the failure, in few lines."""
         if self.killed_by:
             return f"it was killed by signal {self.killed_by} (9: perhaps for lack of memory)"
@@ -84,7 +84,7 @@ class PulumiFailed(EnvironmentProblem):
     """Raised when a command of the CLI ended with an error."""
 
     def __init__(self, command: str, ended: Ended) -> None:
-        super().__init__(f"`pulumi {command}` failed: {ended.said}")
+        super().__init__(f"`pulumi {command}` failed: {ended.reason}")
         self.ended = ended
 
 
@@ -178,11 +178,7 @@ class PulumiCli:
     async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
         """Delete the stack. A zero exit code does not prove that it is gone. There is no refresh
         before, which would take half of the time: missing objects are noticed when they are
-        deleted.
-
-        What is gone already is not asked for beforehand, which would take half of the time: it is
-        noticed when it is deleted.
-        """
+        deleted."""
         arguments = ("--skip-preview", "--refresh=false")
         return await self._work("destroy", arguments, on_event, stop)
 
@@ -254,7 +250,7 @@ class PulumiCli:
         with out.open("wb") as to_out, errors.open("wb") as to_errors:
             out.chmod(0o600)
             try:
-                # asyncio's own would reap the child behind our back.
+                # A child of asyncio would be reaped by asyncio.
                 child = subprocess.Popen(  # noqa: ASYNC220
                     (*_supervised(listening, temporary, self._private), *command),
                     cwd=self._folder,
@@ -278,11 +274,11 @@ class PulumiCli:
                 await _end(child, stop, stopping, look)
             finally:
                 if child.poll() is None:
-                    # Nobody waits any more: out of time, not wanted, or an error of ours.
+                    # The caller has stopped waiting: a timeout, a cancellation or an error.
                     stopping.ask()
                     child.wait(cli_supervisor.STOP_S + SHORT_S)
         if child.returncode < 0:
-            # Somebody has killed the supervisor, which the CLI is told by the kernel.
+            # The supervisor was killed, and the kernel has signalled the CLI.
             await _end_session(child.pid)
             shutil.rmtree(temporary, ignore_errors=True)
         ended = Ended(
@@ -293,7 +289,7 @@ class PulumiCli:
         if ended.code and arguments[0] in TOLD:
             out.rename(out.with_suffix(".out.log"))
         else:
-            # May hold a token, and is a program's business.
+            # It may hold a token.
             out.unlink()
         if not ended.errors:
             errors.unlink()
@@ -368,7 +364,7 @@ def _session(leader: int) -> dict[int, str]:
 
 def _supervised(control: int, temporary: str, private: Path | None) -> tuple[str, ...]:
     script = str(Path(cli_supervisor.__file__))
-    # Without what an environment adds: it starts twice as fast.
+    # Isolated and without `site`, it starts twice as fast.
     return (sys.executable, "-I", "-S", script, str(control), temporary, str(private or ""))
 
 
@@ -401,9 +397,9 @@ def is_locked(ended: Ended) -> bool:
     return bool(locks_in(f"{ended.errors}\n{ended.out}")) or _CONFLICT in ended.errors + ended.out
 
 
-def locks_in(said: str) -> tuple[Lock, ...]:
+def locks_in(output: str) -> tuple[Lock, ...]:
     """Return the locks that a refused command names."""
     return tuple(
         Lock(user=each["user"], host=each["host"], pid=int(each["pid"]), at=each["at"])
-        for each in _LOCK.finditer(said)
+        for each in _LOCK.finditer(output)
     )

@@ -1,4 +1,4 @@
-"""Finds the causes of a failure in the output of the Pulumi CLI. Pure."""
+"""Finds the causes of a failure in the output of the Pulumi CLI."""
 
 import re
 from collections.abc import Iterable
@@ -30,16 +30,16 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 def causes(messages: Iterable[str]) -> tuple[str, ...]:
-    """Return each error in one line, without the words that Pulumi adds."""
+    """Return each error in one line, without Pulumi's own prefixes and summaries."""
     found = dict.fromkeys(filter(None, map(_cause, messages)))
     return tuple(found)
 
 
-def causes_in(said: str) -> tuple[str, ...]:
+def causes_in(output: str) -> tuple[str, ...]:
     """Return the errors in a command's output, without its lines of progress."""
     blocks: list[str] = []
     is_error = False
-    lines = [line for line in _COLOUR.sub("", said).splitlines() if line.strip()]
+    lines = [line for line in _COLOUR.sub("", output).splitlines() if line.strip()]
     for line in lines:
         if _ERROR.match(line):
             blocks.append(line.strip())
@@ -55,16 +55,16 @@ def in_few_lines(found: tuple[str, ...]) -> str:
     """Format the first cause in the first line, some more below, and the number of the others."""
     more = len(found) - SHOWN
     last = [f"and {more} more"] if more > 0 else []
-    return "\n  ".join([*found[:SHOWN], *last]) or "it did not say why"
+    return "\n  ".join([*found[:SHOWN], *last]) or "no reason given"
 
 
 def _cause(message: str) -> str:
     text = _COLOUR.sub("", message).strip()
     if _TRACEBACK in text:
-        # The program's last word is its exception.
+        # The last line of a traceback is the exception.
         text = text.splitlines()[-1]
     first, *more = [_stripped(item) for item in _ITEM.split(text) if item.strip()] or [""]
-    # Of what a Deployment says of itself nothing explains anything; its pods may.
+    # The messages of a Deployment do not explain a failure; those of its pods may.
     pods = [each for each in more if _POD.match(each)]
     return one_line(f"{first}: {pods[0]}" if pods else first, limit=LONGEST)
 

@@ -13,21 +13,21 @@ from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 LONGEST_S = 120.0
-"""Longest time of the program, on a machine that does much else."""
+"""Longest time of the program, on a busy machine."""
 
 
 async def read_manifests(
     infra: Path, *, stack: str, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the manifests of a stack. `config` holds the values of its configuration, those of
-    secrets replaced. Raises EnvironmentProblem if the program fails."""
+    """Return the manifests of a stack. `config` holds the values of its configuration, with secrets
+    replaced. Raises EnvironmentProblem if the program fails."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(infra / "manifests.py"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # The program would look in the cluster for other holders.
+        # Without a holder, the program would look for other holders in the cluster.
         env={**environ, HOLDER: "preflight"},
         start_new_session=True,
     )

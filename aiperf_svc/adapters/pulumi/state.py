@@ -1,9 +1,9 @@
 """Pulumi's state in a folder: written so that a kill cannot break it, and repaired if it is broken.
 
 The CLI replaces a file by renaming, and keeps a second one beside it, `<file>.attrs`, which it
-makes empty and then fills. Who is killed in between leaves a state that no command can read. The
-second file holds a content type and a checksum, which Pulumi does not need: it is not written where
-the backend's URL says so, and one that cannot be read can go.
+creates empty and then fills. A kill in between leaves a state that no command can read. The second
+file holds a content type and a checksum, which Pulumi does not need: an option in the backend's URL
+turns it off, and one that cannot be read can be removed.
 
     <folder>/.pulumi/
         meta.yaml
@@ -71,7 +71,7 @@ def repair(folder: Path, *, project: str, stack: str) -> tuple[str, ...]:
     for path in (state / f"meta.yaml{ATTRIBUTES}", *_files((stacks, locks, *histories))):
         if path.name.endswith(ATTRIBUTES) and not _is_json(path):
             path.unlink(missing_ok=True)
-            done.append(f"removed {path}, which was not written to its end and says nothing")
+            done.append(f"removed {path}, which was not written to its end and is not needed")
         elif path.name.startswith(UNFINISHED) and _age_s(path) > (
             LOCK_OLD_S if path.parent == locks else OLD_S
         ):
@@ -95,8 +95,9 @@ def _restore(checkpoint: Path, backups: Path) -> list[str]:
     checkpoint.replace(checkpoint.with_name(f"{checkpoint.name}{BROKEN}"))
     part.replace(checkpoint)
     return [
-        f"{checkpoint} could not be read: it is {newest} again, the one before, and what was "
-        f"made last is known by its label only; the broken one is {checkpoint.name}{BROKEN}"
+        f"{checkpoint} could not be read and was replaced by {newest}, the version before. Objects "
+        f"that were created since are known by their label only. The broken file is "
+        f"{checkpoint.name}{BROKEN}"
     ]
 
 

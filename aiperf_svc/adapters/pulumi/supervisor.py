@@ -5,9 +5,10 @@
 The kernel's notice of a parent's death is sent once for each thread of the parent, and a second
 signal makes the CLI end in the middle of a write. So the runner, which has threads, is not the
 CLI's parent; this script is. It is told what to do through the pipe CONTROL: a byte asks for an
-interrupt, and the end of the pipe says that the runner is gone. The CLI gets one signal, whatever
-is asked for afterwards. TEMPORARY is the CLI's TMPDIR. It goes with the command, and PRIVATE, the
-runner's folder (or nothing), goes when the runner is gone. Plugins that outlive the CLI are killed.
+interrupt, and the end of the pipe means that the runner is gone. The CLI gets one signal, whatever
+is requested afterwards. TEMPORARY is the CLI's TMPDIR and is removed with the command. PRIVATE, the
+runner's folder (or nothing), is removed when the runner is gone. Plugins that outlive the CLI are
+killed.
 
 The exit code is the CLI's, or 128 and the number of the signal that killed it. Imports nothing but
 the standard library, for it starts with every command.
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _start(command: Sequence[str], temporary: str) -> int:
     parent = os.getpid()
-    # A signal that comes before the command is there must end it, and not meet a handler of ours.
+    # A signal before the exec must end the child, and not run a handler of this process.
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     child = os.fork()
     if child:
@@ -125,7 +126,7 @@ def _start(command: Sequence[str], temporary: str) -> int:
         for number in ASKING:
             signal.signal(number, signal.SIG_DFL)
         if _LIBC is not None:
-            # Should this process be killed, the CLI is told, and once: its parent has one thread.
+            # If this process is killed, the CLI gets one signal: its parent has one thread.
             _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         if os.getppid() == parent:
@@ -139,10 +140,10 @@ def _remove(folder: str) -> None:
     try:
         os.rmdir(folder)  # noqa: PTH106
     except OSError:
-        # Seldom needed, and a third of the time that this script takes to start.
+        # Rarely needed, and the import takes a third of this script's start time.
         import shutil
 
-        # The lock comes last: who is killed meanwhile leaves a folder that is known as stale.
+        # The lock is removed last: a kill in between leaves a folder that is found as stale.
         for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # noqa: PTH112
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry, ignore_errors=True)

@@ -156,7 +156,7 @@ def _renew(path: str, api: ApiServer) -> bool:
         now = datetime.fromtimestamp(api.now_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         api.patch(path, {"metadata": {"annotations": {RENEWED_ANNOTATION: now}}})
     except Exception as error:
-        # The deadline is more important than whatever is wrong with this.
+        # A failed renewal must not stop the deadline.
         log.warning("%s is not renewed: %s", path, one_line(str(error)))
         return False
     return True
@@ -180,14 +180,14 @@ def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
         api.delete(path, uid=uid)
     except ApiRefusal as error:
         if error.status == 404 and expiring.is_optional:
-            # The time of one that is made from now on is not over sooner.
+            # An object that is created from now on is not due earlier.
             return expiring.ttl_s
-        log.warning("the API server refuses %s: %s", path, error)
+        log.warning("the API server refuses access to %s: %s", path, error)
     except OSError as error:
         log.warning("cannot reach the API server: %s", one_line(str(error)))
     except Exception as error:
-        # Cut off in its middle, of another form, or not from an API server at all: a proxy's.
-        # Whatever it is, a deadline that nobody keeps would leave the stack for ever.
+        # An incomplete response, another format, or a response of a proxy. The deadline must go on,
+        # or the stack would stay for ever.
         what = one_line(f"{type(error).__name__}: {error}")
-        log.warning("the response for %s cannot be read: %s", path, what)
+        log.warning("invalid response for %s: %s", path, what)
     return pause_s

@@ -1,4 +1,5 @@
-"""Decides whether nodes are fit for a benchmark: ready, not short of anything, clocks right."""
+"""Decides whether a cluster is fit for a benchmark: nodes that are ready and have resources and
+right clocks, GPUs that pods can use and exporters can watch, NetworkPolicies that are enforced."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,14 @@ from aiperf_svc.core.cluster.facts import Exporter, GpuPage, NodeFacts, ProbeRes
 from aiperf_svc.core.telemetry.sources import MAX_CLOCK_OFFSET_S
 
 SHOWN = 5
-"""Nodes that a line names."""
+"""Most nodes that a line names."""
+PLUGIN, EXPORTERS, XID, POLICIES = (
+    "device plugin", "GPU exporters", "Xid errors", "network policies",
+)  # fmt: skip
 
 
 def judge_nodes(nodes: Sequence[NodeFacts]) -> Check:
-    """Check that nodes are ready and take pods."""
+    """Check that nodes are ready and accept pods."""
     ready = [each for each in nodes if each.is_ready]
     said = f"{len(ready)} of {len(nodes)} are ready"
     if not ready:
@@ -23,7 +27,7 @@ def judge_nodes(nodes: Sequence[NodeFacts]) -> Check:
     if lost := [each.name for each in nodes if not each.is_ready]:
         notes.append(f"not ready: {some(lost)}")
     if closed := [each.name for each in ready if not each.is_open]:
-        notes.append(f"closed for new pods: {some(closed)}")
+        notes.append(f"cordoned: {some(closed)}")
     if len(closed) == len(ready):
         return Check("nodes", "failed", "; ".join([said, *notes]), "kubectl uncordon NODE")
     if notes:
@@ -36,17 +40,17 @@ def judge_pressure(nodes: Sequence[NodeFacts]) -> Check:
     """Check that no node is short of memory, disk or processes: it would evict pods of a run."""
     short = [f"{each.name} ({', '.join(each.pressures)})" for each in nodes if each.pressures]
     if short:
-        remedy = "free what they lack, or keep a stack off them (deployment.placement)"
+        remedy = "free these resources, or keep a stack off the nodes (deployment.placement)"
         return Check("pressure", "warning", some(short), remedy)
     return Check("pressure", "ok", "no node is short of memory, disk, processes or network")
 
 
 def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
-    """Check the clocks of nodes against the API server's, which is known to a second. Services
-    measure their own offsets; a server or exporter whose clock is off is not believed."""
+    """Check the clocks of nodes against the API server's, to a second. Services measure their own
+    offsets; times of a server or exporter whose clock is off are not used."""
     known = {each.name: each.clock_ahead_s for each in nodes if each.clock_ahead_s is not None}
     if not known:
-        words = "no ready node says when it last reported, by its own clock and the API server's"
+        words = "no ready node has a report with both its own time and the API server's"
         return Check("clocks", "not checked", words)
     said = f"{len(known)} of {len(nodes)} nodes"
     off = {name: ahead for name, ahead in known.items() if abs(ahead) > MAX_CLOCK_OFFSET_S}
@@ -60,16 +64,13 @@ def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
 
 
 def some(names: Sequence[str]) -> str:
-    """Name the first few, and say how many more there are."""
+    """Return the first few names, and the number of the others."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def _way(ahead_s: int) -> str:
     return f"{abs(ahead_s)} s {'ahead of' if ahead_s > 0 else 'behind'}"
-
-
-PLUGIN, EXPORTERS, XID = "device plugin", "GPU exporters", "Xid errors"
 
 
 class GpuType(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     allocatable: int
     free: int | None
-    """GPUs that no pod has asked for, on nodes that take pods; None if that is not known."""
+    """GPUs that no pod has requested, on nodes that accept pods; None if unknown."""
 
 
 def gpu_types(nodes: Sequence[NodeFacts]) -> tuple[GpuType, ...]:
@@ -107,12 +108,12 @@ def gpu_types(nodes: Sequence[NodeFacts]) -> tuple[GpuType, ...]:
 
 
 def judge_gpus(nodes: Sequence[NodeFacts]) -> tuple[Check, ...]:
-    """Check the device plugin, and name the GPUs of each type. A cluster without GPUs has one line
-    that says so."""
+    """Check the device plugin, and report the GPUs of each type. A cluster without GPUs has one
+    line."""
     with_gpus = [each for each in nodes if each.is_ready and each.has_gpus]
     if not with_gpus:
         return (Check("GPUs", "ok", "no ready node has any"),)
-    return (_judge_plugin(with_gpus), *map(_said_type, gpu_types(nodes)))
+    return (_judge_plugin(with_gpus), *map(_type_check, gpu_types(nodes)))
 
 
 def _judge_plugin(with_gpus: Sequence[NodeFacts]) -> Check:
@@ -135,7 +136,7 @@ def _judge_plugin(with_gpus: Sequence[NodeFacts]) -> Check:
     return Check(PLUGIN, "warning" if working else "failed", said, remedy)
 
 
-def _said_type(found: GpuType) -> Check:
+def _type_check(found: GpuType) -> Check:
     free = "" if found.free is None else f", {found.free} free"
     return Check(
         f"GPUs: {found.product or found.resource}",
@@ -195,22 +196,21 @@ def judge_xids(exporters: Sequence[Exporter] | None, pages: Mapping[str, GpuPage
     return Check(XID, "ok", "the exporters know of none")
 
 
-NAME = "network policies"
-
-
 def judge_policies(result: ProbeResult) -> Check:
     """Check that the connection which a policy forbids has failed. It says something only if the
     allowed one to the same pod has succeeded."""
     if result.not_tried:
-        return Check(NAME, "not checked", result.not_tried)
+        return Check(POLICIES, "not checked", result.not_tried)
     if result.allowed:
         words = f"a pod cannot reach another pod of its namespace at all: {result.allowed}"
-        return Check(NAME, "failed", words, "look at the cluster's own policies and its network")
+        return Check(
+            POLICIES, "failed", words, "look at the cluster's own policies and its network"
+        )
     if result.forbidden:
         words = f"enforced: what a policy forbids has failed ({result.forbidden})"
-        return Check(NAME, "ok", words)
+        return Check(POLICIES, "ok", words)
     return Check(
-        NAME,
+        POLICIES,
         "warning",
         "not enforced: a pod has reached a port that a policy forbids",
         "a stack's pods can be reached by all others; tokens and keys protect them. For more, use "

@@ -1,4 +1,4 @@
-"""What a cluster shows of its nodes, its GPU exporters and its network, for the checks."""
+"""Facts of a cluster for its checks: nodes, GPU exporters and the network."""
 
 import msgspec
 
@@ -9,13 +9,13 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     """Extended resource: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""
     product: str
-    """Type of the GPUs by the node's labels; empty if they do not say."""
+    """Type of the GPUs by the node's labels; empty if unknown."""
     capacity: int
     allocatable: int
-    """GPUs that pods may ask for. A device plugin that is gone leaves the capacity and sets this to
-    zero."""
+    """GPUs that pods may request. Without its device plugin, a node keeps the capacity and has zero
+    here."""
     used: int | None
-    """GPUs that pods have asked for; None if pods may not be listed."""
+    """GPUs that pods have requested; None if pods may not be listed."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,14 +24,14 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     is_ready: bool
     is_open: bool = True
-    """False for a node that is closed for new pods (cordoned)."""
+    """False for a cordoned node."""
     pressures: tuple[str, ...] = ()
-    """Conditions that say that it is short of something: `MemoryPressure`."""
+    """Conditions of a lack of resources: `MemoryPressure`."""
     clock_ahead_s: int | None = None
     """How far its clock is ahead of the API server's, to a second; None if unknown."""
     gpus: tuple[NodeGpus, ...] = ()
     is_labelled_gpu: bool = False
-    """True if a label says that it has a GPU, whatever its device plugin offers."""
+    """True if a label marks it as a node with a GPU, whatever its device plugin offers."""
 
     @property
     def has_gpus(self) -> bool:
@@ -55,7 +55,7 @@ class Exporter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod has read on the page of an exporter."""
+    """The page of an exporter, as a pod has read it."""
 
     failure: str = ""
     """Why there was no page; empty if there was one."""
@@ -65,11 +65,10 @@ class GpuPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod has found that connected to two ports of another one: a policy allows one of
-    them."""
+    """Result of a pod that connected to two ports of another one. A policy allows one of them."""
 
     not_tried: str = ""
-    """Why no pod could try; empty if one has."""
+    """Why no pod could try; empty if one did."""
     allowed: str = ""
     """Error of the connection to the port that is allowed; empty if it succeeded."""
     forbidden: str = ""

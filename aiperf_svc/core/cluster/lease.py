@@ -1,17 +1,17 @@
-"""Decides who may remove or change a stack, from its Lease in the cluster. Pure.
+"""Decides who may remove or change a stack, from its Lease in the cluster.
 
-Stacks are found by label, and a label does not tell whose they are: state folders, backends and
-machines differ. So each stack has a Lease, which everybody who can remove the stack can read:
+Stacks are found by label, and a label does not tell the owner: state folders, backends and machines
+differ. So each stack has a Lease, which every user who can remove the stack can read:
 
     metadata.annotations  owner, `user@host` of the last `pulumi up`; and the last renewal by the
                           deadline's pod, which shows that the stack is within its time to live
     metadata.labels       the run
     spec                  the process that works on the stack now, and its last renewal
 
-A stack is *held* while the process in `spec` renews it. It is *alive* while the deadline's pod
-does. What is held is left alone by everybody else. What is alive is left alone by those whose
-records and states do not know it. Taking over is explicit: the new holder is written into `spec`,
-where the old one reads it.
+A stack is *held* while the process in `spec` renews the Lease, and *alive* while the deadline's pod
+does. No other process touches a stack that is held. A stack that is alive is touched only from a
+machine with a record or a state of it. Taking over is explicit: the new holder is written into
+`spec`, where the old one reads it.
 
 All times are the API server's, since the clocks of two machines may differ.
 """
@@ -93,7 +93,7 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holder_in_words(self) -> str:
-        """The process that works on the stack, or the owner."""
+        """Describe the process that works on the stack, else the owner."""
         known = parse_holder(self.holder)
         return str(known) if known else self.holder or self.owner or "somebody"
 
@@ -105,7 +105,7 @@ class Use(StrEnum):
     HELD = "held"
     """A process works on it."""
     ALIVE = "alive"
-    """It is somebody else's, and has not removed itself yet."""
+    """It has another owner, and has not removed itself yet."""
 
 
 def read_lease(found: Mapping[str, Any]) -> StackLease:
@@ -149,14 +149,14 @@ def use_of(
     `is_running` tells whether a process of this machine is alive."""
     if lease.holder != me.identity and lease.is_held(now):
         known = parse_holder(lease.holder)
-        # A killed process of this machine holds nothing, and nobody need wait for its Lease.
+        # A killed process of this machine holds nothing, so there is no wait for its Lease.
         if known is None or known.host != me.host or is_running(known.pid):
             return Use.HELD
     return Use.ALIVE if not is_own and lease.is_alive(now) else Use.FREE
 
 
 def in_words(lease: StackLease, use: Use, now: datetime) -> str:
-    """Describe how a stack is in use, and by whom."""
+    """Describe the use of a stack and its user."""
     run = f" (run {lease.run_id})" if lease.run_id else ""
     where = f"stack {lease.stack} in namespace {lease.namespace}{run}"
     if use is Use.HELD and lease.renewed is not None:
@@ -191,15 +191,15 @@ def next_step(
         is_due = lease.renewed is None or now >= lease.renewed + timedelta(seconds=RENEW_S)
         return Step.RENEW if is_due else Step.NOTHING
     if has_held and lease.holder:
-        # Nobody takes it unasked, so that it took too long to renew is no excuse.
+        # Only an explicit take-over writes another holder, even if the renewal was late.
         return Step.LOST
     use = use_of(lease, now=now, me=me, is_own=True, is_running=is_running)
     return Step.LOST if use is Use.HELD else Step.CLAIM
 
 
 def claimed(lease: StackLease, *, now: datetime, me: Holder) -> dict[str, Any]:
-    """Return the changes of the object with which `me` holds it, or goes on holding it. They are
-    refused if somebody else has changed it since."""
+    """Return the changes of the object with which `me` holds it or renews it. The API server
+    refuses them if the object has changed since."""
     spec: dict[str, Any] = {"renewTime": format_time(now), "leaseDurationSeconds": HELD_S}
     if lease.holder != me.identity:
         spec |= {"holderIdentity": me.identity, "acquireTime": format_time(now)}
@@ -207,12 +207,12 @@ def claimed(lease: StackLease, *, now: datetime, me: Holder) -> dict[str, Any]:
 
 
 def released(lease: StackLease) -> dict[str, Any]:
-    """Return the changes with which the holder lets go."""
+    """Return the changes with which the holder releases the Lease."""
     return {"metadata": {"resourceVersion": lease.version}, "spec": {"holderIdentity": None}}
 
 
 def format_time(time: datetime) -> str:
-    """Format a time as Leases have it."""
+    """Format a time as in a Lease."""
     return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

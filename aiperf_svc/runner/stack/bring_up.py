@@ -324,11 +324,11 @@ async def up(
     if ended.code and not progress.has_begun and is_locked(ended):
         raise StateLocked(
             f"stack {request.stack}: somebody else works on its state, and nothing was made: "
-            f"{ended.said}"
+            f"{ended.reason}"
         )
     if ended.code:
         found = causes(progress.errors)
-        why = in_few_lines(found) if found else ended.said
+        why = in_few_lines(found) if found else ended.reason
         raise EnvironmentProblem(f"`pulumi up` failed: {why}")
     return True
 

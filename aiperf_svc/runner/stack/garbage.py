@@ -355,7 +355,7 @@ class _Removal:
             terminal.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
         elif ended.code:
-            self._do_without_state(f"`pulumi refresh` failed: {ended.said}")
+            self._do_without_state(f"`pulumi refresh` failed: {ended.reason}")
             return None
         return cli
 

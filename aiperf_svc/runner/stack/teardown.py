@@ -99,7 +99,7 @@ class Teardown:
         finally:
             await begun
         if ended.code:
-            self.say(f"`pulumi destroy` failed: {ended.said}")
+            self.say(f"`pulumi destroy` failed: {ended.reason}")
         return not ended.code
 
     async def check(self) -> LeakReport:
@@ -123,7 +123,7 @@ class Teardown:
         if not ended.code:
             ended = await self._destroyed(self.say)
         if ended.code:
-            self.say(f"the stack's state could not be updated: {ended.said}")
+            self.say(f"the stack's state could not be updated: {ended.reason}")
         return not ended.code
 
     async def _begin(self) -> None:

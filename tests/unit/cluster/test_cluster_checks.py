@@ -50,9 +50,9 @@ def report_fields(**changes: Any) -> dict[str, Any]:
     [
         ([ready(), ready(name="b")], "ok", "2 of 2 are ready"),
         ([ready(), ready(name="b", is_ready=False)], "warning", "1 of 2 are ready; not ready: b"),
-        ([ready(), ready(name="b", is_open=False)], "warning", "closed for new pods: b"),
+        ([ready(), ready(name="b", is_open=False)], "warning", "cordoned: b"),
         ([ready(is_ready=False)], "failed", "0 of 1 are ready"),
-        ([ready(is_open=False)], "failed", "closed for new pods: a"),
+        ([ready(is_open=False)], "failed", "cordoned: a"),
         ([], "failed", "0 of 0 are ready"),
     ],
 )

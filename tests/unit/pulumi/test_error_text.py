@@ -80,4 +80,4 @@ def test_a_cause_is_one_line_of_limited_length_and_a_few_are_shown() -> None:
     assert cut == f"{'x' * LONGEST} […]"
     assert in_few_lines(("a", "b", "c", "d", "e")) == "a\n  b\n  c\n  and 2 more"
     assert in_few_lines(("a",)) == "a"
-    assert in_few_lines(()) == "it did not say why"
+    assert in_few_lines(()) == "no reason given"
