@@ -1,6 +1,6 @@
-"""Client of the results API: follows a run, stops it, and fetches its results.
+"""Implements the client of the results API: follows a run, stops it, and downloads its results.
 
-An interrupted download is resumed, and it is accepted only if its SHA-256 is the manifest's.
+An interrupted download is resumed. A file is accepted only if its SHA-256 is that of the manifest.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from aiperf_svc.domain.foreign_text import one_line
 RESPONSE_S = 10.0
 """Longest time without a byte of a response, in addition to the time of a long poll."""
 ATTEMPTS = 5
-"""Attempts for one file without any new byte; port-forwards break often and recover."""
+"""Attempts for a file without any new byte. Port-forwards break often and recover."""
 RETRY_S = 0.5
 CHUNK = 256 * 1024
 MESSAGE_BYTES = 4096
 
 
 class ResultsClient:
-    """Client for one run's API. An async context manager."""
+    """A client for one run's API. An async context manager."""
 
     def __init__(self, base_url: str, *, token: str, retry_s: float = RETRY_S) -> None:
         self._base = base_url.rstrip("/")
@@ -73,7 +73,7 @@ class ResultsClient:
         return msgspec.json.decode(await self._call("GET", "/v1/results"), type=Manifest)
 
     async def cancel(self, reason: str) -> None:
-        """Stop the run; what was measured is kept and reported."""
+        """Stop the run. Results so far are kept and reported."""
         await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
 
     async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
@@ -122,7 +122,7 @@ class ResultsClient:
         return path
 
     async def _fetch(self, entry: ManifestEntry, part: Path) -> None:
-        """Append to `part` until it is as long as the file."""
+        """Append to `part` until it has the size of the file."""
         failures = 0
         while (have := _size(part)) < entry.size:
             try:

@@ -1,10 +1,10 @@
-"""Limits connections to the results API that have not shown the token.
+"""Limits connections that have not shown a token, or that need none.
 
-Anyone who reaches the port may open connections and send nothing, or a header one byte at a time,
-or never read the response. Until a request with the token has come on it, a connection counts as a
-stranger's. It is closed after a fixed time whatever it does, and if there are too many of them the
-oldest is closed for the newest, so that a client with the token always gets in. Connections that
-have shown the token are closed only when they are idle.
+Anyone who reaches the port may open connections and send nothing, send a header byte by byte, or
+never read the response. Until a request with the token has arrived on it, a connection is
+unauthenticated: it is closed after a fixed time, and if there are too many of them the oldest is
+closed for the newest. So a client with the token always gets in. Authenticated connections are
+closed only when they are idle.
 """
 
 import asyncio

@@ -1,10 +1,11 @@
-"""Both ends of the socket file over which the runner follows a run on this machine.
+"""Server and client of the socket file over which the runner follows a run on this machine.
 
-A run in a cluster is followed over HTTP (`server.py`, `client.py`). On this machine nobody but the
-runner asks, and two imports of an HTTP library would take longer than a short run. The folder of
-the socket is the runner's own, so no token is needed.
+A run in a cluster is followed over HTTP (`server.py`, `client.py`). On this machine the runner is
+the only client, and importing an HTTP library in two processes would add a fifth to the CPU of a
+short run (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md). The folder of the
+socket belongs to the runner, so no token is needed.
 
-Each connection carries one question, a line of JSON, and its reply, JSON up to the end of the
+Each connection carries one request, a line of JSON, and one response, JSON up to the end of the
 connection.
 """
 
@@ -22,13 +23,13 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
 RESPONSE_S = 10.0
-"""Longest time until a reply, in addition to the time that the question says to wait."""
+"""Longest time until a response, in addition to the wait that the request asks for."""
 CONFLICT = 409
-"""Status of a refusal: what is asked for is not there yet, as over HTTP."""
+"""Status of a refusal because something is not available yet, as over HTTP."""
 
 
-class _Question(msgspec.Struct, omit_defaults=True):
-    about: str
+class _Request(msgspec.Struct, omit_defaults=True):
+    method: str
     """`status`, `summary`, `cancel`, `start`, `clock` or `collected`."""
     after: int | None = None
     timeout_s: float = 0.0
@@ -37,21 +38,21 @@ class _Question(msgspec.Struct, omit_defaults=True):
     trial: int = 1
 
 
-class _Reply(msgspec.Struct, omit_defaults=True):
+class _Response(msgspec.Struct, omit_defaults=True):
     content: msgspec.Raw = msgspec.Raw(b"null")
     refused: str = ""
 
 
 class LocalResultsServer:
-    """Replies to the questions about a run."""
+    """Responds to requests about a run."""
 
     def __init__(self, provider: ResultsProvider) -> None:
         self._provider = provider
         self._server: asyncio.Server | None = None
-        self._replying: set[asyncio.Task[Any]] = set()
+        self._responding: set[asyncio.Task[Any]] = set()
 
     async def listen(self, path: Path) -> None:
-        """Start to listen at the socket file `path`. Raises EnvironmentProblem."""
+        """Listen at the socket file `path`. Raises EnvironmentProblem."""
         try:
             self._server = await asyncio.start_unix_server(self._serve, str(path))
         except OSError as error:
@@ -61,90 +62,90 @@ class LocalResultsServer:
         """Stop listening and end the open connections."""
         if self._server is not None:
             self._server.close()
-        for task in self._replying:
+        for task in self._responding:
             task.cancel()
-        await asyncio.gather(*self._replying, return_exceptions=True)
+        await asyncio.gather(*self._responding, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._replying.add(task)
+        self._responding.add(task)
         try:
-            question = msgspec.json.decode(await reader.readline(), type=_Question)
-            writer.write(msgspec.json.encode(await _reply(self._provider, question)))
+            request = msgspec.json.decode(await reader.readline(), type=_Request)
+            writer.write(msgspec.json.encode(await _respond(self._provider, request)))
             await writer.drain()
         except (ConnectionError, msgspec.DecodeError):
             return  # The runner has left.
         finally:
             writer.close()
-            self._replying.discard(task)
-        if question.about == "collected":
+            self._responding.discard(task)
+        if request.method == "collected":
             self._provider.collected()
 
 
-async def _reply(provider: ResultsProvider, question: _Question) -> _Reply:
+async def _respond(provider: ResultsProvider, request: _Request) -> _Response:
     content: Any = None
-    match question.about:
+    match request.method:
         case "status":
-            if question.after is not None:
-                await provider.wait_change(question.after, question.timeout_s)
+            if request.after is not None:
+                await provider.wait_change(request.after, request.timeout_s)
             content = provider.status()
         case "summary":
             content = provider.summary()
             if content is None:
-                return _Reply(refused="the summary is not computed yet")
+                return _Response(refused="the summary is not computed yet")
         case "cancel":
-            provider.cancel(one_line(question.reason))
+            provider.cancel(one_line(request.reason))
         case "start":
-            if problem := refused_start(provider, question.at_wall_ns, question.trial):
-                return _Reply(refused=problem)
-            provider.start(question.at_wall_ns)
+            if problem := refused_start(provider, request.at_wall_ns, request.trial):
+                return _Response(refused=problem)
+            provider.start(request.at_wall_ns)
         case "clock":
             content = time_ns()
         case "collected" if not provider.status().is_settled:
-            return _Reply(refused="the results are not final yet")
-    return _Reply(msgspec.Raw(msgspec.json.encode(content)))
+            return _Response(refused="the results are not final yet")
+    return _Response(msgspec.Raw(msgspec.json.encode(content)))
 
 
 class LocalResultsClient:
-    """Asks about the run that serves the socket file `path`. It is a `RunApi`."""
+    """A `RunApi` for the run that serves the socket file `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
         """Return the run's state. With `after`, wait until its number differs or the time is up."""
-        content = await self._ask(_Question("status", after=after, timeout_s=timeout_s))
+        content = await self._call(_Request("status", after=after, timeout_s=timeout_s))
         return msgspec.json.decode(content, type=Status)
 
     async def summary(self) -> dict[str, Any]:
         """Return the content of profile_export_aiperf.json."""
-        summary: dict[str, Any] = msgspec.json.decode(await self._ask(_Question("summary")))
+        summary: dict[str, Any] = msgspec.json.decode(await self._call(_Request("summary")))
         return summary
 
     async def cancel(self, reason: str) -> None:
         """Stop the run; what was measured is kept and reported."""
-        await self._ask(_Question("cancel", reason=reason))
+        await self._call(_Request("cancel", reason=reason))
 
     async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
         """Start the load of a held run, or of this trial of it, at this time."""
-        await self._ask(_Question("start", at_wall_ns=at_wall_ns, trial=trial))
+        await self._call(_Request("start", at_wall_ns=at_wall_ns, trial=trial))
 
     async def clock(self) -> int:
         """Return the time in ns by the clock of the records manager."""
-        return msgspec.json.decode(await self._ask(_Question("clock")), type=int)
+        return msgspec.json.decode(await self._call(_Request("clock")), type=int)
 
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""
-        await self._ask(_Question("collected"))
+        await self._call(_Request("collected"))
 
-    async def _ask(self, question: _Question) -> msgspec.Raw:
+    async def _call(self, request: _Request) -> msgspec.Raw:
         writer: asyncio.StreamWriter | None = None
         try:
-            async with asyncio.timeout(question.timeout_s + RESPONSE_S):
+            async with asyncio.timeout(request.timeout_s + RESPONSE_S):
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
-                writer.write(msgspec.json.encode(question) + b"\n")
-                reply = msgspec.json.decode(await reader.read(), type=_Reply)
+                writer.write(msgspec.json.encode(request) + b"\n")
+                response = msgspec.json.decode(await reader.read(), type=_Response)
         except TimeoutError as error:
             raise ApiUnavailable("the records manager did not respond in time") from error
         except (OSError, msgspec.DecodeError) as error:
@@ -152,6 +153,6 @@ class LocalResultsClient:
         finally:
             if writer is not None:
                 writer.close()
-        if reply.refused:
-            raise ApiRefused(f"results: {reply.refused}", status=CONFLICT)
-        return reply.content
+        if response.refused:
+            raise ApiRefused(f"results: {response.refused}", status=CONFLICT)
+        return response.content

@@ -1,5 +1,5 @@
-"""Defines what the runner asks of a run, however it is reached: over HTTP (`client.py`) or, on this
-machine, over a socket file (`local_socket.py`)."""
+"""Defines the runner's interface to a run, over HTTP (`client.py`) or, on this machine, over a
+socket file (`local_socket.py`)."""
 
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 
 class ApiUnavailable(EnvironmentProblem):
-    """Raised when the API cannot be reached or does not respond in time; trying again may help."""
+    """Raised when the API cannot be reached or does not respond in time. A retry may help."""
 
 
 class ApiRefused(EnvironmentProblem):
@@ -20,7 +20,7 @@ class ApiRefused(EnvironmentProblem):
 
 
 class RunApi(Protocol):
-    """Asks a run's records manager. Its methods raise ApiUnavailable and ApiRefused."""
+    """The interface of a run's records manager. Its methods raise ApiUnavailable and ApiRefused."""
 
     async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
         """Return the run's state. With `after`, wait until its number differs or the time is up."""
@@ -31,7 +31,7 @@ class RunApi(Protocol):
         ...
 
     async def cancel(self, reason: str) -> None:
-        """Stop the run; what was measured is kept and reported."""
+        """Stop the run. Results so far are kept and reported."""
         ...
 
     async def start(self, at_wall_ns: int, *, trial: int = 1) -> None:
