@@ -34,7 +34,7 @@ def assert_two_were_measured(runner: Runner, results: dict[str, Any]) -> Path:
     assert [trial["number"] for trial in trials] == list(range(1, 9))
     assert [trial["state"] for trial in trials] == ["done", "failed", "failed", "done"] * 2
     assert "has crashed" in trials[1]["reason"]
-    assert "no node has the labels" in trials[2]["reason"]
+    assert "no node matches its selectors" in trials[2]["reason"]
     slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
     assert fast < 150 < slow
     (folder,) = runner.artifacts.glob("*/")
