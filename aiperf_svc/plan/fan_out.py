@@ -27,13 +27,7 @@ from aiperf_svc.plan.index_pods import (
     index_pod,
     index_template,
 )
-from aiperf_svc.plan.inference import (
-    check_secrets,
-    inference_notes,
-    secret_keys,
-    secrets_of,
-    with_pod_keys,
-)
+from aiperf_svc.plan.inference import InferenceStack, secrets_of, with_pod_keys
 from aiperf_svc.plan.lifetime import LongestTimes, load_times, seconds
 from aiperf_svc.plan.network import (
     DNS_PORTS,
@@ -50,7 +44,7 @@ from aiperf_svc.plan.network import (
 from aiperf_svc.plan.pod_settings import download_bytes
 from aiperf_svc.plan.pods import JobPlan, PodPlan
 from aiperf_svc.plan.service_pods import ServiceNeeds, service_pods
-from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
+from aiperf_svc.plan.stack_kind import KindPods, StackBasis
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.services import Service
@@ -74,7 +68,7 @@ def shares(left: Mapping[str, int], limit: int | None) -> dict[str, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexStack(StackKind[BenchmarkConfig]):
+class IndexStack(InferenceStack):
     """A stack whose shapes are the indexes of Jobs."""
 
     indexes: Sequence[Sequence[BenchmarkConfig]]
@@ -82,7 +76,6 @@ class IndexStack(StackKind[BenchmarkConfig]):
 
     @property
     def lifetime(self) -> LongestTimes:
-        """The times that the TTL must cover."""
         # An index whose start takes long makes it longer, so this is the least time.
         what = f"{len(self.indexes):,} indexes, with {COLLECTION_S} s to collect their trials, take"
         load = self.times.load + COLLECTION_S * SECOND_NS
@@ -95,7 +88,7 @@ class IndexStack(StackKind[BenchmarkConfig]):
 
     def check(self) -> None:
         """Raise ConfigError for a secret in plain text, or a shape that cannot be an index."""
-        check_secrets(self.config)
+        super().check()
         for trials in self.indexes:
             check_index(trials[0])
 
@@ -104,13 +97,11 @@ class IndexStack(StackKind[BenchmarkConfig]):
         return with_pod_keys(self.config)
 
     def topology(self) -> Topology:
-        """Return the topology of the collector."""
         return Topology(
             layout="compact", groups=(_FOLDER,), workers=0, record_processors=0, raw_route="direct"
         )
 
     def pods(self, basis: StackBasis[BenchmarkConfig]) -> KindPods:
-        """Return the pods of the collector and of the Jobs."""
         jobs = _jobs(basis, self.indexes)
         return KindPods(
             services=(_collector(basis, jobs),),
@@ -119,29 +110,23 @@ class IndexStack(StackKind[BenchmarkConfig]):
         )
 
     def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        """Return the network policies, and notes for reviewers."""
         names = tuple(pod.name for pod in pods if pod.name.startswith(f"{INDEX}-"))
         return _policies(basis.config, self.indexes, basis.topology, names)
 
-    def outputs(self, config: BenchmarkConfig) -> dict[str, str]:
-        """Return the outputs of the stack that name what is measured."""
-        return {"target": config.endpoint.url}
-
     def notes(self, config: BenchmarkConfig) -> tuple[str, ...]:
-        """Return notes for reviewers."""
-        found = [note for trials in self.indexes for note in inference_notes(trials[0])]
-        return tuple(dict.fromkeys(found))
+        found: dict[str, None] = {}
+        for trials in self.indexes:
+            found |= dict.fromkeys(super().notes(trials[0]))
+        return tuple(found)
 
     def secret_keys(self, config: BenchmarkConfig) -> dict[str, set[str]]:
-        """Return the keys of the Secrets, those of the server of each index included."""
         found: dict[str, set[str]] = {}
         for each in (config, *(trials[0] for trials in self.indexes)):
-            for name, keys in secret_keys(each).items():
+            for name, keys in super().secret_keys(each).items():
                 found.setdefault(name, set()).update(keys)
         return found
 
     def check_files(self, files: Callable[[], Mapping[str, str]]) -> None:
-        """Raise ConfigError if the config is too large for a ConfigMap."""
         size = sum(len(content.encode()) for content in files().values())
         if size > LARGEST_FILES:
             raise ConfigError(

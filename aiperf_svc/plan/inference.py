@@ -15,7 +15,7 @@ from aiperf_svc.plan.network import Policies, is_on_hub, plan_policies, target_p
 from aiperf_svc.plan.pod_settings import download_bytes, in_pods, worker_bytes
 from aiperf_svc.plan.pods import PodPlan, SecretKey
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, ServiceNeeds, service_pods
-from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind, plaintext_warnings
+from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
 from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.services import Service
@@ -29,7 +29,18 @@ class InferenceStack(StackKind[BenchmarkConfig]):
 
     def check(self) -> None:
         """Raise ConfigError for a secret in plain text, or one that no Secret can hold."""
-        check_secrets(self.config)
+        endpoint = self.config.endpoint
+        if endpoint.proxy_auth_env is not None:
+            raise ConfigError(
+                "endpoint.proxy_auth_env: a stack has no secret for a proxy; use one that lets the "
+                "cluster's nodes pass, or measure from a machine of your own"
+            )
+        for key in endpoint.secrets_in_clear:
+            raise ConfigError(
+                f"{key} would be kept in clear in a ConfigMap; a key is named by "
+                "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
+                "--secret), and endpoint.api_key_header names its header"
+            )
 
     def resolve(self, identity: Identity) -> BenchmarkConfig:
         """Return the config as the services read it: with the address of the target, and with the
@@ -48,11 +59,9 @@ class InferenceStack(StackKind[BenchmarkConfig]):
         )
 
     def topology(self) -> Topology:
-        """Return a topology that is large enough for each trial."""
         return largest_topology([plan(each, Facts(where="cluster")) for each in self.trials])
 
     def pods(self, basis: StackBasis[BenchmarkConfig]) -> KindPods:
-        """Return the pods of the services and of the target."""
         load = largest_load(basis.config, self.trials)
         needs = service_needs(load, basis.topology)
         return KindPods(
@@ -61,21 +70,29 @@ class InferenceStack(StackKind[BenchmarkConfig]):
         )
 
     def policies(self, basis: StackBasis[BenchmarkConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        """Return the network policies, and notes for reviewers."""
         to_target = functools.partial(target_policies, basis.config, basis.topology)
         return plan_policies(basis.config, basis.topology, pods, to_target)
 
     def outputs(self, config: BenchmarkConfig) -> dict[str, str]:
-        """Return the outputs of the stack that name what is measured."""
         return {"target": config.endpoint.url}
 
     def notes(self, config: BenchmarkConfig) -> tuple[str, ...]:
-        """Return notes for reviewers."""
-        return inference_notes(config)
+        notes = [UNCHECKED] if is_unchecked(config) else []
+        notes += super().notes(config)
+        tokenizer = config.tokenizer
+        if is_on_hub(tokenizer.name) and not _COMMIT.fullmatch(tokenizer.revision):
+            notes.append(
+                f"tokenizer.revision {tokenizer.revision} of {tokenizer.name} can become another "
+                "one; pin it by a commit"
+            )
+        return tuple(notes)
 
     def secret_keys(self, config: BenchmarkConfig) -> dict[str, set[str]]:
-        """Return the keys of the Secrets for the target, its clients, and the reader of pages."""
-        return secret_keys(config)
+        target = {TARGET_KEY} if config.endpoint.api_key_env else set()
+        return {
+            "target": target | set(config.deployment.target.secret_env.values()),
+            "pages": {PAGES_KEY} if config.telemetry.key_env else set(),
+        }
 
 
 def with_pod_keys(config: BenchmarkConfig) -> BenchmarkConfig:
@@ -101,28 +118,6 @@ def secrets_of(config: BenchmarkConfig) -> dict[Service, dict[str, SecretKey]]:
     }
 
 
-def secret_keys(config: BenchmarkConfig) -> dict[str, set[str]]:
-    """Return the keys of the stack's configuration that the Secrets `target` and `pages` hold."""
-    target = {TARGET_KEY} if config.endpoint.api_key_env else set()
-    return {
-        "target": target | set(config.deployment.target.secret_env.values()),
-        "pages": {PAGES_KEY} if config.telemetry.key_env else set(),
-    }
-
-
-def inference_notes(config: BenchmarkConfig) -> tuple[str, ...]:
-    """Return notes for reviewers about the target and what may differ in the next run."""
-    notes = [UNCHECKED] if is_unchecked(config) else []
-    notes += plaintext_warnings(config)
-    tokenizer = config.tokenizer
-    if is_on_hub(tokenizer.name) and not _COMMIT.fullmatch(tokenizer.revision):
-        notes.append(
-            f"tokenizer.revision {tokenizer.revision} of {tokenizer.name} can become another one; "
-            "pin it by a commit"
-        )
-    return tuple(notes)
-
-
 def service_needs(config: BenchmarkConfig, topology: Topology) -> ServiceNeeds:
     """Return what the services need of their pods for a load as large as that of the config."""
     return ServiceNeeds(
@@ -130,20 +125,3 @@ def service_needs(config: BenchmarkConfig, topology: Topology) -> ServiceNeeds:
         download_bytes=download_bytes(config),
         worker_bytes=worker_bytes(config, topology),
     )
-
-
-def check_secrets(config: BenchmarkConfig) -> None:
-    """Raise ConfigError for a secret that would be kept in plain text, or that no Secret can
-    hold."""
-    endpoint = config.endpoint
-    if endpoint.proxy_auth_env is not None:
-        raise ConfigError(
-            "endpoint.proxy_auth_env: a stack has no secret for a proxy; use one that lets the "
-            "cluster's nodes pass, or measure from a machine of your own"
-        )
-    for key in endpoint.secrets_in_clear:
-        raise ConfigError(
-            f"{key} would be kept in clear in a ConfigMap; a key is named by "
-            "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
-            "--secret), and endpoint.api_key_header names its header"
-        )

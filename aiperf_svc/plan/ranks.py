@@ -72,19 +72,15 @@ class RankStack(StackKind[AnyWorkloadConfig]):
     needs: RankNeeds
 
     def resolve(self, identity: Identity) -> AnyWorkloadConfig:
-        """Return the config as the services read it."""
         return self.config.model_copy(update={"deployment": in_pods(self.config.deployment)})
 
     def images(self, services: str) -> str:
-        """Return the images that the id of the run depends on."""
         return f"{services} {self.needs.image}"
 
     def topology(self) -> Topology:
-        """Return a topology with a courier for each rank."""
         return plan_ranks(self.trials[0].deployment, self.needs.count, Facts(where="cluster"))
 
     def pods(self, basis: StackBasis[AnyWorkloadConfig]) -> KindPods:
-        """Return the pods of the services and of the ranks."""
         config = basis.config
         found = service_pods(basis, config, ServiceNeeds(cpu_millis=BESIDE_RANKS_CPU))
         return KindPods(
@@ -95,19 +91,15 @@ class RankStack(StackKind[AnyWorkloadConfig]):
         )
 
     def policies(self, basis: StackBasis[AnyWorkloadConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        """Return the network policies, and notes for reviewers."""
         return plan_policies(basis.config, basis.topology, pods, rank_policies)
 
     def outputs(self, config: AnyWorkloadConfig) -> dict[str, str]:
-        """Return the outputs of the stack that name what is measured."""
         return {"workload": config.kind}
 
     def notes(self, config: AnyWorkloadConfig) -> tuple[str, ...]:
-        """Return notes for reviewers."""
         return (*self.needs.notes, *super().notes(config))
 
     def secret_keys(self, config: AnyWorkloadConfig) -> dict[str, set[str]]:
-        """Return the keys of the Secret for the commands."""
         return {"workload": set(config.workload.secret_env.values())}
 
 

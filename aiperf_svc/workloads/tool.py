@@ -109,18 +109,15 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     # --- the config ------------------------------------------------------------------------------
 
     def config_model(self) -> type[WorkloadConfig[SpecT]]:
-        """Return the model of a whole config of this kind."""
         # The class of a generic model is made by its parameter, which no type checker can follow.
         model: type[WorkloadConfig[SpecT]] = WorkloadConfig.__class_getitem__(self.spec)  # type: ignore[assignment]
         return model
 
     def config_problems(self, config: WorkloadConfig[SpecT]) -> list[Problem]:
-        """Return the problems of a config beyond its models, wherever it runs."""
         objectives = check_objectives(config.slo, self.metrics_of(config))
         return [_problem(line) for line in (*self.problems(config), *objectives)]
 
     def local_needs(self, config: WorkloadConfig[SpecT]) -> LocalNeeds:
-        """Return what a run on this machine needs of it."""
         spec = config.workload
         return LocalNeeds(
             problems=tuple(map(_problem, self.local_problems(config))),
@@ -132,12 +129,10 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         )
 
     def secrets(self, config: WorkloadConfig[SpecT]) -> tuple[Secret, ...]:
-        """Return the secrets of the commands."""
         named = config.workload.secret_env.items()
         return tuple(Secret(variable, key, (Service.WORKER,)) for variable, key in named)
 
     def subject(self, config: WorkloadConfig[SpecT]) -> str:
-        """Return the kind."""
         return self.kind
 
     def role_names(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
@@ -167,7 +162,6 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     def longest_times(
         self, config: WorkloadConfig[SpecT], trials: Sequence[WorkloadConfig[SpecT]]
     ) -> LongestTimes:
-        """Return the longest times of the start and of all steps of these trials."""
         experiment = config.experiment
         pauses_ns = (len(trials) - 1) * (experiment.cooldown if experiment else 0)
         steps_ns = sum(map(self._steps_ns, trials)) + pauses_ns
@@ -228,7 +222,6 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     # --- the preview -----------------------------------------------------------------------------
 
     def preview(self, plan: StackPlan, config: WorkloadConfig[SpecT]) -> list[tuple[str, str]]:
-        """Return the first rows of a stack's preview."""
         return tool_rows(plan, config)
 
 

@@ -114,10 +114,6 @@ class Workload(ABC, Generic[ConfigT]):
     # --- the config ------------------------------------------------------------------------------
 
     @abstractmethod
-    def config_model(self) -> type[ConfigT]:
-        """Return the model of a whole config of this kind."""
-
-    @abstractmethod
     def config_problems(self, config: ConfigT) -> list[Problem]:
         """Return the problems of a config beyond its models, wherever it runs."""
 
@@ -208,7 +204,3 @@ class Workload(ABC, Generic[ConfigT]):
     @abstractmethod
     def preview(self, plan: StackPlan, config: ConfigT) -> list[tuple[str, str]]:
         """Return the first rows of a stack's preview: name and text."""
-
-    def preview_details(self, config: ConfigT) -> list[tuple[str, str]]:
-        """Return further rows for a reviewer: name and text, which may be empty."""
-        return []

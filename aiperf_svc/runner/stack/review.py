@@ -9,7 +9,6 @@ from aiperf_svc.plan.network import PROMETHEUS, LabelledPods, NamespacePods, Pee
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import gibibytes
-from aiperf_svc.workloads.registry import workload_of
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:
@@ -17,7 +16,6 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
     applies."""
     target = plan.config.deployment.target
     found = [
-        *workload_of(plan.config).preview_details(plan.config),
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
         ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),

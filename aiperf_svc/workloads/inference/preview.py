@@ -11,15 +11,15 @@ from aiperf_svc.config.units import format_duration
 def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
     """Return the first rows: name and text."""
     first = "of the first trial: " if config.experiment else ""
-    return [("load", first + load_line(config.load)), ("target", _target(config))]
+    return [
+        ("load", first + _load_line(config.load)),
+        ("target", _target(config)),
+        ("model", config.endpoint.model),
+        ("tokens", _lengths(config)),
+    ]
 
 
-def inference_details(config: BenchmarkConfig) -> list[tuple[str, str]]:
-    """Return further rows for a reviewer: name and text."""
-    return [("model", config.endpoint.model), ("tokens", _lengths(config))]
-
-
-def load_line(load: Load) -> str:
+def _load_line(load: Load) -> str:
     """Return the load in one line."""
     words = load_words(load)
     if load.requests is not None:

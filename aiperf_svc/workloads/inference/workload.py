@@ -18,7 +18,7 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.topology import Facts, Topology, beyond_ceiling, plan
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.inference import checks
-from aiperf_svc.workloads.inference.preview import inference_details, inference_rows
+from aiperf_svc.workloads.inference.preview import inference_rows
 from aiperf_svc.workloads.workload import (
     LocalNeeds,
     ReplayNs,
@@ -38,20 +38,13 @@ class Inference(Workload[BenchmarkConfig]):
 
     # --- the config ------------------------------------------------------------------------------
 
-    def config_model(self) -> type[BenchmarkConfig]:
-        """Return the model of a whole config."""
-        return BenchmarkConfig
-
     def config_problems(self, config: BenchmarkConfig) -> list[Problem]:
-        """Return the problems of a config beyond its models, wherever it runs."""
         return checks.config_problems(config)
 
     def cluster_problems(self, config: BenchmarkConfig) -> list[Problem]:
-        """Return the problems of running a config on a cluster."""
         return checks.cluster_problems(config)
 
     def local_needs(self, config: BenchmarkConfig) -> LocalNeeds:
-        """Return what a run on this machine needs of it."""
         return checks.local_needs(config)
 
     def secrets(self, config: BenchmarkConfig) -> tuple[Secret, ...]:
@@ -114,13 +107,11 @@ class Inference(Workload[BenchmarkConfig]):
     # --- the plan --------------------------------------------------------------------------------
 
     def topology(self, config: BenchmarkConfig, facts: Facts) -> Topology:
-        """Return the processes for the load of a config. Raises ConfigError."""
         return plan(config, facts)
 
     def longest_times(
         self, config: BenchmarkConfig, trials: Sequence[BenchmarkConfig]
     ) -> LongestTimes:
-        """Return the longest times of the start and of the loads of these trials."""
         return all_times([load_times(each) for each in trials], config.experiment)
 
     def stack(
@@ -129,15 +120,12 @@ class Inference(Workload[BenchmarkConfig]):
         trials: Sequence[BenchmarkConfig],
         settings: StackSettings,
     ) -> InferenceStack:
-        """Return the stack of a config whose pods run these trials."""
         times = self.longest_times(config, trials)
         return InferenceStack(config=config, trials=trials, times=times)
 
     def index_stack(
         self, config: BenchmarkConfig, indexes: Sequence[Sequence[BenchmarkConfig]]
     ) -> IndexStack:
-        """Return the stack of a config whose shapes, which have these trials, are indexes of
-        Jobs."""
         return index_stack(config, indexes)
 
     # --- the run ---------------------------------------------------------------------------------
@@ -149,11 +137,9 @@ class Inference(Workload[BenchmarkConfig]):
         topology: Topology,
         environ: Mapping[str, str],
     ) -> list[str]:
-        """Return what may be wrong with a run on this machine, which goes on."""
         return [*target_notices(config, environ), *beyond_ceiling(config, facts, topology)]
 
     def has_warmup(self, config: BenchmarkConfig) -> bool:
-        """Return whether the load has a warmup."""
         return config.load.warmup is not None
 
     def longest_waits_ns(self, config: BenchmarkConfig, *, is_held: bool) -> int:
@@ -169,9 +155,4 @@ class Inference(Workload[BenchmarkConfig]):
     # --- the preview -----------------------------------------------------------------------------
 
     def preview(self, plan: StackPlan, config: BenchmarkConfig) -> list[tuple[str, str]]:
-        """Return the first rows of a stack's preview."""
         return inference_rows(config)
-
-    def preview_details(self, config: BenchmarkConfig) -> list[tuple[str, str]]:
-        """Return further rows for a reviewer."""
-        return inference_details(config)

@@ -11,7 +11,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.stack.changes import Change, Comparison, changes
 from aiperf_svc.runner.stack.review import facts, whole_cost
 from aiperf_svc.runner.stack.summary import FEW, WIDTH, as_markdown, as_text, totals_line
-from aiperf_svc.workloads.inference.preview import load_line
+from aiperf_svc.workloads.inference.preview import inference_rows
 from tests.support.plans import plan_it
 
 STACKS = Path(__file__).parents[3] / "stacks"
@@ -156,7 +156,8 @@ def rows_of(**changes: Any) -> dict[str, str]:
     for key, value in changes.items():
         data[key] = {**data.get(key, {}), **value}
     plan = plan_it(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
-    rows = dict(facts(plan)) | {"load": load_line(plan.inference.load), "cost": whole_cost(plan)}
+    rows = dict(inference_rows(plan.inference)) | dict(facts(plan))
+    rows |= {"cost": whole_cost(plan)}
     assert all(text in as_markdown(plan, NEW).replace("\\|", "|") for text in rows.values())
     return rows
 
