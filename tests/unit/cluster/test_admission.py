@@ -67,7 +67,7 @@ async def _tried(api: _Api, namespace: str | None = "theirs", *more: dict[str, A
     return await try_objects(cast("Cluster", api), objects, namespace=namespace)
 
 
-async def test_objects_and_the_pods_of_their_templates_are_tried_in_the_namespace() -> None:
+async def test_dry_run_covers_objects_and_template_pods() -> None:
     api = _Api({})
     check = await _tried(api)
     assert (check.state, check.detail) == (
@@ -81,7 +81,7 @@ async def test_objects_and_the_pods_of_their_templates_are_tried_in_the_namespac
     assert not api.created
 
 
-async def test_a_rule_about_deployments_is_told_with_the_keys_that_help() -> None:
+async def test_refused_deployment_names_the_config_keys() -> None:
     check = await _tried(_Api({("Deployment", ""): NO_OWNER}))
     assert check.state == "failed"
     assert check.detail == (
@@ -90,7 +90,7 @@ async def test_a_rule_about_deployments_is_told_with_the_keys_that_help() -> Non
     assert "deployment.labels" in check.remedy
 
 
-async def test_without_the_right_to_make_pods_only_objects_are_tried() -> None:
+async def test_without_pod_rights_only_objects_are_tried() -> None:
     api = _Api({}, may_make_pods=False)
     check = await _tried(api)
     assert check.detail.endswith("their pods were not tried: not allowed to create pods")
@@ -104,7 +104,7 @@ async def test_a_namespace_that_is_refused_ends_the_check() -> None:
 
 
 @pytest.mark.parametrize("is_everywhere", [True, False])
-async def test_what_default_refuses_is_tried_in_an_empty_namespace(is_everywhere: bool) -> None:
+async def test_refusals_in_default_are_tried_again(is_everywhere: bool) -> None:
     api = _Api({("Deployment", "" if is_everywhere else "default"): NO_OWNER})
     check = await _tried(api, None, NAMESPACE)
     assert check.state == ("failed" if is_everywhere else "ok")
@@ -115,7 +115,7 @@ async def test_what_default_refuses_is_tried_in_an_empty_namespace(is_everywhere
     assert api.deleted == [f"/api/v1/namespaces/{name}"]
 
 
-async def test_a_new_namespace_whose_objects_are_admitted_is_not_made() -> None:
+async def test_admitted_objects_need_no_scratch_namespace() -> None:
     api = _Api({})
     check = await _tried(api, None, NAMESPACE)
     assert check.state == "ok"
@@ -123,7 +123,7 @@ async def test_a_new_namespace_whose_objects_are_admitted_is_not_made() -> None:
     assert not api.deleted
 
 
-def test_a_webhook_without_dry_runs_leaves_the_check_open() -> None:
+def test_webhook_without_dry_run_is_not_checked() -> None:
     why = 'admission webhook "w" does not support dry run'
     check = judge(9, [Refusal("Role", why), Refusal("Pod", why)], "in namespace n")
     assert check.state == "not checked"

@@ -66,7 +66,7 @@ def test_many_nodes_are_not_all_named() -> None:
     assert judge_nodes([ready(), *lost]).detail.endswith("n0, n1, n2, n3, n4 and 2 more")
 
 
-def test_a_node_under_pressure_is_named_and_other_conditions_are_none() -> None:
+def test_only_pressures_are_reported() -> None:
     conditions = [
         {"type": "Ready", "status": "True"},
         {"type": "DiskPressure", "status": "True"},
@@ -78,7 +78,7 @@ def test_a_node_under_pressure_is_named_and_other_conditions_are_none() -> None:
     assert judge_pressure(nodes[1:]).state == "ok"
 
 
-def test_the_offset_of_a_clock_is_that_of_the_report_and_when_it_was_taken() -> None:
+def test_clock_offset_is_report_minus_receipt() -> None:
     assert clock_ahead_s(reporting("2026-01-01T00:00:10Z", report_fields())) == 0
     assert clock_ahead_s(reporting("2026-01-01T00:00:03Z", report_fields())) == -7
     assert clock_ahead_s(reporting("2026-01-01T01:00:10+00:00", report_fields())) == 3600
@@ -98,7 +98,7 @@ def test_an_offset_that_cannot_be_told_is_unknown(fields: list[dict[str, Any]]) 
     assert clock_ahead_s(reporting(TAKEN, *fields)) is None
 
 
-def test_a_node_that_is_not_ready_says_nothing_of_its_clock() -> None:
+def test_clock_of_an_unready_node_is_unknown() -> None:
     found = reporting("2026-01-01T00:00:00Z", report_fields())
     found["status"]["conditions"][0]["status"] = "Unknown"
     assert clock_ahead_s(found) is None
@@ -125,7 +125,7 @@ def lease(name: str, renewed: str, *fields: Any) -> dict[str, Any]:
     return named(name, metadata={"managedFields": list(fields)}, spec={"renewTime": renewed})
 
 
-def test_a_node_that_has_not_reported_again_is_known_by_its_lease() -> None:
+def test_lease_tells_a_new_nodes_clock() -> None:
     renewal = {"time": TAKEN, "fieldsV1": {"f:spec": {"f:renewTime": {}}}}
     other = {"time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:metadata": {}}}
     leases = [
@@ -196,13 +196,13 @@ def test_gpus_are_counted_by_resource_and_product() -> None:
     assert states(nodes) == {"device plugin": "ok", "GPUs: H100": "ok", "GPUs: L4": "ok"}
 
 
-def test_free_gpus_are_unknown_without_the_pods_and_none_on_a_closed_node() -> None:
+def test_free_gpus_need_pods_and_open_nodes() -> None:
     assert [t.free for t in gpu_types(facts(gpu_node("a", 8, 8)))] == [None]
     closed = gpu_node("b", 8, 8, spec={"unschedulable": True})
     assert [t.free for t in gpu_types(facts(gpu_node("a", 8, 8), closed, pods=[]))] == [8]
 
 
-def test_a_plugin_that_is_gone_is_a_warning_and_the_last_one_a_failure() -> None:
+def test_last_missing_device_plugin_fails() -> None:
     gone = facts(gpu_node("a", 8, 0), gpu_node("b", 8, 8))
     plugin, _ = judge_gpus(gone)
     assert (plugin.state, plugin.detail) == (
@@ -220,13 +220,13 @@ def test_one_unhealthy_gpu_of_a_node_is_named() -> None:
 @pytest.mark.parametrize(
     "label", [PRODUCT, "nvidia.com/gpu.present", "cloud.google.com/gke-accelerator"]
 )
-def test_a_node_that_is_labelled_and_offers_nothing_lacks_its_plugin(label: str) -> None:
+def test_labelled_node_without_gpus_lacks_its_plugin(label: str) -> None:
     labelled = node("a", labels={label: "true"})
     (plugin,) = judge_gpus(facts(labelled))
     assert (plugin.state, "without offering any: a" in plugin.detail) == ("failed", True)
 
 
-def test_a_cluster_without_gpus_says_so_in_one_line() -> None:
+def test_cluster_without_gpus_has_one_line() -> None:
     (check,) = judge_gpus(facts(node("a")))
     assert (check.state, check.detail) == ("ok", "no ready node has any")
 
@@ -255,7 +255,7 @@ def test_exporters_are_found_by_label_when_they_run() -> None:
     ]
 
 
-def test_every_node_with_gpus_needs_an_exporter_that_a_pod_can_read() -> None:
+def test_gpu_nodes_need_a_readable_exporter() -> None:
     nodes = facts(gpu_node("a", 8, 8), gpu_node("b", 8, 8))
     both = (exporter("a"), exporter("b"))
     read = {each.url: GpuPage(gpus=8) for each in both}
@@ -270,7 +270,7 @@ def test_every_node_with_gpus_needs_an_exporter_that_a_pod_can_read() -> None:
     assert judge_exporters(nodes, None, {}).state == "not checked"
 
 
-def test_an_xid_error_fails_and_an_unread_page_says_nothing() -> None:
+def test_xid_error_fails_and_unread_pages_do_not_count() -> None:
     one = exporter("a")
     bad = judge_xids([one], {one.url: GpuPage(gpus=8, xids=(("3", 79),))})
     assert bad is not None
@@ -292,7 +292,5 @@ def test_an_xid_error_fails_and_an_unread_page_says_nothing() -> None:
     ],
     ids=["enforced", "not enforced", "no network", "not tried"],
 )
-def test_a_policy_is_enforced_only_if_the_allowed_way_is_open(
-    result: ProbeResult, state: str
-) -> None:
+def test_enforced_policy_needs_an_open_allowed_port(result: ProbeResult, state: str) -> None:
     assert judge_policies(result).state == state

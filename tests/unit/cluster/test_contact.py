@@ -49,7 +49,7 @@ def refused(status: int) -> Refused:
     "silence", [Unreachable("refused"), None, refused(503)], ids=["refuses", "hangs", "busy"]
 )
 @pytest.mark.parametrize("response", [{"kind": "x"}, refused(403)], ids=["found", "not allowed"])
-async def test_a_silence_and_its_end_are_said_once_each(
+async def test_silence_and_recovery_are_noted_once(
     silence: Exception | None, response: dict[str, Any] | Exception
 ) -> None:
     cluster, notes = Asked(silence), Notes()
@@ -67,7 +67,7 @@ async def test_a_silence_and_its_end_are_said_once_each(
     assert notes.lines.empty()
 
 
-async def test_an_error_of_the_work_is_raised_and_the_watch_ends_with_it() -> None:
+async def test_contact_watch_ends_with_an_error() -> None:
     with pytest.raises(ZeroDivisionError):
         async with watched_contact(cast(Cluster, Asked(None)), note=print):
             raise ZeroDivisionError

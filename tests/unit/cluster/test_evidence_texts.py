@@ -91,7 +91,7 @@ def test_what_a_container_says_is_harmless_and_bounded() -> None:
         assert len(text) < 10_000
 
 
-async def test_the_log_of_a_container_is_saved_without_what_a_terminal_obeys(
+async def test_saved_logs_have_no_control_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = _pod()

@@ -36,7 +36,7 @@ OUTSIDE = "secrets outside namespace n (not allowed)"
         ("podtemplates (not allowed)", False),
     ],
 )
-def test_a_type_of_the_stack_counts_where_the_stack_is(line: str, is_one: bool) -> None:
+def test_own_types_count_in_the_stacks_namespace(line: str, is_one: bool) -> None:
     assert is_one_of(line, leaks.USUAL_TYPES) is is_one
 
 
@@ -61,7 +61,7 @@ def test_a_type_of_the_stack_counts_where_the_stack_is(line: str, is_one: bool) 
         (LeakReport(left=(POD,), not_checked=()), "1 objects are left"),
     ],
 )
-def test_the_words_do_not_claim_more_than_was_listed(report: LeakReport, words: str) -> None:
+def test_report_claims_only_what_was_listed(report: LeakReport, words: str) -> None:
     assert report.in_words == words
 
 
@@ -103,7 +103,7 @@ async def _left(api: Api, **more: Any) -> LeakReport:
     return await find_left(api.typed, stack="s", namespace="n", own=("anchor",), **how)
 
 
-async def test_in_an_existing_namespace_each_type_of_the_stack_must_be_listed() -> None:
+async def test_existing_namespace_needs_all_types_listed() -> None:
     report = await _left(Api(NODES, OUTSIDE, PODS, JOBS))
     assert report.unverified == (PODS,)
     assert set(report.not_checked) == {NODES, OUTSIDE, PODS, JOBS}
@@ -111,7 +111,7 @@ async def test_in_an_existing_namespace_each_type_of_the_stack_must_be_listed() 
     assert (await _left(Api(NODES, OUTSIDE))).unverified == ()
 
 
-async def test_a_namespace_that_is_gone_has_nothing_of_the_stack() -> None:
+async def test_gone_namespace_is_verified() -> None:
     assert (await _left(Api(PODS), namespace_uid="own", before=None)).unverified == ()
     hidden = await _left(Api(PODS, status=403), namespace_uid="own", before=None)
     assert hidden.unverified == ("namespace n (/api/v1/namespaces/n (403))",)
@@ -120,7 +120,7 @@ async def test_a_namespace_that_is_gone_has_nothing_of_the_stack() -> None:
     assert unnamed.unverified == ("namespaces (not allowed)",)
 
 
-async def test_who_lost_the_rights_is_told_which_and_what_to_do() -> None:
+async def test_lost_rights_are_named_with_a_remedy() -> None:
     record = RunRecord(
         stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False,
         namespace="n", before=EMPTY, expires="2026-01-01 12:15 UTC", types=("leases.x",),
@@ -185,7 +185,7 @@ async def test_an_own_namespace_goes_before_its_deployments(
     assert cluster.deleted == expected
 
 
-async def test_in_a_namespace_that_stays_only_what_the_anchor_owns_goes() -> None:
+async def test_existing_namespace_loses_only_the_anchors_objects() -> None:
     cluster = Deleting(
         configmaps=[
             an_object("anchor-s", "anchor", namespace="team"),
@@ -229,7 +229,7 @@ SPACE = going(
 THREE_PODS = tuple(going("Pod", name) for name in "abc")
 
 
-def test_pods_on_a_silent_node_are_told_with_the_node_and_since_when() -> None:
+def test_wait_names_a_silent_node_and_its_time() -> None:
     found = wait_in_words(
         (SPACE, *THREE_PODS),
         [pod("one"), pod("two"), pod("two")],
@@ -241,14 +241,14 @@ def test_pods_on_a_silent_node_are_told_with_the_node_and_since_when() -> None:
     )
 
 
-def test_a_node_that_is_gone_or_may_not_be_read() -> None:
+def test_wait_on_gone_and_hidden_nodes() -> None:
     pods = [pod("gone"), pod("hidden"), pod("")]
     assert wait_in_words(THREE_PODS, pods, {"gone": {}}) == (
         "1 pod on no node; 1 pod on node gone, which is gone; 1 pod on node hidden"
     )
 
 
-def test_a_finalizer_is_told_with_the_object_that_it_holds() -> None:
+def test_wait_names_a_finalizer_and_its_object() -> None:
     held = going("ConfigMap", "held", "example.com/hold")
     assert wait_in_words((SPACE, held), [], {}) == (
         "ConfigMap n/held, until the owner of the finalizer example.com/hold removes it; 1 other "
@@ -276,7 +276,7 @@ def named_ref(kind: str, name: str) -> ObjectRef:
         ("PersistentVolumeClaim", "volume-rank-3-bench-0"),
     ],
 )
-def test_names_that_ranks_would_take_over_are_the_stack_s(kind: str, name: str) -> None:
+def test_names_of_rank_objects_are_ours(kind: str, name: str) -> None:
     assert is_name_of(named_ref(kind, name), "bench")
 
 
@@ -288,7 +288,7 @@ def test_names_that_ranks_would_take_over_are_the_stack_s(kind: str, name: str) 
         ("StatefulSet", "rank-x-bench"),
     ],
 )
-def test_an_owner_s_names_are_left_alone(kind: str, name: str) -> None:
+def test_other_names_are_the_owners(kind: str, name: str) -> None:
     assert not is_name_of(named_ref(kind, name), "bench")
 
 
@@ -300,13 +300,13 @@ def is_left(spec: dict[str, Any]) -> bool:
     return is_own_volume(spec, stack="bench", namespace="ns", left={"uid-of-claim"})
 
 
-def test_a_volume_is_the_stack_s_by_its_claim() -> None:
+def test_claim_makes_a_volume_ours() -> None:
     assert is_left(volume(namespace="ns", name="volume-rank-bench-0"))
     assert is_left(volume(uid="uid-of-claim", namespace="ns", name="x"))
     assert not is_left(volume(namespace="elsewhere", name="volume-rank-bench-0"))
     assert not is_left(volume(namespace="ns", name="data-of-theirs"))
 
 
-def test_a_volume_that_is_to_be_retained_is_not_left_over() -> None:
+def test_retained_volume_is_no_leftover() -> None:
     spec = volume(namespace="ns", name="volume-rank-bench-0")
     assert not is_left(spec | {"persistentVolumeReclaimPolicy": "Retain"})

@@ -50,7 +50,7 @@ def use(found: StackLease, *, is_own: bool, running: tuple[int, ...] = ()) -> Us
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_stack_that_a_process_elsewhere_renews_is_held(is_own: bool) -> None:
+def test_stack_renewed_elsewhere_is_held(is_own: bool) -> None:
     assert use(lease(ALICE), is_own=is_own) is Use.HELD
     assert use(lease(ALICE, HELD_S + 1.0), is_own=is_own) is Use.FREE
 
@@ -61,7 +61,7 @@ def test_a_killed_process_of_this_machine_holds_nothing() -> None:
     assert use(lease(ME), is_own=True, running=(7,)) is Use.FREE
 
 
-def test_a_foreign_stack_within_its_time_to_live_is_not_free() -> None:
+def test_living_foreign_stack_is_not_free() -> None:
     assert use(lease(alive=ago(30.0)), is_own=False) is Use.ALIVE
     assert use(lease(alive=ago(30.0)), is_own=True) is Use.FREE
     assert use(lease(alive=ago(ALIVE_S + 1.0)), is_own=False) is Use.FREE
@@ -97,7 +97,7 @@ def step(found: StackLease, *, has_held: bool = False) -> Step:
     return next_step(found, now=NOW, me=ME, has_held=has_held, is_running=lambda pid: pid != 6)
 
 
-def test_a_free_lease_is_claimed_and_renewed_when_it_is_due() -> None:
+def test_free_lease_is_claimed_and_renewed() -> None:
     assert step(lease()) is Step.CLAIM
     assert step(lease(BOB_BEFORE)) is Step.CLAIM
     assert step(lease(ME, RENEW_S - 1.0), has_held=True) is Step.NOTHING
@@ -111,7 +111,7 @@ def test_a_lease_that_another_process_took_is_lost() -> None:
     assert step(lease(), has_held=True) is Step.CLAIM
 
 
-def test_a_claim_is_refused_if_the_lease_has_changed_and_names_the_process() -> None:
+def test_claim_has_the_version_and_the_process() -> None:
     changes = claimed(lease(ALICE), now=NOW, me=ME)
     assert changes["metadata"] == {"resourceVersion": "5"}
     assert changes["spec"] == {
@@ -140,6 +140,6 @@ def test_a_lease_is_read_from_the_api() -> None:
     assert (held.holder, held.acquired) == (ME.identity, NOW)
 
 
-def test_the_deadline_s_pod_renews_what_the_others_read() -> None:
+def test_deadline_renews_the_shared_annotation() -> None:
     assert deadline.RENEWED_ANNOTATION == identity.RENEWED_ANNOTATION
     assert deadline.RENEW_S < leases.ALIVE_S / 2

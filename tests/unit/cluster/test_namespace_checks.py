@@ -57,9 +57,7 @@ def test_a_namespace_must_be_as_the_config_says(mode: str, namespace: Any, state
         ("privileged", True, "ok"),
     ],
 )
-def test_a_stricter_level_than_the_pods_need_is_refused(
-    level: str, host_network: bool, state: str
-) -> None:
+def test_stricter_pod_security_fails(level: str, host_network: bool, state: str) -> None:
     plan = in_existing(placement={"host_network": host_network})
     assert judge_pod_security(plan, _space(**{ENFORCE: level})).state == state
     assert judge_pod_security(plan, _space()).state == "ok"
@@ -81,7 +79,7 @@ def _with(*names: str) -> dict[str, Any]:
     return node(images=[{"names": list(names)}])
 
 
-def test_an_image_on_every_node_is_known_to_be_there() -> None:
+def test_image_on_every_node_is_ok() -> None:
     plan = make_plan(image=IMAGE)
     assert judge_image(plan, [_with(IMAGE["name"])]).state == "ok"
     check = judge_image(plan, [_with(IMAGE["name"]), _with()])
@@ -92,13 +90,13 @@ def test_an_image_on_every_node_is_known_to_be_there() -> None:
 @pytest.mark.parametrize(
     "image", [{**IMAGE, "pull_policy": "Never"}, {"name": "localhost/aiperf:1"}]
 )
-def test_an_image_that_is_never_pulled_should_be_listed(image: dict[str, str]) -> None:
+def test_image_never_pulled_must_be_listed(image: dict[str, str]) -> None:
     check = judge_image(make_plan(image=image), [_with()])
     assert check.state == "warning"
     assert check.remedy
 
 
-def test_the_remedy_names_the_key_of_the_image_of_a_server_in_a_job() -> None:
+def test_remedy_names_the_image_key_of_a_job() -> None:
     images = ["localhost/one:1", "localhost/two:1"]
     data = {
         "endpoint": {"url": "http://target", "model": "m"},
@@ -111,7 +109,7 @@ def test_the_remedy_names_the_key_of_the_image_of_a_server_in_a_job() -> None:
     assert "name it in deployment.target.image, or" in remedy
 
 
-def test_the_remedy_names_the_key_of_the_image_that_is_missing() -> None:
+def test_remedy_names_the_key_of_the_missing_image() -> None:
     config = parse_benchmark({"workload": {"kind": "iperf", "image": "localhost/tool:1"}}, "test")
     plan = plan_it(config, stack="net", version="1", image=IMAGE["name"])
     remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
@@ -138,9 +136,7 @@ def test_short_names_are_docker_hubs() -> None:
         (60, "failed"),
     ],
 )
-def test_a_stack_that_is_there_must_live_long_enough_for_another_run(
-    minutes: int, state: str
-) -> None:
+def test_existing_stack_needs_time_for_another_run(minutes: int, state: str) -> None:
     """Of 20 minutes: 5 + 5 until target and services are ready, 30 s + 1 m of load."""
     load = {"concurrency": 1, "duration": "1m", "grace_period": "30s"}
     plan = make_plan(load=load, ttl="20m")

@@ -48,7 +48,7 @@ def connect(allowed: int, forbidden: int, *urls: str) -> dict[str, object]:
     return found
 
 
-def test_a_port_that_refuses_beside_one_that_accepts_is_told_with_its_error(page_url: str) -> None:
+def test_refused_port_is_reported_with_its_error(page_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as allowed, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         ports = allowed.getsockname()[1], closed.getsockname()[1]
@@ -61,7 +61,7 @@ def test_a_port_that_refuses_beside_one_that_accepts_is_told_with_its_error(page
     assert "refused" in pages["http://127.0.0.1:1/"]["failure"]
 
 
-def test_two_open_ports_are_tried_until_the_time_is_over(
+def test_two_open_ports_are_tried_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(network_program, "DIFFER_S", 0.0)
@@ -74,7 +74,7 @@ def test_two_open_ports_are_tried_until_the_time_is_over(
     assert found == {"allowed": "", "forbidden": ""}
 
 
-def test_the_policy_forbids_one_of_the_two_ports_that_the_pod_listens_at() -> None:
+def test_policy_allows_one_of_two_ports() -> None:
     objects = network_check.plan_objects("abc", image="i", version="1")
     ((_, policy),) = [each for each in objects.manifests() if each[1]["kind"] == "NetworkPolicy"]
     listener = objects.listener("p")

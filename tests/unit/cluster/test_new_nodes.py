@@ -58,7 +58,7 @@ async def clock_of(cluster: Young) -> int | None:
     return nodes[0].clock_ahead_s
 
 
-async def test_the_clock_of_a_node_that_is_seconds_old_is_waited_for() -> None:
+async def test_check_waits_for_a_new_nodes_clock() -> None:
     cluster = Young(created="2026-01-01T11:59:55Z")
     assert await clock_of(cluster) == 2
     assert cluster.looks == 2
@@ -71,12 +71,12 @@ async def test_the_clock_of_a_node_that_is_seconds_old_is_waited_for() -> None:
         Young(created="2026-01-01T11:59:55Z", may_list_leases=False),
     ],
 )
-async def test_nobody_waits_for_an_old_node_or_for_what_may_not_be_read(cluster: Young) -> None:
+async def test_old_nodes_and_hidden_leases_need_no_wait(cluster: Young) -> None:
     assert await clock_of(cluster) is None
     assert cluster.looks == 1
 
 
-async def test_a_node_that_never_says_its_time_is_not_waited_for_long(
+async def test_wait_for_a_nodes_time_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_checks, "FIRST_LEASE_S", 0.0)

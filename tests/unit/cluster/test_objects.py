@@ -58,7 +58,7 @@ def test_nothing_new_and_nothing_missing_is_no_difference() -> None:
     assert _compare(same, same) == ([], [], [])
 
 
-def test_new_objects_are_ours_by_label_name_or_owner() -> None:
+def test_label_name_or_owner_make_objects_ours() -> None:
     after = [
         ref("labelled", labels=of("bench")),
         ref("worker-bench"),
@@ -73,11 +73,11 @@ def test_new_objects_are_ours_by_label_name_or_owner() -> None:
 
 
 @pytest.mark.parametrize("name", ["web-bench-7f-x", "web-bench", "worker-benchmark-1"])
-def test_an_owner_s_object_with_the_stack_s_name_in_its_own_is_the_owner_s(name: str) -> None:
+def test_owners_object_named_like_the_stack_stays(name: str) -> None:
     assert _compare([], [ref(name)]) == ([], [name], [])
 
 
-def test_what_an_owner_s_object_owns_is_the_owner_s_whatever_its_name() -> None:
+def test_dependents_of_owners_objects_stay() -> None:
     deployment = ref("worker-bench", kind="Deployment", uid="theirs")
     pods = ref("worker-bench-7f", kind="ReplicaSet", owners=("theirs",))
     assert _compare([deployment], [deployment, pods]) == ([], ["worker-bench-7f"], [])
@@ -96,7 +96,7 @@ def manifests() -> Manifests:
     ]
 
 
-def test_all_names_of_which_controllers_make_others_are_known(manifests: Manifests) -> None:
+def test_names_of_controllers_objects_are_known(manifests: Manifests) -> None:
     found = {
         manifest["metadata"]["name"].removesuffix(f"-{stack}")
         for stack, manifest in manifests
@@ -106,7 +106,7 @@ def test_all_names_of_which_controllers_make_others_are_known(manifests: Manifes
     assert found <= set(OWNER_NAMES)
 
 
-def test_two_stacks_of_one_name_are_told_apart_by_what_they_hang_on() -> None:
+def test_roots_distinguish_stacks_of_one_name() -> None:
     labels = of("bench")
     objects = (
         ref("aiperf-bench-1", kind="Namespace", namespace="", uid="space", labels=labels),
@@ -124,7 +124,7 @@ def test_two_stacks_of_one_name_are_told_apart_by_what_they_hang_on() -> None:
     assert hanging_on((space,), objects) == {"space", *inside}
 
 
-def test_only_what_a_run_has_made_is_the_stack_s_whoever_uses_its_label() -> None:
+def test_label_alone_does_not_make_an_object_ours() -> None:
     by_hand, labels = {STACK_LABEL: "bench"}, of("bench")
     old = ref("worker-bench", kind="Deployment", uid="old", labels=labels)
     before = Inventory(namespace="theirs", objects=(old,), not_listed=())
@@ -148,7 +148,7 @@ def test_only_what_a_run_has_made_is_the_stack_s_whoever_uses_its_label() -> Non
     assert made_by((*objects, owned), own=None) == {"anchor", "s", "old", "owned"}
 
 
-def test_every_name_that_a_stack_would_take_over_is_known(manifests: Manifests) -> None:
+def test_fixed_names_of_a_stack_are_known(manifests: Manifests) -> None:
     for stack, manifest in manifests:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         expected = kind not in ("Namespace", "ConfigMap", "PodDisruptionBudget")
@@ -157,12 +157,12 @@ def test_every_name_that_a_stack_would_take_over_is_known(manifests: Manifests) 
         assert not is_name_of(ref(name, kind=kind), "bench")
 
 
-def test_another_stack_whose_name_begins_alike_is_another_one() -> None:
+def test_name_prefix_does_not_match_another_stack() -> None:
     _, others, _ = _compare([], [ref("worker-bench-100k", labels=of("bench-100k"))])
     assert others == ["worker-bench-100k"]
 
 
-def test_an_object_made_again_under_its_name_is_missing_and_new() -> None:
+def test_recreated_object_is_missing_and_new() -> None:
     _, others, missing = _compare([ref("a", uid="1")], [ref("a", uid="2")])
     assert others == missing == ["a"]
 
@@ -173,7 +173,7 @@ def test_another_stack_that_ends_is_not_missed() -> None:
     assert _compare(before, []) == ([], [], ["mine"])
 
 
-def test_what_goes_with_its_namespace_or_owner_is_not_deleted_by_itself() -> None:
+def test_dependents_are_not_deleted_separately() -> None:
     objects = [
         ref("own", kind="Namespace", namespace="", uid="ns"),
         ref("inside", namespace="own"),
@@ -188,7 +188,7 @@ def test_what_goes_with_its_namespace_or_owner_is_not_deleted_by_itself() -> Non
     assert [each.name for each in to_delete(objects, namespace="own")] == ["own"]
 
 
-def test_objects_are_grouped_by_stack_and_know_when_it_ends() -> None:
+def test_objects_are_grouped_by_stack_with_expiry() -> None:
     ttl = {TTL_ANNOTATION: "600"}
     objects = [
         ref("aiperf-a", kind="Namespace", namespace="", labels=of("a"), annotations=ttl),
@@ -203,7 +203,7 @@ def test_objects_are_grouped_by_stack_and_know_when_it_ends() -> None:
     assert not group_stacks(objects, now=end)[0].is_overdue
 
 
-def test_a_deadline_that_has_passed_is_of_that_root_and_not_of_a_pod_beside_it() -> None:
+def test_only_roots_past_their_deadline_are_overdue() -> None:
     labels, space = of("a"), {"kind": "Namespace", "namespace": ""}
     objects = [
         ref("old", **space, uid="old", labels=labels, annotations={TTL_ANNOTATION: "60"}),

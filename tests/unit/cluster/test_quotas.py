@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
 from aiperf_svc.adapters.cluster.preflight.quotas import (
     asked_of_quota,
     judge_limit_ranges,
@@ -21,7 +22,7 @@ def _range(**limit: Any) -> dict[str, Any]:
     return named("r", spec={"limits": [{"type": "Container", **limit}]})
 
 
-def test_what_is_asked_is_the_sum_over_all_replicas() -> None:
+def test_quota_counts_all_replicas() -> None:
     plan = in_existing()
     asked = asked_of_quota(plan)
     assert asked["pods"] == asked["count/pods"] == plan.totals.pods
@@ -74,18 +75,18 @@ def test_what_is_used_already_is_not_left() -> None:
     )
 
 
-def test_amounts_are_said_in_the_units_of_the_quota() -> None:
+def test_amounts_have_the_units_of_the_quota() -> None:
     check = judge_quotas(in_existing(), [_quota({"requests.memory": "1Gi"}, {})], [])
     assert "Gi, and 1Gi of 1Gi are left" in check.detail
 
 
-def test_a_quota_on_cpu_limits_refuses_pods_that_have_none() -> None:
+def test_cpu_limit_quota_needs_limits() -> None:
     quota = _quota({"limits.cpu": "1000"})
     assert "refuses pods without a CPU limit" in judge_quotas(in_existing(), [quota], []).detail
     assert judge_quotas(in_existing(), [quota], [_range(default={"cpu": "1"})]).state == "ok"
 
 
-def test_every_pod_can_be_given_the_cpu_limit_that_a_quota_asks_for() -> None:
+def test_every_pod_can_have_a_cpu_limit() -> None:
     quota = _quota({"limits.cpu": "1000"})
     pods = {name: {"cpu_limit": 2} for name in POD_NAMES}
     target = {"kind": "mock"}
@@ -121,7 +122,7 @@ def test_a_pod_outside_the_limits_is_named() -> None:
     assert check.detail.endswith(" ephemeral-storage, and at most 8Gi is allowed")
 
 
-def test_a_default_cpu_limit_is_a_warning_for_pods_that_set_none() -> None:
+def test_default_cpu_limit_is_a_warning() -> None:
     check = judge_limit_ranges(in_existing(), [_range(default={"cpu": "1"})])
     assert check.state == "warning"
     assert "throttle" in check.detail
@@ -137,3 +138,31 @@ def test_a_default_limit_below_the_request_is_refused() -> None:
         "default limit of 300m, which is below its request"
     ) in check.detail
     assert "deadline" not in check.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("250m", 0.25), ("2", 2), ("1.5", 1.5), ("2Gi", 2**31), ("1e3", 1000), ("5k", 5000),
+        ("100n", 1e-7), ("1E", 1e18), ("24627896Ki", 24_627_896 * 1024), (3, 3),
+    ],
+)  # fmt: skip
+def test_a_quantity_is_its_number_of_base_units(text: str, value: float) -> None:
+    assert parse_quantity(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "one", "1KiB"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no Kubernetes quantity"):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "resource", "text"),
+    [
+        (0.25, "requests.cpu", "250m"), (2, "cpu", "2"), (1.5 * 2**30, "memory", "1.5Gi"),
+        (5 * 2**20, "limits.memory", "5Mi"), (3, "pods", "3"), (0, "memory", "0"),
+    ],
+)  # fmt: skip
+def test_a_quantity_is_said_as_people_write_it(value: float, resource: str, text: str) -> None:
+    assert format_quantity(value, resource) == text

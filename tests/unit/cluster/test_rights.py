@@ -1,6 +1,10 @@
 """Which missing rights keep a stack from being made, and which only make it poorer."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
+import yaml
 
 from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
@@ -9,12 +13,16 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     judge_deadline,
     judge_results_access,
     judge_rights,
+    namespace_of,
     needed_rights,
     port_forward_rights,
+    probe_rights,
     proxy_rights,
 )
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.plan.stack import StackPlan
-from tests.support.plans import in_existing, make_plan
+from aiperf_svc.workloads.registry import parse_benchmark
+from tests.support.plans import in_existing, make_plan, plan_it
 
 ALL = frozenset[Right]()
 
@@ -32,7 +40,7 @@ def test_each_right_that_is_missing_is_named(right: Right) -> None:
     assert str(right) in check.detail
 
 
-def test_only_a_namespace_of_its_own_needs_rights_on_namespaces() -> None:
+def test_only_own_namespaces_need_namespace_rights() -> None:
     def kinds(rights: tuple[Right, ...]) -> set[str]:
         return {right.resource for right in rights}
 
@@ -52,7 +60,7 @@ def test_what_exists_only_by_config_needs_rights_only_then() -> None:
     assert "endpoints" in made(results={"expose": "LoadBalancer"})
 
 
-def test_what_is_made_can_also_be_changed_and_its_end_be_seen() -> None:
+def test_created_objects_can_be_patched_and_watched() -> None:
     """The run's label is on every object, the Namespace too; and a deletion is watched."""
     verbs: dict[str, set[str]] = {}
     for right in needed_rights(make_plan()):
@@ -65,7 +73,7 @@ def test_what_is_made_can_also_be_changed_and_its_end_be_seen() -> None:
         assert found >= {"create", "patch", "list", "watch"} or "create" not in found
 
 
-def test_the_deadline_is_granted_the_one_budget_that_it_deletes() -> None:
+def test_deadline_gets_rights_on_its_budget_only() -> None:
     def granted(plan: StackPlan) -> list[str]:
         return [str(right) for right in granted_rights(plan)]
 
@@ -79,7 +87,7 @@ def test_the_deadline_is_granted_the_one_budget_that_it_deletes() -> None:
     assert len(granted(make_plan(load={"concurrency": 1, "requests": 9}))) == 3
 
 
-def test_nobody_can_grant_what_they_lack_unless_they_may_escalate() -> None:
+def test_granting_needs_the_right_or_escalate() -> None:
     plan = make_plan()
     lacking = frozenset(granted_rights(plan))
     escalate = asked_rights(plan)[-1]
@@ -96,3 +104,83 @@ def test_the_proxy_makes_up_for_a_port_forward() -> None:
     assert judge_results_access(plan, forward | proxy).state == "failed"
     exposed = make_plan(results={"expose": "NodePort"})
     assert judge_results_access(exposed, forward | proxy).state == "ok"
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
+EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},
+           {"expose": "Ingress", "host": "h"})  # fmt: skip
+LOOKED_AT = {("", "resourcequotas", "list"), ("", "limitranges", "list")}
+"""By preflight, which does without them."""
+Allowed = set[tuple[str, str, str]]
+"""(API group, resource, verb)."""
+
+
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Allowed]:
+    """What each Role of the page allows."""
+    (block,) = (each for each in _blocks() if "kind: ClusterRole" in each)
+    return {
+        role["metadata"]["name"]: {
+            (group, resource, verb)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for role in yaml.safe_load_all(block.removeprefix("yaml\n"))
+    }
+
+
+def _blocks() -> list[str]:
+    return [part for part in PAGE.read_text().split("```") if part.startswith("yaml\n")]
+
+
+def test_documented_example_is_a_valid_config() -> None:
+    example = yaml.safe_load(_blocks()[0].removeprefix("yaml\n").replace("…", "0a" * 32))
+    deployment = Deployment.model_validate(example["config"]["aiperf:benchmark"]["deployment"])
+    assert deployment.namespace.mode == "existing"
+
+
+def _allowed(rights: Iterable[Right]) -> Allowed:
+    return {(right.group, right.resource, right.verb) for right in rights}
+
+
+def _asked(plan: StackPlan) -> Allowed:
+    every = (needed_rights, granted_rights, port_forward_rights, proxy_rights)
+    asked = {each for rights in every for each in _allowed(rights(plan))}
+    return asked | _allowed(probe_rights(namespace_of(plan))) | LOOKED_AT
+
+
+def test_existing_namespace_needs_the_first_role_only(documented: dict[str, Allowed]) -> None:
+    asked = {each for how in EXPOSED for each in _asked(in_existing(results=how))}
+    assert documented["aiperf-stacks"] == asked
+
+
+def test_own_namespace_needs_the_second_role(
+    documented: dict[str, Allowed],
+) -> None:
+    asked = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
+    assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked
+
+
+def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
+    usual, watched = _asked(make_plan()), _asked(make_plan(monitoring="prometheus-operator"))
+    assert documented["aiperf-monitoring"] == watched - usual
+
+
+def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:
+    ranks = {"volume": {"kind": "shared-claim"}}
+    data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
+    plan = plan_it(parse_benchmark(data, ""), stack="bench", version="1")
+    usual = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
+    assert documented["aiperf-workloads"] | usual == usual | _asked(plan)
+    assert not documented["aiperf-workloads"] & usual
+
+
+def test_jobs_need_a_role_on_top(documented: dict[str, Allowed]) -> None:
+    experiment = {"product": {"deployment.target.args": [["a"], ["b"]]}, "fan_out": "jobs"}
+    data = make_plan().config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    data |= {"experiment": experiment}
+    data["endpoint"]["url"] = "http://target"
+    plan = plan_it(parse_benchmark(data, ""), stack="bench", version="1")
+    assert documented["aiperf-jobs"] == _asked(plan) - _asked(make_plan())

@@ -65,7 +65,7 @@ def test_what_a_stack_hangs_on_is_lost_once(found: Json | None, words: str) -> N
     assert losses.handle_root("Namespace", "n", found) is None
 
 
-def test_a_namespace_that_is_not_there_at_the_first_look_is_lost() -> None:
+def test_missing_namespace_is_lost_at_once() -> None:
     assert RunLosses().handle_root("Namespace", "n", None) is not None
 
 
@@ -102,7 +102,7 @@ def test_a_lost_pod_is_named_with_the_cause_once(pod: Json, words: str) -> None:
     assert losses.handle_pods([pod]) == ()
 
 
-def test_a_pod_that_is_missing_from_one_list_is_not_lost() -> None:
+def test_one_stale_list_loses_no_pod() -> None:
     losses = RunLosses()
     pods = [a_pod(), a_pod("records-manager", uid="r")]
     for listed in (pods, pods[:1], pods, pods[:1]):
@@ -120,7 +120,7 @@ def test_a_pod_that_is_missing_from_one_list_is_not_lost() -> None:
     ],
     ids=["finished", "started again"],
 )
-def test_a_pod_that_finishes_has_some_lists_time_in_which_its_run_may_end(pod: Json) -> None:
+def test_finished_pod_is_lost_after_some_lists(pod: Json) -> None:
     losses = RunLosses()
     for listed in (a_pod(), *[pod] * (FINISHED_LISTS - 1)):
         assert losses.handle_pods([listed]) == ()
@@ -129,7 +129,7 @@ def test_a_pod_that_finishes_has_some_lists_time_in_which_its_run_may_end(pod: J
     assert losses.handle_pods([pod]) == ()
 
 
-def test_restarts_from_before_the_run_and_pods_made_in_its_course_are_no_losses() -> None:
+def test_earlier_restarts_and_new_pods_are_no_losses() -> None:
     losses = RunLosses()
     early = a_pod(restarts=1, last=KILLED)
     assert losses.handle_pods([early]) == ()

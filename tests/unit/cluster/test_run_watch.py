@@ -84,13 +84,13 @@ async def test_a_namespace_deleted_by_somebody_is_seen() -> None:
     assert ANCHOR not in cluster.asked
 
 
-async def test_in_a_namespace_that_stays_the_anchor_is_watched_too() -> None:
+async def test_existing_namespace_watches_the_anchor() -> None:
     cluster = Looked()
     gone = await lost_after(cluster, watch(cluster, [], in_existing()), ANCHOR=refused(404))
     assert gone == ["ConfigMap anchor-bench was deleted during the run"]
 
 
-async def test_only_the_pods_of_which_there_is_one_are_listed() -> None:
+async def test_only_single_pods_are_listed() -> None:
     cluster = Looked()
     listed = {"items": [pod("records-manager", deletionTimestamp="2026-01-01T00:00:00Z")]}
     assert await lost_after(cluster, watch(cluster, []), PODS=listed) == [
@@ -115,7 +115,7 @@ async def test_what_may_not_be_seen_is_left_out() -> None:
 @pytest.mark.parametrize(
     "silence", [Unreachable("refused"), "hang", refused(503)], ids=["refuses", "hangs", "busy"]
 )
-async def test_a_silent_api_server_is_said_once_and_loses_nothing(silence: Any) -> None:
+async def test_silent_api_server_is_noted_once(silence: Any) -> None:
     cluster, notes = Looked(), list[str]()
     watched = watch(cluster, notes)
     async with asyncio.timeout(WAIT_S):

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
+    CLAIM_S,
+    CONFIG_S,
+    CRASHES,
     CREATE_S,
     PULL_S,
     StartupFailureDetector,
+    set_problem,
 )
 from tests.support.plans import named
 
@@ -55,7 +59,7 @@ def test_what_is_final_is_said_at_once(pod: dict[str, Any]) -> None:
     assert line.startswith("pod worker-1: image 'i:1'")
 
 
-def test_a_registry_that_does_not_respond_gets_a_second_chance() -> None:
+def test_unreachable_registry_may_recover() -> None:
     detector = _detector()
     first = _waiting("ErrImagePull", "i/o timeout")
     assert detector.handle([first], [], now_s=NOW) is None
@@ -72,7 +76,7 @@ def test_a_problem_that_has_passed_begins_anew() -> None:
     assert detector.handle([problem], [], now_s=NOW + PULL_S) is None
 
 
-def test_a_pod_may_wait_for_a_node_as_long_as_it_is_told() -> None:
+def test_unplaced_pod_fails_after_its_limit() -> None:
     detector = _detector()
     assert detector.handle([_unschedulable()], [], now_s=NOW) is None
     assert detector.handle([_unschedulable()], [], now_s=NOW + 59) is None
@@ -114,15 +118,109 @@ def test_many_pods_with_the_same_trouble_are_counted() -> None:
     assert (_detector().handle(pods, [], now_s=NOW) or "").endswith("(and 199 more like it)")
 
 
-def test_a_pod_that_is_being_deleted_does_not_count() -> None:
+def test_deleted_pods_do_not_count() -> None:
     pod = _waiting("InvalidImageName")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert _detector().handle([pod], [], now_s=NOW) is None
 
 
-def test_the_words_of_a_registry_are_harmless_and_bounded() -> None:
+def test_registry_messages_are_sanitised_and_bounded() -> None:
     pod = _waiting("InvalidImageName", "\x1b[2J\u202e" + "long " * 10_000)
     line = _detector().handle([pod], [], now_s=NOW)
     assert line is not None
     assert line.isprintable()
     assert len(line) < 1_000
+
+
+CLAIM = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
+    volumes = [{"name": "tmp"}, {"name": "v", "persistentVolumeClaim": {"claimName": "v-rank-s-0"}}]
+    return {
+        "metadata": {"name": "rank-s-0"},
+        "spec": {"volumes": volumes},
+        "status": {"conditions": [condition]},
+    }
+
+
+def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    status = {"containerStatuses": [{"name": container, "image": "i:1", "state": state}]}
+    return {"metadata": {"name": "rank-s-0"}, "status": status}
+
+
+def said_after(pod: dict[str, Any], seconds: float) -> str | None:
+    detector = StartupFailureDetector(unschedulable_s=60.0)
+    detector.handle([pod], [], now_s=0.0)
+    return detector.handle([pod], [], now_s=seconds)
+
+
+def test_unbound_claim_may_wait_longer() -> None:
+    assert said_after(unscheduled(CLAIM), 60.0) is None
+    said = said_after(unscheduled(CLAIM), CLAIM_S)
+    assert said is not None
+    assert said.startswith("pod rank-s-0 waits for its volume: ")
+    assert "deployment.ranks.volume" in said
+
+
+def test_pending_claim_is_reported_with_its_last_event() -> None:
+    detector = StartupFailureDetector(unschedulable_s=60.0, longest_s=30.0)
+    events = [
+        {"involvedObject": {"name": name}, "message": message}
+        for name, message in (
+            ("v-rank-s-0", "waiting for first consumer"),
+            ("v-rank-s-0", 'storageclass.storage.k8s.io "gold" not found'),
+            ("another", "no persistent volumes available"),
+        )
+    ]
+    pods = [unscheduled(CLAIM)]
+    assert detector.handle(pods, [], (), events, now_s=0.0) is None
+    assert detector.handle(pods, [], (), events, now_s=29.0) is None
+    said = detector.handle(pods, [], (), events, now_s=30.0) or ""
+    assert said.startswith(
+        'pod rank-s-0 waits for its volume: storageclass.storage.k8s.io "gold" not found; '
+    )
+
+
+def test_rank_image_needs_a_shell() -> None:
+    message = 'exec: "sh": executable file not found in $PATH'
+    detector = StartupFailureDetector(unschedulable_s=60.0)
+    pod = waiting("rank", "RunContainerError", message)
+    assert detector.handle([pod], [], now_s=0.0) is None
+    said = detector.handle([pod], [], now_s=CONFIG_S) or ""
+    assert message in said
+    assert "needs a POSIX shell: change workload.image" in said
+    ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": message}}
+    crashed = {"name": "rank", "restartCount": CRASHES, "ready": False, "lastState": ended}
+    pod = {"metadata": {"name": "rank-s-0"}, "status": {"containerStatuses": [crashed]}}
+    said = detector.handle([pod], [], now_s=0.0) or ""
+    assert message in said
+    assert said.endswith("needs a POSIX shell: change workload.image")
+
+
+def test_unplaced_rank_names_its_key() -> None:
+    said = said_after(unscheduled("1 node(s) didn't match pod anti-affinity rules"), 60.0)
+    assert said is not None
+    assert "deployment.ranks.nodes" in said
+
+
+@pytest.mark.parametrize(
+    ("container", "key"), [("rank", "workload.image"), ("courier", "deployment.image.name")]
+)
+def test_failed_pull_names_the_image_key(container: str, key: str) -> None:
+    said = said_after(waiting(container, "ErrImagePull", "manifest unknown"), 0.0)
+    assert said is not None
+    assert f"check {key}, " in said
+
+
+def test_refused_stateful_set_pods_are_explained() -> None:
+    event = {
+        "involvedObject": {"name": "rank-s"},
+        "message": "create Pod rank-s-0 failed: exceeded quota: few-pods",
+    }
+    problem = set_problem(event)
+    assert problem.subject == "rank-s"
+    assert "exceeded quota: few-pods" in problem.line
+    assert "raise the namespace's ResourceQuota" in problem.line

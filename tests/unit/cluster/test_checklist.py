@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.preflight.checklist import check_monitoring
+from aiperf_svc.adapters.cluster.preflight.checklist import check_monitoring, judge_jobs
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_plan
 
@@ -27,9 +27,7 @@ async def test_without_monitoring_nobody_looks() -> None:
         (knowing("podmonitors"), "no type prometheusrules.monitoring.coreos.com"),
     ],
 )
-async def test_a_type_that_the_cluster_does_not_know_is_named(
-    objects: dict[str, Any], missing: str
-) -> None:
+async def test_missing_operator_types_are_named(objects: dict[str, Any], missing: str) -> None:
     check = await check_monitoring(FakeCluster(objects).typed, WANTED)
     assert check is not None
     assert check.state == "failed"
@@ -42,3 +40,19 @@ async def test_a_cluster_with_the_operator_is_fit() -> None:
     check = await check_monitoring(cluster.typed, WANTED)
     assert check is not None
     assert check.state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [
+        ("v1.28.9", "failed"),
+        ("v1.29.0-eks-1", "ok"),
+        ("v1.34.4", "ok"),
+        ("2.0", "ok"),
+        ("dev", "not checked"),
+    ],
+)
+def test_old_versions_are_refused_before_anything_is_made(version: str, state: str) -> None:
+    found = judge_jobs(version)
+    assert found.state == state
+    assert version in found.detail or state == "ok"
