@@ -1,7 +1,7 @@
-"""The checks of the verdict that every kind of workload has: can the tool's numbers be believed?
+"""The checks of the verdict on a tool: can its numbers be trusted?
 
-Each compares what the tool says, or what was asked for, with what the couriers saw of their ranks.
-A check that finds nothing to compare says so as `info` or is left out.
+Each compares the output of the tool, or the config, with the counters that couriers read for their
+ranks. A check that has nothing to compare gives an `info`, or no result.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,12 +48,13 @@ _CAUSES = (
 
 
 def judge_steps(evidence: StepEvidence) -> tuple[Reason, ...]:
-    """The results of all checks that apply."""
+    """Return the results of all checks that apply."""
     found = (check(evidence) for check in CHECKS)
     return tuple(reason for reason in found if reason is not None)
 
 
 def cause_of(evidence: StepEvidence, reasons: Iterable[Reason]) -> str:
-    """Why an invalid run is invalid, in a word; empty if it is not, or not known."""
+    """Return why an invalid run is invalid, in a word; empty if it is valid, or the cause is
+    unknown."""
     invalid = {reason.check for reason in reasons if reason.severity is Severity.INVALID}
     return next((cause for check, cause in _CAUSES if check in invalid), "")

@@ -5,7 +5,7 @@ from aiperf_svc.workloads.step_evidence import StepEvidence, not_retried, place_
 
 
 def run(e: StepEvidence) -> Reason:
-    """Whether the run came to its end."""
+    """Check that the run came to its end."""
     return graded(
         "run",
         1.0 if e.failure else 0.0,
@@ -17,7 +17,7 @@ def run(e: StepEvidence) -> Reason:
 
 
 def steps(e: StepEvidence) -> Reason:
-    """Steps that were run, with those that were planned."""
+    """Compare the steps that were run with those that were planned."""
     done = sum(not attempt.problem for attempt in e.attempts)
     failed = sum(attempt.has_failed for attempt in e.attempts)
     missing = e.planned - done - failed
@@ -35,7 +35,7 @@ def steps(e: StepEvidence) -> Reason:
 
 
 def step_failed(e: StepEvidence) -> Reason:
-    """The last attempt at each step."""
+    """Check the last attempt at each step."""
     failed = [attempt for attempt in e.attempts if attempt.has_failed]
     first = f"; first {failed[0].name}" if failed else ""
     return graded(
@@ -49,7 +49,7 @@ def step_failed(e: StepEvidence) -> Reason:
 
 
 def retried(e: StepEvidence) -> Reason | None:
-    """Attempts that failed and were made again."""
+    """Count attempts that failed and were made again."""
     if not e.config.workload.retries:
         return None
     retried = [attempt for attempt in e.attempts if attempt.was_retried]
@@ -65,7 +65,7 @@ def retried(e: StepEvidence) -> Reason | None:
 
 
 def exit_codes(e: StepEvidence) -> Reason:
-    """Exit codes of all commands but those that were told to end."""
+    """Check the exit codes of all commands except those that were stopped."""
     bad = [
         (attempt.name, end.exit_code)
         for attempt in e.attempts
@@ -89,7 +89,7 @@ def _exit_text(code: int) -> str:
 
 
 def values(e: StepEvidence) -> Reason | None:
-    """Whether each measured step has its headline metric."""
+    """Check that each measured step has its headline metric."""
     if not e.headline or not e.counted:
         return None
     without = [
@@ -107,7 +107,7 @@ def values(e: StepEvidence) -> Reason | None:
 
 
 def rank_lost(e: StepEvidence) -> Reason:
-    """Whether each rank reported each of its steps."""
+    """Check that each rank reported each of its steps."""
     lost = sorted({rank for attempt in not_retried(e) for rank in attempt.silent_ranks})
     names = ", ".join(map(str, lost))
     return graded(
@@ -123,7 +123,7 @@ def rank_lost(e: StepEvidence) -> Reason:
 
 
 def oom(e: StepEvidence) -> Reason:
-    """Processes of the ranks that the kernel killed for want of memory."""
+    """Count processes of the ranks that the kernel killed for lack of memory."""
     kills = [(w.oom_kills, w, a) for a, w in witnessed(not_retried(e)) if w.oom_kills]
     count = sum(number for number, _, _ in kills)
     where = f": first on {place_of(kills[0][1])} in {kills[0][2].name}" if kills else ""

@@ -11,13 +11,13 @@ from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.steps import Command, Output, PlannedStep, Reading, UnreadableOutput
 
 STDOUT, STDERR = "stdout", "stderr"
-SAID_BYTES = 4_096
-"""End of what a command that failed has written, from which its last lines are shown."""
+TAIL_BYTES = 4_096
+"""End of the output of a failed command from which the last lines are shown."""
 SHOWN_CHARACTERS = 500
 
 
 class FinishedStep(NamedTuple):
-    """What became of one attempt at a step."""
+    """The outcome of one attempt at a step."""
 
     plan: PlannedStep
     problem: str
@@ -52,7 +52,7 @@ class GatheredStep:
                 self._plan = msgspec.json.decode(piece.report.plan, type=PlannedStep)
 
     def is_complete(self, lost: Set[int]) -> bool:
-        """Whether everything is here that will come, `lost` ranks sending nothing more."""
+        """Return whether all pieces are here; `lost` ranks send no more."""
         if self._plan is None:
             return False
         return all(
@@ -62,7 +62,7 @@ class GatheredStep:
         )
 
     def finish(self, config: WorkloadConfig[Any]) -> FinishedStep:
-        """What became of the attempt, when it is complete."""
+        """Return the outcome of the attempt, when it is complete."""
         plan = self._plan
         assert plan is not None
         ends = {end.index: end for report in self._reports.values() for end in report.ends}
@@ -97,8 +97,8 @@ class GatheredStep:
             if end is None:
                 return f"rank {command.rank}: {command.argv[0]} was not started"
             if end.exit_code and not end.was_told_to_end:
-                said = (self._file(index, STDERR) or self._file(index, STDOUT))[-SAID_BYTES:]
-                text = said.decode("utf-8", "replace")
+                output = self._file(index, STDERR) or self._file(index, STDOUT)
+                text = output[-TAIL_BYTES:].decode("utf-8", "replace")
                 return f"rank {command.rank}: {how_it_ended(command, end.exit_code, text)}"
         return ""
 
@@ -123,31 +123,31 @@ class GatheredStep:
 
 
 def commands_of(plan: PlannedStep) -> list[tuple[int, Command, bool]]:
-    """Index, command and whether it is a server, of everything that runs in a step: the commands
-    first, then the servers."""
+    """Return index, command and whether it is a server, of all commands of a step, the servers
+    last."""
     step = plan.step
     both = [(command, False) for command in step.commands] + [(c, True) for c in step.servers]
     return [(index, command, is_server) for index, (command, is_server) in enumerate(both)]
 
 
 def newest_lines(text: str) -> list[str]:
-    """The whole lines of the end of an output, newest first. Tools that write over a line of the
-    terminal end it with a carriage return."""
+    """Return the complete lines of the end of an output, newest first. Tools that overwrite a line
+    of the terminal end it with a carriage return."""
     whole, _, _ = text.replace("\r", "\n").rpartition("\n")
     return whole.split("\n")[::-1]
 
 
-def how_it_ended(command: Command, code: int, said: str) -> str:
-    """How a command failed, with the last lines of what it said."""
+def how_it_ended(command: Command, code: int, output: str) -> str:
+    """Return how a command failed, with the last lines of its output."""
     how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
     if code == 127:
         how += ", as a shell does that finds no such program"
-    text = _last_words(said)
+    text = _last_lines(output)
     return f"{command.argv[0]} {how}" + (f": {text}" if text else "")
 
 
-def _last_words(text: str) -> str:
-    """The last lines of a text, as many as are shown. Rulers around a message say nothing."""
+def _last_lines(text: str) -> str:
+    """Return the last lines of a text, up to a limit. Rulers around a message are left out."""
     shown: list[str] = []
     for line in reversed(text.splitlines()):
         words = line.strip()

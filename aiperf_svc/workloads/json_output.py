@@ -21,7 +21,7 @@ class Fields:
         self._where = where
 
     def has(self, *path: str) -> bool:
-        """Whether there is anything at a path of keys."""
+        """Return whether there is anything at a path of keys."""
         node = self._node
         for key in path:
             if not isinstance(node, dict) or key not in node:
@@ -30,35 +30,35 @@ class Fields:
         return True
 
     def number(self, *path: str) -> float:
-        """The finite number at a path of keys."""
+        """Return the finite number at a path of keys."""
         value, where = self._at(path)
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
             raise UnreadableOutput(f"{where}: {value!r}; expected a finite number")
         return float(value)
 
     def text(self, *path: str) -> str:
-        """The text at a path of keys."""
+        """Return the text at a path of keys."""
         value, where = self._at(path)
         if not isinstance(value, str):
             raise UnreadableOutput(f"{where}: {value!r}; expected text")
         return value
 
     def flag(self, *path: str) -> bool:
-        """The true or false at a path of keys."""
+        """Return the boolean at a path of keys."""
         value, where = self._at(path)
         if not isinstance(value, bool):
             raise UnreadableOutput(f"{where}: {value!r}; expected true or false")
         return value
 
     def each(self, *path: str) -> Iterator["Fields"]:
-        """The elements of the list at a path of keys."""
+        """Return the elements of the list at a path of keys."""
         value, where = self._at(path)
         if not isinstance(value, list):
             raise UnreadableOutput(f"{where}: {str(value)[:_SHOWN]!r}; expected a list")
         return (Fields(element, f"{where}.{n}") for n, element in enumerate(value))
 
     def numbers(self, *path: str) -> dict[str, float]:
-        """The object of numbers at a path of keys."""
+        """Return the object of numbers at a path of keys."""
         value, where = self._at(path)
         if not isinstance(value, dict):
             raise UnreadableOutput(f"{where}: {str(value)[:_SHOWN]!r}; expected an object")
@@ -78,7 +78,7 @@ class Fields:
 
 
 def fields_of(text: str, where: str) -> Fields:
-    """The fields of the JSON document that is `text`; `where` says whose output it is."""
+    """Return the fields of the JSON document `text`; `where` names its source."""
     try:
         node = json.loads(text)
     except ValueError as error:

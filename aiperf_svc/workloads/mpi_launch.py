@@ -88,7 +88,7 @@ def intel_mpi(
 
 
 def rdma_problems(config: WorkloadConfig[Any], transport: Transport) -> list[str]:
-    """What prevents the transport on a cluster, one line each."""
+    """Return why the transport cannot be used on a cluster, one line each."""
     if transport == "rdma" and not config.deployment.ranks.devices:
         return [
             "workload.transport: rdma needs a device in each rank: name its resource in "
@@ -98,12 +98,12 @@ def rdma_problems(config: WorkloadConfig[Any], transport: Transport) -> list[str
 
 
 def rdma_privilege(transport: Transport) -> tuple[str, ...]:
-    """Capabilities that the transport needs: RDMA pins memory."""
+    """Return the capabilities that the transport needs: RDMA pins memory."""
     return ("IPC_LOCK",) if transport == "rdma" else ()
 
 
 def _slots(hosts: Sequence[Host]) -> dict[str, int]:
-    """Processes by address, in the order of the hosts. Local ranks have one address."""
+    """Return the processes by address, in the order of the hosts. Local ranks have one address."""
     slots: dict[str, int] = {}
     for rank, count in hosts:
         slots[rank.address] = slots.get(rank.address, 0) + count

@@ -29,7 +29,7 @@ class PerftestSpec(WorkloadSpec):
 
 
 def device_problems(config: WorkloadConfig[Any]) -> list[str]:
-    """What is wrong with a config without an RDMA device."""
+    """Return the problem of a config without an RDMA device."""
     if config.deployment.ranks.devices:
         return []
     return [
@@ -46,8 +46,8 @@ def perftest_steps(
     *,
     is_directed: bool,
 ) -> tuple[Step, ...]:
-    """A step for each pair; the first rank of a pair sends. The server ends by itself after its one
-    test."""
+    """Return a step for each pair; the first rank of a pair sends. The server ends by itself after
+    its one test."""
     spec: PerftestSpec = config.workload
     argv = (
         *(program, "-a", "-F", "-R", "-p", str(spec.port), "-n", str(spec.iterations)),
@@ -74,8 +74,8 @@ def perftest_steps(
 def client_rows(
     outputs: Sequence[Output], header: str, columns: int
 ) -> tuple[tuple[float, ...], ...]:
-    """The rows below the header, which the client prints. Other lines, about devices and addresses,
-    are passed over."""
+    """Return the rows below the header, which the client prints. Other lines, about devices and
+    addresses, are left out."""
     client = next(output for output in outputs if not output.is_server)
     where = f"perftest on rank {client.rank}"
     lines = client.text.splitlines()

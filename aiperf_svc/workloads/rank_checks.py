@@ -33,7 +33,7 @@ takes the same few milliseconds."""
 
 
 def step_length(e: StepEvidence) -> Reason | None:
-    """Length of each step, with the length that was asked for."""
+    """Compare the length of each step with the length that the config asks for."""
     known = [a for a in e.counted if a.plan.step.expected_ns and a.length_ns]
     return worst([_length(attempt) for attempt in known]) if known else None
 
@@ -58,7 +58,7 @@ def _length(attempt: Attempt) -> Reason:
 
 
 def tool_versions(e: StepEvidence) -> Reason | None:
-    """The tool's versions on all ranks."""
+    """Compare the versions of the tool on all ranks."""
     found: dict[str, str] = {}
     for attempt in e.counted:
         assert attempt.reading is not None
@@ -80,7 +80,7 @@ def tool_versions(e: StepEvidence) -> Reason | None:
 
 
 def same_node(e: StepEvidence) -> Reason | None:
-    """Nodes of a step's ranks, where ranks are to be apart."""
+    """Check that the ranks of a step are on different nodes, if the config asks for that."""
     several = [a for a in e.counted if len(a.witnesses) > 1]
     if not several:
         return None
@@ -111,7 +111,7 @@ def same_node(e: StepEvidence) -> Reason | None:
 
 
 def start_skew(e: StepEvidence) -> Reason | None:
-    """The ranks' start times with each other."""
+    """Compare the start times of the ranks with each other."""
     found = [_skew(a, a.skew_ns) for a in e.counted if a.skew_ns is not None]
     return worst(found) if found else None
 
@@ -133,7 +133,7 @@ def _skew(attempt: Attempt, skew_ns: int) -> Reason:
 
 
 def late_start(e: StepEvidence) -> Reason | None:
-    """Start times with the due time."""
+    """Compare the start times with the due time."""
     late = [
         (w.started_wall_ns - w.due_wall_ns, w, attempt)
         for attempt, w in witnessed(e.counted)
@@ -154,7 +154,7 @@ def late_start(e: StepEvidence) -> Reason | None:
 
 
 def throttled(e: StepEvidence) -> Reason | None:
-    """Time for which the CPU quota stopped a rank."""
+    """Judge the time for which the CPU quota stopped a rank."""
     return _worst_share(
         e,
         "throttled",
@@ -168,7 +168,7 @@ def throttled(e: StepEvidence) -> Reason | None:
 
 
 def cpu_pressure(e: StepEvidence) -> Reason | None:
-    """Time in which a task of the node waited for a CPU."""
+    """Judge the time in which a task of the node waited for a CPU."""
     return _pressure(
         e,
         "cpu-pressure",
@@ -180,7 +180,7 @@ def cpu_pressure(e: StepEvidence) -> Reason | None:
 
 
 def memory_pressure(e: StepEvidence) -> Reason | None:
-    """Time in which a task of the node waited for memory."""
+    """Judge the time in which a task of the node waited for memory."""
     return _pressure(
         e,
         "memory-pressure",
@@ -192,7 +192,7 @@ def memory_pressure(e: StepEvidence) -> Reason | None:
 
 
 def stolen(e: StepEvidence) -> Reason | None:
-    """CPU time that the machine's host gave to others."""
+    """Judge the CPU time that the machine's host took for others."""
     return _worst_share(
         e,
         "stolen",
@@ -204,7 +204,7 @@ def stolen(e: StepEvidence) -> Reason | None:
 
 
 def repetitions(e: StepEvidence) -> Reason | None:
-    """Standard deviation of the headline metric over repetitions."""
+    """Judge the standard deviation of the headline metric over repetitions."""
     values: dict[str, list[float]] = {}
     headlines: dict[str, str] = {}
     for attempt in e.counted:
@@ -237,7 +237,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def courier_load(e: StepEvidence) -> Reason | None:
-    """CPU time of the courier."""
+    """Judge the CPU time of the courier."""
     return _worst_share(
         e,
         "courier-load",
@@ -280,5 +280,5 @@ def _worst_share(
     if not shares:
         return None
     share, witness, attempt = max(shares, key=lambda item: item[0])
-    said = text.format(place=place_of(witness), share=share, step=attempt.name)
-    return graded(check, share, limits, text=said, remedy=remedy)
+    filled = text.format(place=place_of(witness), share=share, step=attempt.name)
+    return graded(check, share, limits, text=filled, remedy=remedy)

@@ -81,30 +81,30 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> list[Attempt]:
-        """The attempts whose numbers count: of measured steps, and without a problem."""
+        """Return the attempts whose numbers count: of measured steps, and without a problem."""
         return [a for a in self.attempts if a.plan.step.is_measured and not a.problem]
 
     def headline_of(self, attempt: Attempt) -> str:
-        """Tag of the metric that an attempt at a measured step must have."""
+        """Return the tag of the metric that an attempt at a measured step must have."""
         return attempt.plan.step.headline or self.headline
 
 
 def not_retried(e: StepEvidence) -> list[Attempt]:
-    """The last attempt at each step."""
+    """Return the last attempt at each step."""
     return [attempt for attempt in e.attempts if not attempt.was_retried]
 
 
 def witnessed(attempts: Iterable[Attempt]) -> Iterator[tuple[Attempt, RankWitness]]:
-    """Each attempt with each rank that reported it."""
+    """Return each attempt with each rank that reported it."""
     return ((attempt, witness) for attempt in attempts for witness in attempt.witnesses)
 
 
 def place_of(witness: RankWitness) -> str:
-    """Rank and node, for a text."""
+    """Return rank and node, for a text."""
     return f"rank {witness.rank} on {witness.node}" if witness.node else f"rank {witness.rank}"
 
 
 def worst(reasons: Sequence[Reason]) -> Reason:
-    """The result that says most against the run, of one check on several steps."""
+    """Return the result of one check on several steps that is worst for the run."""
     order = list(Severity)
     return max(reasons, key=lambda r: (order.index(r.severity), r.measured - r.limit))

@@ -124,7 +124,7 @@ class StepMachine:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of the attempt under way that are still there."""
+        """The ranks of the current attempt that are still there."""
         if self.plan is None:
             return ()
         return tuple(rank for rank in self.plan.step.ranks if rank not in self._lost)
@@ -153,7 +153,7 @@ class StepMachine:
             self._note(status.problem)
 
     def _note(self, problem: str) -> None:
-        """The first problem counts; others follow from it."""
+        """Record a problem. Only the first counts; others follow from it."""
         if self.plan is not None and not self._problem:
             self._problem = problem
 

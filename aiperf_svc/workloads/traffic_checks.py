@@ -132,7 +132,7 @@ def _claimed_below(
 
 
 def drops(e: StepEvidence) -> Reason | None:
-    """Dropped packets and UDP errors, with the packets of the step."""
+    """Compare dropped packets and UDP errors with the packets of the step."""
 
     def of(w: RankWitness) -> tuple[int, int]:
         return w.dropped_packets + w.udp_errors, w.interface_rx_bytes + w.interface_tx_bytes
@@ -148,7 +148,7 @@ def drops(e: StepEvidence) -> Reason | None:
 
 
 def retransmits(e: StepEvidence) -> Reason | None:
-    """TCP segments that were sent again, with the packets of the step."""
+    """Compare TCP segments that were sent again with the packets of the step."""
 
     def of(w: RankWitness) -> tuple[int, int]:
         return w.tcp_retransmits, w.interface_tx_bytes
@@ -171,8 +171,8 @@ def _packets(
     text: str,
     remedy: str,
 ) -> Reason | None:
-    """Grade a count of packets as a share of those that carried the step's bytes. Where others use
-    the interfaces too, it is only told."""
+    """Grade a count of packets as a share of those that carried the step's bytes. If others use the
+    interfaces too, the result is only information."""
     found = []
     for attempt, witness in witnessed(e.counted):
         count, size = of(witness)
@@ -180,7 +180,7 @@ def _packets(
     if not found:
         return None
     share, count, witness, attempt = max(found, key=lambda item: item[0])
-    said = text.format(count=count, place=place_of(witness), step=attempt.name)
+    filled = text.format(count=count, place=place_of(witness), step=attempt.name)
     if witness.is_shared_network:
-        return told(check, f"{said}, by whoever uses the machine's network")
-    return graded(check, share, limit, text=said, remedy=remedy)
+        return told(check, f"{filled}, by whoever uses the machine's network")
+    return graded(check, share, limit, text=filled, remedy=remedy)

@@ -21,9 +21,9 @@ from aiperf_svc.adapters.ranks.rank_place import RankPlace
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness
 from aiperf_svc.workloads.gathering import (
-    SAID_BYTES,
     STDERR,
     STDOUT,
+    TAIL_BYTES,
     commands_of,
     how_it_ended,
     newest_lines,
@@ -375,7 +375,7 @@ class StepCommands:
         folder = self._shell.output(f"{self.plan.number}-{running.index}")
         paths = (folder / STDERR, folder / STDOUT)
         said = next((path for path in paths if path.exists() and path.stat().st_size), None)
-        text = _tail(said, SAID_BYTES) if said else ""
+        text = _tail(said, TAIL_BYTES) if said else ""
         return how_it_ended(running.command, running.exit_code, text)
 
     def _too_large(self, running: _Running, file: str, size: int) -> str:
