@@ -13,6 +13,7 @@ SOAK_FLAGS ?=
 FUZZ_FLAGS ?=
 BENCHMARK_FLAGS ?=
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
+PARALLEL := --dist worksteal --numprocesses
 
 # What is installed is compiled by its first import. Without this a shell or a CI that sets the variable has each of
 # hundreds of processes compile all that it imports.
@@ -69,22 +70,23 @@ fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten 
 sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
 	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
-# Tests wait as much as they work: six at a time, whole runs among the others. Those marked alone follow, one after the
-# other, and have the machine for themselves.
+# Tests wait as long as they compute: six processes for two cores. Tests marked `alone` measure the machine and run one
+# after the other at the end.
 test: $(STAMP) ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
-	$(BIN)/python -m pytest --processes 6 --ignore tests/e2e/stack
+	$(BIN)/python -m pytest $(PARALLEL) 6 -m "not alone" --ignore tests/e2e/stack
+	$(BIN)/python -m pytest -m alone tests/e2e --ignore tests/e2e/stack
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
-	$(BIN)/python -m pytest --processes 6 --ignore tests/e2e
+	$(BIN)/python -m pytest $(PARALLEL) 6 --ignore tests/e2e
 
 test-gate: $(STAMP) cluster-tools ## Run the cluster tests that CI runs: one scenario of each kind
-	tests/cluster/with $(STACK_TESTS) --processes 2 -m gate
+	tests/cluster/with sh -c '$(STACK_TESTS) $(PARALLEL) 2 -m "gate and not alone" && $(STACK_TESTS) -m "gate and alone"'
 	tests/cluster/with --nodes 2 $(STACK_TESTS) -m "gate and two_nodes"
 
-# Scenarios wait as much as they work: two at a time, but for those that count or measure. Those marked two_nodes are
-# left out unless they are all that is selected: they have a cluster of their own.
+# Two scenarios at a time, and those marked `alone` one after the other. Scenarios marked two_nodes run in a cluster of
+# their own and are left out unless they are all that is selected.
 test-stack: $(STAMP) cluster-tools ## Run all tests on a cluster: over half an hour
-	tests/cluster/with $(STACK_TESTS) --processes 2
+	tests/cluster/with sh -c '$(STACK_TESTS) $(PARALLEL) 2 -m "not alone" && $(STACK_TESTS) -m alone'
 	tests/cluster/with --nodes 2 $(STACK_TESTS) -m two_nodes
 
 # The first time takes half an hour; on a machine that cannot have a cluster the tests say why.

@@ -9,14 +9,13 @@ import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from aiperf_svc.mock_server import running
 from tests.support.forked_servers import ForkedServer
 from tests.support.forking import template_processes
-
-pytest_plugins = ("tests.processes",)
 
 ENDING_S = 2.0
 """Longest time for a thread that was told to end; over only where one was left behind."""
@@ -42,6 +41,12 @@ def pytest_configure() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
     running.start = ForkedServer
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mix the files in each process of pytest-xdist: tests that wait with tests that compute."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: crc32(item.nodeid.partition("::")[0].encode()))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -191,7 +191,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 async def names_of_a_run(folder: Path) -> dict[str, list[str]]:
-    with running(MockServerConfig(ttft="5ms", itl="2ms", tokens=5)) as mock:
+    with running(MockServerConfig(ttft="5ms", itl="20ms", tokens=5)) as mock:
         config = {
             "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
             "load": {

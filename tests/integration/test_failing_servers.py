@@ -138,7 +138,10 @@ async def test_a_server_that_dies_in_mid_run_is_named_and_its_rate_is_not_achiev
             summary = await run.results()
     successes = summary["request_count"]["avg"]
     assert 20 <= successes < 50
-    assert summary["error_request_count"]["avg"] == 100 - successes
+    accounts = summary["aiperf_svc"]["accounts"]
+    # One that a busy machine could not write before the end of the load is unsent.
+    sent = accounts["issued"] - accounts["unsent"]
+    assert summary["error_request_count"]["avg"] == sent - successes
     assert summary["benchmark_duration"]["avg"] >= 2
     assert summary["request_throughput"]["avg"] == successes / summary["benchmark_duration"]["avg"]
     assert [objective["ok"] for objective in summary["aiperf_svc"]["slo"]] == [False, False]

@@ -7,7 +7,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -23,7 +24,8 @@ ELSEWHERE = {
     "benchmarks/real_server/make_model.py": {"gguf"},
 }
 """Packages of programs that run in an environment of their own: images of ranks, a model's."""
-TOOLS = {"editables", "import-linter", "mypy", "py-spy", "ruff", "types-pyyaml"}
+TOOLS = {"coverage", "editables", "import-linter", "mypy", "pre-commit", "py-spy"}
+TOOLS |= {"pytest-xdist", "ruff", "types-pyyaml"}
 """Packages of `dev` that are run and not imported."""
 
 
@@ -46,23 +48,32 @@ def _declared(*extras: str) -> set[str]:
     return {_normalized(name[0]) for name in names if name}
 
 
-def _imported(path: Path) -> Iterator[str]:
-    """Yield the first name of each imported module of other projects."""
+@cache
+def _imported(path: Path) -> frozenset[str]:
+    """Return the first name of each imported module of other projects."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names: Iterable[str] = ()
         if isinstance(node, ast.Import):
             names = [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names = [node.module]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("importorskip"):
+        elif isinstance(node, ast.Call) and _is_importorskip(node.func):
             names = [ast.literal_eval(each) for each in node.args]
         for name in names:
             first = name.partition(".")[0]
             if first not in sys.stdlib_module_names and first not in LOCAL:
-                yield first
+                found.add(first)
+    return frozenset(found)
 
 
-INSTALLED = packages_distributions()
+def _is_importorskip(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and function.attr == "importorskip"
+
+
+@cache
+def _installed() -> Mapping[str, Sequence[str]]:
+    return packages_distributions()
 
 
 def _distributions(path: Path) -> Iterator[tuple[str, frozenset[str]]]:
@@ -73,7 +84,7 @@ def _distributions(path: Path) -> Iterator[tuple[str, frozenset[str]]]:
     }
     for name in _imported(path):
         if name not in elsewhere:
-            yield name, frozenset(map(_normalized, INSTALLED.get(name, [name])))
+            yield name, frozenset(map(_normalized, _installed().get(name, [name])))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
