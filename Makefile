@@ -20,7 +20,7 @@ PARALLEL := --dist worksteal --numprocesses
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real benchmark benchmark-quick soak fuzz sanitize test test-fast test-gate test-stack lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick soak fuzz sanitize test test-fast coverage test-gate test-stack lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -79,6 +79,12 @@ test: $(STAMP) ## Run all tests that need no cluster; `make test-stack` adds the
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
 	$(BIN)/python -m pytest $(PARALLEL) 6 --ignore tests/e2e
 
+coverage: $(STAMP) ## Print the lines that no test runs: a report to read, not a gate; half an hour
+	rm -rf .coverage && mkdir .coverage
+	-$(BIN)/coverage run -m pytest $(PARALLEL) 6 -m "not alone" --ignore tests/e2e/stack
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 test-gate: $(STAMP) cluster-tools ## Run the cluster tests that CI runs: one scenario of each kind
 	tests/cluster/with sh -c '$(STACK_TESTS) $(PARALLEL) 2 -m "gate and not alone" && $(STACK_TESTS) -m "gate and alone"'
 	tests/cluster/with --nodes 2 $(STACK_TESTS) -m "gate and two_nodes"
@@ -126,4 +132,4 @@ lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	  -c requirements.lock --extra s3 --extra media pyproject.toml -o images/requirements.lock
 
 clean: ## Remove the environment, caches and what is compiled
-	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
