@@ -1,0 +1,33 @@
+"""The table "Add something" of CONTRIBUTING.md names every product file that knows an example."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "aiperf_svc"
+ROWS = dict(
+    re.findall(r"^\| (an? [^|]+?) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+)
+EXAMPLES = {
+    "a metric": "decode_duration",
+    "an endpoint": "huggingface_generate",
+    "a format of traces": "burst_gpt_trace",
+    "a kind of workload": "fio",
+    "a fault of the mock server": "one_byte_writes",
+}
+
+
+@pytest.mark.parametrize(("row", "name"), EXAMPLES.items())
+def test_row_names_every_file_to_touch(row: str, name: str) -> None:
+    kinds = re.sub(r"<\w+>", name, ROWS[row])
+    listed = re.findall(r"`([\w./]+)`", kinds)
+    word = re.compile(rf"\b{name}\b")
+    touched = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if path.stem != name and word.search(path.read_text())
+    }
+    assert touched
+    assert {path for path in touched if not path.startswith(tuple(listed))} == set()
