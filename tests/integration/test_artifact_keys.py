@@ -244,7 +244,7 @@ def test_other_kinds_write_the_known_files_keys_and_columns(
     compare(kind, found, is_written=request.config.getoption("--write-samples"))
 
 
-def test_the_page_of_results_names_every_file_column_and_key_of_ours() -> None:
+def test_results_page_names_every_file_column_and_key() -> None:
     known, page = json.loads(KEYS.read_text()), PAGE.read_text()
     run = known["run"]
     ours = [

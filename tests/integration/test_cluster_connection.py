@@ -102,7 +102,7 @@ async def _message(**where: Any) -> str:
     return message
 
 
-async def test_a_cluster_that_responds_is_known_by_its_kube_system(
+async def test_responding_cluster_is_identified_by_kube_system(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
@@ -110,7 +110,7 @@ async def test_a_cluster_that_responds_is_known_by_its_kube_system(
         assert (cluster.context, cluster.server) == ("there", api.url)
 
 
-async def test_where_kube_system_may_not_be_read_the_address_is_the_identity(
+async def test_address_is_the_identity_without_kube_system(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     api.responses["/api/v1/namespaces/kube-system"] = 403
@@ -130,7 +130,7 @@ async def test_a_missing_kubeconfig_is_named(
     assert "no kubeconfig at ~/.kube/config" in await _message()
 
 
-async def test_an_unknown_context_is_named_with_those_that_there_are(
+async def test_unknown_context_is_named_with_known_ones(
     write: Callable[..., str],
 ) -> None:
     message = await _message(kubeconfig=write("http://127.0.0.1:9"), context="elsewhere")
@@ -144,7 +144,7 @@ async def test_a_malformed_kubeconfig_is_named(tmp_path: Path) -> None:
     assert str(path) in await _message(kubeconfig=str(path))
 
 
-async def test_a_cluster_that_does_not_respond_is_named_by_its_address_with_a_remedy(
+async def test_silent_cluster_is_named_with_a_remedy(
     write: Callable[..., str],
 ) -> None:
     kubeconfig = write("http://127.0.0.1:9")
@@ -154,7 +154,7 @@ async def test_a_cluster_that_does_not_respond_is_named_by_its_address_with_a_re
     )
 
 
-async def test_a_cluster_whose_name_is_not_known_is_said_to_have_none(
+async def test_cluster_with_unknown_host_is_reported(
     write: Callable[..., str],
 ) -> None:
     message = await _message(kubeconfig=write("http://no-such-host.invalid:9"))
@@ -178,7 +178,7 @@ async def test_a_server_without_tls_is_said_to_have_none(
 @pytest.mark.parametrize(
     "server", ["here", "ftp://h/", "https://", "https://h:99999", "https://:1"]
 )
-async def test_an_address_that_is_no_url_is_named_with_its_context(
+async def test_invalid_address_is_named_with_its_context(
     write: Callable[..., str], server: str
 ) -> None:
     message = await _message(kubeconfig=write(server))
@@ -196,7 +196,7 @@ async def test_an_address_that_is_no_url_is_named_with_its_context(
         (502, "does not respond as Kubernetes' API does: no (502); check context 'there' of"),
     ],
 )
-async def test_a_server_that_is_not_kubernetes_is_said_to_be_none(
+async def test_server_that_is_not_kubernetes_is_reported(
     api: ApiServer, write: Callable[..., str], response: Any, words: str
 ) -> None:
     api.responses["/version"] = [response]
@@ -212,7 +212,7 @@ async def test_credentials_that_are_not_accepted_are_said_to_be(
     assert "mine" not in message
 
 
-async def test_a_token_that_has_run_out_is_asked_for_again(
+async def test_expired_token_is_requested_again(
     api: ApiServer, write: Callable[..., str], tmp_path: Path
 ) -> None:
     count = tmp_path / "count"
@@ -231,7 +231,7 @@ async def test_a_token_that_has_run_out_is_asked_for_again(
     assert api.tokens == ["token-1", "token-1", "token-1", "token-2", "token-2"]
 
 
-async def test_keys_of_the_kubeconfig_do_not_stay_in_the_temporary_folder(
+async def test_kubeconfig_keys_leave_the_temporary_folder(
     api: ApiServer, write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "tmp"
@@ -256,7 +256,7 @@ async def test_errors_of_the_api_keep_their_status_and_words(
         await cluster.delete("/not-there")
 
 
-async def test_a_stack_is_found_in_a_namespace_by_who_may_list_nothing_else(
+async def test_stack_is_found_without_rights_to_list(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     labels = {"aiperf.dev/stack": "s", "aiperf.dev/run": "r"}
@@ -278,9 +278,7 @@ async def test_the_time_is_the_server_s(api: ApiServer, write: Callable[..., str
         assert await cluster.now() == datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_a_server_with_too_much_to_do_is_asked_again(
-    api: ApiServer, write: Callable[..., str]
-) -> None:
+async def test_overloaded_server_is_asked_again(api: ApiServer, write: Callable[..., str]) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
         api.responses["/x"] = [429, 429, {"fine": True}]
         assert await cluster.get("/x") == {"fine": True}
@@ -295,7 +293,7 @@ async def test_a_response_that_breaks_off_is_no_response(
             await cluster.get("/x")
 
 
-async def test_a_server_without_aggregated_discovery_is_asked_group_by_group(
+async def test_server_without_aggregated_discovery_is_asked_by_group(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     def resource(

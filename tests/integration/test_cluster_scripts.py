@@ -35,7 +35,7 @@ def test_a_script_with_half_its_arguments_only_speaks(
     assert said in ended.stderr
 
 
-def test_build_lists_its_parts_and_their_times_and_builds_nothing(tmp_path: Path) -> None:
+def test_build_lists_parts_and_times_without_building(tmp_path: Path) -> None:
     ended = call(tmp_path, "build", "--list")
     assert (ended.returncode, list(tmp_path.iterdir())) == (0, [])
     lines = ended.stdout.splitlines()
@@ -43,7 +43,7 @@ def test_build_lists_its_parts_and_their_times_and_builds_nothing(tmp_path: Path
     assert lines[0].split(maxsplit=1) == ["hyperkube", "to build, about 11 min with empty caches"]
 
 
-def test_env_needs_only_the_parts_that_it_puts_on_the_path(tmp_path: Path) -> None:
+def test_env_needs_only_the_parts_on_its_path(tmp_path: Path) -> None:
     for name in ("hyperkube", "pulumi-cli", "pulumi-language-python"):
         part(tmp_path, name).mkdir(parents=True)
     ended = call(tmp_path, "env")

@@ -14,7 +14,7 @@ def peak_mib(folder: Path, requests: int) -> float:
     return measure(["compare", *map(str, sides), "--html", str(folder / "page.html")])[1]
 
 
-def test_a_request_costs_a_comparison_less_than_half_a_kilobyte(tmp_path: Path) -> None:
+def test_comparison_costs_under_half_a_kilobyte_per_request(tmp_path: Path) -> None:
     few, many = 20_000, 80_000
     grown = peak_mib(tmp_path / "many", many) - peak_mib(tmp_path / "few", few)
     assert grown * 2**20 < 512 * (many - few)

@@ -55,7 +55,7 @@ async def test_conversations_that_a_duration_cuts_have_an_outcome(
 
 
 @pytest.mark.parametrize("prefill", [{}, {"prefill_concurrency": 3}])
-async def test_a_user_that_thinks_for_longer_than_the_run_is_a_held_user(
+async def test_user_that_thinks_past_the_end_is_held(
     prefill: dict[str, int], tmp_path: Path
 ) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 600_000}, count=10)

@@ -91,7 +91,7 @@ def files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def test_a_copy_is_what_the_dataset_manager_would_have_written(tmp_path: Path) -> None:
+async def test_copy_equals_what_the_dataset_manager_writes(tmp_path: Path) -> None:
     path = tmp_path / "inputs.json"
     async with served() as socket:
         await copy_inputs(socket, HEADER, path, limit_bytes=10_000)

@@ -103,9 +103,7 @@ def kept(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def test_a_file_is_downloaded_once_and_then_taken_from_the_cache(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_file_is_downloaded_once_and_then_cached(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     seen: list[tuple[int, int]] = []
     first = await download(
@@ -125,9 +123,7 @@ async def test_a_cut_download_goes_on_where_it_broke(server: Server, tmp_path: P
     assert sum(sent for _, sent in server.requests) == len(OLD)
 
 
-async def test_a_date_serves_to_go_on_where_there_is_no_strong_etag(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_date_resumes_a_download_without_strong_etag(server: Server, tmp_path: Path) -> None:
     server.validators = {"ETag": 'W/"weak"', "Last-Modified": "Sat, 01 Jan 2000 00:00:00 GMT"}
     server.cuts = [150_000]
     assert_whole(await fetch(server, tmp_path), OLD)
@@ -150,9 +146,7 @@ async def test_a_file_that_changed_meanwhile_is_begun_again(server: Server, tmp_
     assert_whole(await fetch(server, tmp_path), NEW)
 
 
-async def test_a_later_run_goes_on_where_an_earlier_one_gave_up(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_later_run_resumes_an_earlier_download(server: Server, tmp_path: Path) -> None:
     await _broken_run(server, tmp_path)
     server.requests.clear()
     assert_whole(await fetch(server, tmp_path), OLD)
@@ -179,9 +173,7 @@ async def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path:
     assert [sent for _, sent in server.requests] == [150_000, len(OLD)]
 
 
-async def test_a_part_that_the_server_knows_no_rest_of_is_begun_again(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_part_without_a_known_rest_is_restarted(server: Server, tmp_path: Path) -> None:
     await _broken_run(server, tmp_path)
     server.content = OLD[:150_000]
     assert_whole(await fetch(server, tmp_path), OLD[:150_000])
@@ -195,7 +187,7 @@ async def test_another_range_than_asked_for_is_never_joined(server: Server, tmp_
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_a_file_over_the_limit_is_refused_and_not_kept(
+async def test_file_over_the_limit_is_refused(
     server: Server, tmp_path: Path, is_chunked: bool
 ) -> None:
     server.is_chunked = is_chunked
@@ -218,9 +210,7 @@ async def test_a_refusal_is_final_and_named(server: Server, tmp_path: Path, stat
     assert len(server.requests) == 1
 
 
-async def test_a_server_in_trouble_is_asked_again_a_few_times(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_failing_server_is_asked_a_few_times(server: Server, tmp_path: Path) -> None:
     server.statuses = [503, 429, 500]
     assert_whole(await fetch(server, tmp_path), OLD)
     server.content, server.statuses = NEW, [503] * 100
@@ -230,7 +220,7 @@ async def test_a_server_in_trouble_is_asked_again_a_few_times(
     assert len(server.statuses) == 100 - MAX_FRUITLESS_ATTEMPTS
 
 
-async def test_a_server_that_is_not_there_is_a_problem_with_a_remedy(
+async def test_missing_server_is_a_problem_with_a_remedy(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     with pytest.raises(EnvironmentProblem, match=r"give a local copy as dataset\.file"):
@@ -247,9 +237,7 @@ async def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
         await download("nonsense", folder=tmp_path, max_bytes=1024)
 
 
-async def test_a_cache_that_cannot_be_written_is_a_problem_with_a_remedy(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_unwritable_cache_is_a_problem_with_a_remedy(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(EnvironmentProblem, match=r"cannot keep the dataset in .*XDG_CACHE_HOME"):
         await fetch(server, tmp_path / "file" / "folder")
@@ -291,9 +279,7 @@ async def test_a_public_dataset_is_built_from_its_url(
     assert said[0].startswith(f"downloading {server.url}: ")
 
 
-async def test_a_file_with_another_hash_is_refused_and_nothing_of_it_is_kept(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_file_with_another_hash_is_deleted(server: Server, tmp_path: Path) -> None:
     expected = hashlib.sha256(NEW).hexdigest()
     with pytest.raises(DatasetError, match=rf"expected {expected}: it is another file"):
         await fetch(server, tmp_path, sha256=expected)

@@ -181,9 +181,7 @@ def test_an_api_server_that_is_away_is_waited_for(account: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_it_is_ready_only_when_the_api_server_has_responded(
-    api: FakeApi, account: Path, status: int
-) -> None:
+def test_deadline_is_ready_after_an_api_response(api: FakeApi, account: Path, status: int) -> None:
     api.statuses = [status]
     _keep(api, account, ttl_s=120, waits=1)
     assert not (account / "kept").exists()
@@ -250,7 +248,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("response", BROKEN.values(), ids=BROKEN)
-def test_a_response_that_cannot_be_read_is_asked_for_again(
+def test_unreadable_response_is_requested_again(
     api: FakeApi, account: Path, response: bytes
 ) -> None:
     api.broken = [response]
@@ -260,9 +258,7 @@ def test_a_response_that_cannot_be_read_is_asked_for_again(
     assert (account / "kept").exists()
 
 
-def test_a_deletion_whose_response_cannot_be_read_is_asked_for_again(
-    api: FakeApi, account: Path
-) -> None:
+def test_deletion_with_unreadable_response_is_repeated(api: FakeApi, account: Path) -> None:
     api.now_s = CREATED_S + 120
     deadline = _deadline(account, PATH, 120)
     clock = FakeTime(api, waits=2)
@@ -294,9 +290,7 @@ def _keep_both(api: FakeApi, account: Path, *, waits: int) -> FakeTime:
     return clock
 
 
-def test_the_budget_goes_when_its_own_time_is_over_and_the_stack_when_its_is(
-    api: FakeApi, account: Path
-) -> None:
+def test_budget_and_stack_end_at_their_own_times(api: FakeApi, account: Path) -> None:
     api.created_s[BUDGET] = CREATED_S + 5
     clock = _keep_both(api, account, waits=4)
     assert clock.pauses[:2] == [65, RETRY_S]
@@ -305,17 +299,13 @@ def test_the_budget_goes_when_its_own_time_is_over_and_the_stack_when_its_is(
     ] * 3
 
 
-def test_a_budget_that_is_not_there_is_looked_for_until_the_stack_goes(
-    api: FakeApi, account: Path
-) -> None:
+def test_missing_budget_is_looked_for_until_the_end(api: FakeApi, account: Path) -> None:
     assert _keep_both(api, account, waits=5).pauses == [60, 60, 60, 20, RETRY_S]
     assert [deletion["path"] for deletion in api.deletions] == [PATH]
     assert (account / "kept").exists()
 
 
-def test_a_budget_that_is_made_between_two_looks_has_all_of_its_time(
-    api: FakeApi, account: Path
-) -> None:
+def test_budget_made_between_looks_has_its_full_time(api: FakeApi, account: Path) -> None:
     clock = FakeTime(api, waits=3)
 
     def wait(seconds: float) -> bool:
@@ -329,7 +319,7 @@ def test_a_budget_that_is_made_between_two_looks_has_all_of_its_time(
 
 
 @pytest.mark.parametrize("status", [403, 409, 500])
-def test_a_budget_that_cannot_be_deleted_does_not_keep_the_stack(
+def test_undeletable_budget_does_not_keep_the_stack(
     api: FakeApi, account: Path, status: int
 ) -> None:
     api.created_s[BUDGET] = CREATED_S
@@ -340,9 +330,7 @@ def test_a_budget_that_cannot_be_deleted_does_not_keep_the_stack(
     assert [deletion["path"] for deletion in api.deletions] == [PATH, BUDGET]
 
 
-def test_a_stack_that_cannot_be_seen_is_not_kept_whatever_becomes_of_its_budget(
-    api: FakeApi, account: Path
-) -> None:
+def test_invisible_stack_is_not_kept(api: FakeApi, account: Path) -> None:
     api.created_s[BUDGET] = CREATED_S
     api.statuses = [403]
     assert _keep_both(api, account, waits=1).pauses == [SOON_S]
@@ -366,9 +354,7 @@ def _environ(**changes: str) -> dict[str, str]:
     ("deletes", "path"),
     [("namespace", PATH), ("anchor", f"{PATH}/configmaps/anchor-x")],
 )
-def test_the_namespace_or_the_anchor_is_deleted_as_the_stack_says(
-    tmp_path: Path, deletes: str, path: str
-) -> None:
+def test_namespace_or_anchor_is_deleted(tmp_path: Path, deletes: str, path: str) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     deadline, _ = read_deadline(_environ(AIPERF_DEADLINE_DELETES=deletes), account=tmp_path)
     stack = Expiring(path=path, ttl_s=90)

@@ -58,7 +58,7 @@ async def next_trial(heard: zmq.asyncio.Socket, after: TrialPublished | None) ->
             return message
 
 
-async def test_it_publishes_one_trial_after_the_other_and_then_the_end(tmp_path: Path) -> None:
+async def test_controller_publishes_trials_in_turn_and_the_end(tmp_path: Path) -> None:
     async with controller(tmp_path) as (made, heard):
         message, seen = None, []
         for _ in range(3):
@@ -70,7 +70,7 @@ async def test_it_publishes_one_trial_after_the_other_and_then_the_end(tmp_path:
     assert (last.is_over, last.state) == (True, RunState.DONE)
 
 
-async def test_after_a_restart_the_trial_that_was_on_has_failed_and_the_next_one_begins(
+async def test_restart_fails_the_current_trial_and_continues(
     tmp_path: Path,
 ) -> None:
     async with controller(tmp_path) as (made, heard):

@@ -88,7 +88,7 @@ async def test_two_successes_among_98_refusals_hold_no_objective(tmp_path: Path)
     assert ended(summary) is ExitCode.VERDICT_INVALID
 
 
-async def test_time_outs_take_time_from_the_throughput_of_the_rest(tmp_path: Path) -> None:
+async def test_timeouts_reduce_the_throughput(tmp_path: Path) -> None:
     stuck = asyncio.Event()
 
     async def forget_a_third(number: int, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +116,7 @@ async def test_time_outs_take_time_from_the_throughput_of_the_rest(tmp_path: Pat
     assert ended(summary) is ExitCode.VERDICT_INVALID
 
 
-async def test_a_server_that_dies_in_mid_run_is_named_and_its_rate_is_not_achieved(
+async def test_server_that_dies_in_mid_run_is_named(
     tmp_path: Path,
 ) -> None:
     served = asyncio.Event()
@@ -156,7 +156,7 @@ async def test_a_server_that_dies_in_mid_run_is_named_and_its_rate_is_not_achiev
     assert ended(summary) is ExitCode.VERDICT_INVALID
 
 
-async def test_a_target_that_is_gone_gives_no_advice_about_the_client(
+async def test_absent_target_gives_no_advice_about_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was there when the worker looked.
@@ -186,7 +186,7 @@ async def test_a_few_failures_within_the_budget_are_no_reason(tmp_path: Path) ->
     assert [o["reason"] for o in summary["aiperf_svc"]["slo"]] == [""]
 
 
-async def test_a_server_that_does_not_end_a_handshake_is_named_and_not_the_client(
+async def test_unfinished_handshake_is_blamed_on_the_server(
     tmp_path: Path,
 ) -> None:
     async with serving(stream_at_once) as server:
@@ -212,7 +212,7 @@ async def test_a_stream_that_came_in_one_read_is_said(tmp_path: Path) -> None:
     assert summary["inter_chunk_latency"]["max"] == 0
 
 
-async def test_a_count_that_is_reached_before_the_duration_ends_the_window(tmp_path: Path) -> None:
+async def test_count_reached_before_the_duration_ends_the_window(tmp_path: Path) -> None:
     async def stream_slowly(_: int, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunked(TOKEN)[: -len(b"0\r\n\r\n")])
         await asyncio.sleep(0.05)

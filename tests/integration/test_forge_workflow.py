@@ -71,7 +71,7 @@ def comments(forge: Path) -> str:
     return (forge / "comments.md").read_text()
 
 
-def test_a_pull_request_gets_a_comment_with_pods_and_trials(forge: Path) -> None:
+def test_pull_request_gets_a_comment_with_pods_and_trials(forge: Path) -> None:
     assert step(forge, "preview", is_executed=True) == 0
     assert "### Benchmark stack `nightly`" in comments(forge)
     assert "3 trials (1 different, 3 times)" in comments(forge)
@@ -84,7 +84,7 @@ def test_the_first_night_is_the_one_to_compare_with(forge: Path) -> None:
     assert (run / "experiment.json").exists()
 
 
-def test_a_night_that_is_worse_fails_and_the_last_good_run_stays(forge: Path) -> None:
+def test_worse_night_fails_and_keeps_the_last_good_run(forge: Path) -> None:
     good = forge / "runs" / "good"
     assert night(forge, 1, ttft_ms=20.0) == 0
     assert night(forge, 2, ttft_ms=30.0) == ExitCode.WORSE

@@ -38,7 +38,7 @@ def children() -> list[int]:
     return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
-def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
+def test_fork_is_a_child_with_its_own_environment(
     tmp_path: Path,
 ) -> None:
     stuck = str(tmp_path / "stuck")
@@ -69,7 +69,7 @@ def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
     assert "cannot read the run's files" in process.stderr.read_text()
 
 
-def test_forks_of_two_servers_are_children_with_a_known_end_whichever_is_adopted_first(
+def test_forks_of_two_servers_are_adopted_in_any_order(
     tmp_path: Path,
 ) -> None:
     with fork_server.starting() as first, fork_server.starting() as second:
@@ -86,7 +86,7 @@ def test_forks_of_two_servers_are_children_with_a_known_end_whichever_is_adopted
                 assert "AIPERF_RUN_ID is not set" in process.stderr.read_text()
 
 
-def test_what_is_not_read_at_the_start_is_not_in_the_servers_environment(
+def test_variables_not_needed_at_start_are_withheld(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hush")
@@ -112,7 +112,7 @@ def test_forks_that_nobody_adopts_end_by_themselves(tmp_path: Path) -> None:
     assert (tmp_path / "worker.stderr").read_text() == ""
 
 
-def test_a_server_that_dies_is_an_error_of_the_environment(tmp_path: Path) -> None:
+def test_dead_server_is_an_environment_error(tmp_path: Path) -> None:
     with fork_server.starting() as server:
         assert server is not None
         os.kill(server.pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_server_that_dies_is_an_error_of_the_environment(tmp_path: Path) -> No
             start(server, [order(tmp_path, "worker")])
 
 
-def test_the_imports_of_the_services_start_no_thread_and_do_without_aiohttp() -> None:
+def test_service_imports_start_no_thread() -> None:
     """A fork of several threads is not safe, and aiohttp takes long to import."""
     code = "import sys; from aiperf_svc.services import forks as f; f._import_services()"
     code += "; print(f._is_single_threaded(), 'aiohttp' in sys.modules)"
@@ -129,7 +129,7 @@ def test_the_imports_of_the_services_start_no_thread_and_do_without_aiohttp() ->
     assert done.stdout == b"True False\n"
 
 
-def test_services_are_executed_one_by_one_where_forks_are_switched_off(
+def test_services_are_executed_without_forks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIPERF_FORK", "0")

@@ -98,9 +98,7 @@ def assert_harmless(text: str, *, breaks: str = "\n") -> None:
 
 
 @pytest.mark.parametrize("ui", ["rich", "plain"])
-def test_a_servers_texts_are_harmless_wherever_they_are_shown_and_kept(
-    server: str, tmp_path: Path, ui: str
-) -> None:
+def test_server_texts_are_safe_wherever_shown(server: str, tmp_path: Path, ui: str) -> None:
     shown = on_a_terminal(
         tmp_path, "profile", "-u", server, "-m", "mock", "--streaming", "--concurrency", "2",
         "--request-count", "40", "--ui", ui,

@@ -138,9 +138,7 @@ def count(options: Options) -> int:
     ],
     ids=["closed", "silent", "no such model", "no tokenizer"],
 )
-def test_a_tokenizer_that_is_not_there_ends_the_command_before_anything_starts(
-    tmp_path: Path, where, reason: str
-) -> None:
+def test_missing_tokenizer_ends_the_command_early(tmp_path: Path, where, reason: str) -> None:
     with where() as address:
         began = time.monotonic()
         done = profile(tmp_path, address)
@@ -175,7 +173,7 @@ def test_what_the_hub_responds_is_in_the_error(
     assert "give the path of a tokenizer.json file" in str(caught.value)
 
 
-def test_a_tokenizer_of_the_hub_is_fetched_and_then_taken_from_the_cache(use_hub: UseHub) -> None:
+def test_hub_tokenizer_is_fetched_once_and_cached(use_hub: UseHub) -> None:
     with hub(content()) as address:
         use_hub(address)
         assert (resolve_tokenizer(MODEL), count(MODEL)) == ("", 2)
@@ -186,7 +184,7 @@ def test_a_tokenizer_of_the_hub_is_fetched_and_then_taken_from_the_cache(use_hub
         assert count(MODEL) == 2
 
 
-def test_a_hub_that_is_not_to_be_asked_is_not(use_hub: UseHub) -> None:
+def test_disabled_hub_is_not_contacted(use_hub: UseHub) -> None:
     with hub(content()) as address:
         use_hub(address)
         assert resolve_tokenizer(MODEL) == ""
@@ -219,7 +217,7 @@ def config(**deployment: object) -> BenchmarkConfig:
         (hub_files.HubUnreachable("no route"), None, "not checked"),
     ],
 )
-def test_preflight_says_what_the_runner_can_see_of_the_hub(
+def test_preflight_reports_what_the_hub_shows(
     error: Exception | None, image: object, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str, revision: str, *, timeout_s: float) -> None:

@@ -145,7 +145,7 @@ def test_credits_that_a_stop_makes_unnecessary_are_revoked() -> None:
     assert (counts.revoked, counts.in_flight) == (8, 2)
 
 
-def test_a_grant_that_was_on_its_way_at_the_stop_is_revoked_too() -> None:
+def test_grant_in_transit_at_the_stop_is_revoked() -> None:
     made = generator()
     made.grant(granted(0, 10), 0)
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
@@ -154,7 +154,7 @@ def test_a_grant_that_was_on_its_way_at_the_stop_is_revoked_too() -> None:
     assert (counts.granted, counts.revoked) == (15, 13)
 
 
-def test_of_an_open_loop_what_was_due_is_unsent_and_the_rest_revoked() -> None:
+def test_due_open_loop_requests_are_unsent_and_others_revoked() -> None:
     made = generator()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, True, 1, 0, 0, 1), 0)
     due = [PAST, PAST + 1, PAST + 2, 2**61, 2**61 + 1]
@@ -165,7 +165,7 @@ def test_of_an_open_loop_what_was_due_is_unsent_and_the_rest_revoked() -> None:
     assert (counts.unsent, counts.revoked, counts.capped) == (2, 2, 2)
 
 
-def test_an_open_loop_that_is_late_sends_nothing_after_the_stop(
+def test_late_open_loop_sends_nothing_after_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = PAST + 6
@@ -187,7 +187,7 @@ def test_an_open_loop_that_is_late_sends_nothing_after_the_stop(
     assert (counts.requests_sent, counts.unsent, counts.revoked) == (1, 4, 0)
 
 
-def test_a_closed_loop_with_a_duration_keeps_its_memory_however_reports_arrive() -> None:
+def test_closed_loop_memory_is_bounded_for_any_reports() -> None:
     made = generator()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 2**61, 0, False, 2, 0, 0, 1), 0)
     client: NotingClient = made.client  # type: ignore[assignment]
@@ -218,7 +218,7 @@ def test_a_closed_loop_with_a_duration_keeps_its_memory_however_reports_arrive()
     assert peaks[-1] < peaks[0] + 20_000
 
 
-def test_users_go_on_where_one_part_of_a_grant_ends_and_the_next_begins() -> None:
+def test_users_continue_across_parts_of_a_grant() -> None:
     made = generator()
     made.grant(granted(0, 5_000), 0)
     client: NotingClient = made.client  # type: ignore[assignment]
@@ -230,7 +230,7 @@ def test_users_go_on_where_one_part_of_a_grant_ends_and_the_next_begins() -> Non
     assert (counts.completed, counts.requests_sent, made.is_idle) == (5_000, 5_000, True)
 
 
-def test_while_the_load_is_held_back_nothing_is_sent_and_then_everything_is() -> None:
+def test_held_back_load_sends_nothing_then_everything() -> None:
     made = generator()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, True, 0, 0, 0, 1), 0)
     made.hold_back()
@@ -243,7 +243,7 @@ def test_while_the_load_is_held_back_nothing_is_sent_and_then_everything_is() ->
     assert (counts.requests_sent, counts.capped) == (3, 0)
 
 
-def test_a_stop_while_the_load_is_held_back_accounts_for_every_credit() -> None:
+def test_stop_while_held_back_accounts_for_every_credit() -> None:
     made = generator()
     made.grant(granted(0, 10), 0)
     made.hold_back()
@@ -253,7 +253,7 @@ def test_a_stop_while_the_load_is_held_back_accounts_for_every_credit() -> None:
     assert (counts.granted, counts.revoked, counts.in_flight) == (10, 8, 2)
 
 
-def test_a_phase_that_opens_while_the_load_is_held_back_begins_when_it_goes_on() -> None:
+def test_phase_opened_while_held_back_begins_later() -> None:
     made = generator()
     made.hold_back()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 2, 0, 0, 1), 0)
@@ -264,7 +264,7 @@ def test_a_phase_that_opens_while_the_load_is_held_back_begins_when_it_goes_on()
 
 
 @pytest.mark.parametrize("is_open_loop", [False, True])
-def test_every_credit_has_one_outcome_whenever_the_stop_comes_in_a_conversation(
+def test_every_credit_has_one_outcome_at_any_stop(
     is_open_loop: bool,
 ) -> None:
     turns = (Turn(b"{}"), Turn(b"{}"), Turn(b"{}", delay_ns=2**61))
@@ -297,7 +297,7 @@ def test_every_credit_has_one_outcome_whenever_the_stop_comes_in_a_conversation(
 
 
 @pytest.mark.parametrize(("is_open_loop", "expected"), [(False, (0, 1, 9)), (True, (2, 0, 8))])
-def test_turns_without_a_connection_at_the_stop_end_their_conversations(
+def test_turns_without_connection_end_their_conversations(
     is_open_loop: bool, expected: tuple[int, int, int]
 ) -> None:
     made, client = generator(Turn(b"{}"), Turn(b"{}")), UnconnectedClient()
@@ -340,7 +340,7 @@ def test_connections_are_made_two_seconds_before_their_users_begin() -> None:
     assert len(client.preconnected) == asked
 
 
-def test_a_target_that_is_away_is_not_asked_ahead_again() -> None:
+def test_absent_target_is_not_connected_ahead_again() -> None:
     made = generator()
     client: NotingClient = made.client  # type: ignore[assignment]
     client.lets_connect = False

@@ -11,7 +11,7 @@ import pytest
 from tests.support.in_one_loop import config, lines, server, stack, talks
 
 
-async def test_an_open_loop_sends_when_due_whatever_the_server_does(tmp_path: Path) -> None:
+async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
     with server(ttft="50ms", tokens=1) as mock:
         load = {"request_rate": 200, "requests": 200, "arrival": {"pattern": "constant"}}
         async with stack(config(mock.url, **load), tmp_path) as run:
@@ -54,7 +54,7 @@ async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
     assert all(arrivals[request] >= due[request] for request in due)
 
 
-async def test_a_duration_ends_the_sending_and_the_grace_period_the_waiting(tmp_path: Path) -> None:
+async def test_duration_ends_sending_and_grace_ends_waiting(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="20ms", tokens=500) as mock:
         settings = config(mock.url, concurrency=5, duration="300ms", grace_period="200ms")
         async with stack(settings, tmp_path) as run:
@@ -76,7 +76,7 @@ async def test_a_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> Non
     assert np.median(gaps_ms) == pytest.approx(50, abs=10)
 
 
-async def test_a_cap_holds_open_loop_requests_back_and_says_so(tmp_path: Path) -> None:
+async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> None:
     with server(ttft="100ms", tokens=1) as mock:
         load = {"request_rate": 100, "concurrency": 4, "requests": 60}
         async with stack(config(mock.url, **load), tmp_path) as run:
@@ -89,7 +89,7 @@ async def test_a_cap_holds_open_loop_requests_back_and_says_so(tmp_path: Path) -
     assert summary["request_latency"]["p50"] < 200
 
 
-async def test_a_count_of_requests_ends_under_a_cap_that_holds_nearly_all_of_them_back(
+async def test_request_count_ends_under_a_tight_cap(
     tmp_path: Path,
 ) -> None:
     with server(ttft="20ms", tokens=1) as mock:
@@ -104,7 +104,7 @@ async def test_a_count_of_requests_ends_under_a_cap_that_holds_nearly_all_of_the
     assert accounts["violations"] == []
 
 
-async def test_a_cap_that_is_reached_and_free_again_before_the_next_is_due_delays_nothing(
+async def test_briefly_reached_cap_delays_nothing(
     tmp_path: Path,
 ) -> None:
     with server(tokens=1) as mock:
@@ -118,7 +118,7 @@ async def test_a_cap_that_is_reached_and_free_again_before_the_next_is_due_delay
     assert summary["aiperf_svc"]["accounts"]["completed"] == truth["requests"] == 20
 
 
-async def test_a_cap_is_no_end_for_conversations_and_failing_requests(tmp_path: Path) -> None:
+async def test_cap_does_not_end_conversations_or_failing_requests(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 20}, count=10)
     with server(ttft="5ms", tokens=1, error_rate=0.5) as mock:
         load = {"request_rate": 1_000, "concurrency": 1, "requests": 20}
@@ -131,7 +131,7 @@ async def test_a_cap_is_no_end_for_conversations_and_failing_requests(tmp_path: 
     assert accounts["violations"] == []
 
 
-async def test_what_was_due_and_could_not_be_sent_is_counted_unsent(tmp_path: Path) -> None:
+async def test_due_requests_that_could_not_be_sent_are_unsent(tmp_path: Path) -> None:
     with server(ttft="400ms", tokens=1) as mock:
         load = {
             "request_rate": 100,
@@ -184,7 +184,7 @@ def due_times(folder: Path) -> dict[str, int]:
     }
 
 
-async def test_a_replay_sends_each_row_at_its_own_time_divided_by_the_speed(tmp_path: Path) -> None:
+async def test_replay_sends_each_row_at_its_scaled_time(tmp_path: Path) -> None:
     times_ms = np.cumsum(np.random.default_rng(3).exponential(4.0, size=300)).round(3)
     rows = [{"timestamp": 10_000 + float(time)} for time in times_ms]
     load = {"fixed_schedule": True, "replay_speedup": 2, "warmup": {"requests": 5}}
@@ -210,7 +210,7 @@ async def test_a_replay_sends_each_row_at_its_own_time_divided_by_the_speed(tmp_
     assert (saved["fixed_schedule"], saved["replay_speedup"]) == (True, 2.0)
 
 
-async def test_a_replayed_session_sends_its_next_turn_when_the_trace_says(tmp_path: Path) -> None:
+async def test_replayed_session_sends_turns_at_trace_times(tmp_path: Path) -> None:
     rows = [
         {"timestamp": 0, "session_id": "a"},
         {"timestamp": 0, "session_id": "b"},

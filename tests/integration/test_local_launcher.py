@@ -62,7 +62,7 @@ def artifacts_in(folder: Path) -> Path:
     return found
 
 
-def test_a_run_that_goes_well_is_printed_and_leaves_only_its_artifacts(
+def test_good_run_is_printed_and_leaves_only_artifacts(
     play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert play("run") is ExitCode.OK
@@ -75,7 +75,7 @@ def test_a_run_that_goes_well_is_printed_and_leaves_only_its_artifacts(
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_metrics_go_to_a_receiver_and_one_that_fails_is_only_said(
+def test_failed_metrics_receiver_is_only_reported(
     play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int
 ) -> None:
     came: list[tuple[str, str]] = []
@@ -114,9 +114,7 @@ def test_per_service_starts_every_service_by_itself(
     assert play("run", layout="per-service") is ExitCode.OK
 
 
-def test_json_is_one_object_and_nothing_else_on_standard_output(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_the_only_output(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     play("run", json=True)
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -137,19 +135,19 @@ def test_a_failed_run_says_why(play: Play, capsys: pytest.CaptureFixture[str]) -
     assert "Failed: the target is not there" in capsys.readouterr().out
 
 
-def test_a_process_that_cannot_start_ends_the_run_with_its_last_words(play: Play) -> None:
+def test_process_that_cannot_start_ends_the_run(play: Play) -> None:
     with pytest.raises(BenchmarkFailed) as failed:
         play("bad start")
     assert str(failed.value) == "worker-0 ended with code 2\n  cannot read the config"
 
 
-def test_a_failure_names_its_run_for_the_json_object_of_it(play: Play) -> None:
+def test_failure_names_its_run_in_json(play: Play) -> None:
     with pytest.raises(BenchmarkFailed, match="worker-0 ended with code 2") as failed:
         play("bad start", json=True)
     assert failed.value.run_id
 
 
-def test_a_control_process_that_dies_ends_the_run_at_once(play: Play, tmp_path: Path) -> None:
+def test_dead_control_process_ends_the_run(play: Play, tmp_path: Path) -> None:
     with pytest.raises(BenchmarkFailed, match="control ended with code 7\n  out of luck"):
         play("control dies")
     logs = artifacts_in(tmp_path) / "logs"

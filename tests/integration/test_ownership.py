@@ -76,7 +76,7 @@ async def _claim(api: OneLease, me: Holder, said: list[str], **how: bool) -> Non
     )
 
 
-async def test_a_run_holds_its_lease_and_lets_go_of_one_that_is_kept() -> None:
+async def test_run_holds_and_releases_its_lease() -> None:
     api = OneLease()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
@@ -89,7 +89,7 @@ async def test_a_run_holds_its_lease_and_lets_go_of_one_that_is_kept() -> None:
     await refuse_held(api.typed, "s", "n", BOB)
 
 
-async def test_who_takes_over_is_told_from_whom_and_the_run_by_whom() -> None:
+async def test_takeover_names_both_owners() -> None:
     api, said = OneLease(), list[str]()
     keeper = LeaseKeeper(api.typed, "s", ALICE, lambda _: None)
     keeper.begin("n")
@@ -108,7 +108,7 @@ async def test_who_takes_over_is_told_from_whom_and_the_run_by_whom() -> None:
     assert api.holder == BOB.identity
 
 
-async def test_a_foreign_stack_that_nobody_works_on_is_refused_too() -> None:
+async def test_idle_foreign_stack_is_refused() -> None:
     api, said = OneLease(), list[str]()
     with pytest.raises(StackInUse, match=r"belongs to alice@build: .*; ask its owner"):
         await _claim(api, BOB, said)

@@ -108,9 +108,7 @@ async def test_an_interrupted_command_is_told_once_and_awaited(
     assert said(tmp_path, "got") == ["SIGINT"]
 
 
-async def test_what_a_failed_up_told_is_kept_beside_its_errors(
-    cli: PulumiCli, tmp_path: Path
-) -> None:
+async def test_output_of_a_failed_up_is_kept(cli: PulumiCli, tmp_path: Path) -> None:
     stop = asyncio.Event()
     ended = await cli.up(lambda event: stop.set(), stop=stop)
     assert (ended.code, ended.reason) == (255, "no reason given")
@@ -118,7 +116,7 @@ async def test_what_a_failed_up_told_is_kept_beside_its_errors(
     assert (kept.name, kept.read_text()) == ("pulumi-1-up.out.log", "@ updating....\n")
 
 
-async def test_a_wish_to_stop_that_comes_before_the_command_is_there_ends_it(
+async def test_early_stop_ends_the_command(
     tmp_path: Path,
 ) -> None:
     cli, stop = cli_in(tmp_path), asyncio.Event()
@@ -143,9 +141,7 @@ async def test_a_secret_is_no_argument_and_no_file(cli: PulumiCli, tmp_path: Pat
     assert not any("the key" in path.read_text() for path in (tmp_path / "logs").iterdir())
 
 
-async def test_a_secret_that_is_read_is_in_no_file_and_one_that_cannot_be_is_named(
-    cli: PulumiCli, tmp_path: Path
-) -> None:
+async def test_secret_is_read_without_a_file_or_named(cli: PulumiCli, tmp_path: Path) -> None:
     assert await cli.value("uploadKey") == "the key"
     assert not any("the key" in path.read_text() for path in (tmp_path / "logs").iterdir())
     with pytest.raises(PulumiFailed, match="config get aiperf:locked` failed: incorrect pass"):
@@ -164,9 +160,7 @@ async def test_without_the_cli_the_remedy_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("may", [True, False])
-async def test_a_lock_that_may_be_taken_over_is_and_the_command_begins_again(
-    tmp_path: Path, may: bool
-) -> None:
+async def test_stale_lock_is_taken_over_and_the_command_retried(tmp_path: Path, may: bool) -> None:
     (tmp_path / "locked").touch()
     asked: list[int] = []
 
@@ -232,9 +226,7 @@ def ended_of(pids: Iterable[str]) -> Iterator[Callable[[], None]]:
 
 @LINUX
 @pytest.mark.parametrize("threads", [0, 40])
-def test_a_killed_runners_cli_is_told_to_end_once_and_nothing_of_it_stays(
-    tmp_path: Path, threads: int
-) -> None:
+def test_killed_runners_cli_is_terminated_once(tmp_path: Path, threads: int) -> None:
     private = tmp_path / "private"
     with (
         runner_of(tmp_path, threads=threads) as runner,
@@ -249,7 +241,7 @@ def test_a_killed_runners_cli_is_told_to_end_once_and_nothing_of_it_stays(
 
 
 @LINUX
-def test_locks_are_held_until_a_killed_runners_cli_has_ended(
+def test_locks_are_held_until_the_orphaned_cli_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("linger", str(tmp_path / "go"))
@@ -266,7 +258,7 @@ def test_locks_are_held_until_a_killed_runners_cli_has_ended(
 
 
 @LINUX
-async def test_a_killed_cli_takes_its_plugins_along_and_is_said(tmp_path: Path) -> None:
+async def test_killed_cli_takes_its_plugins_along(tmp_path: Path) -> None:
     cli = cli_in(tmp_path)
     with contextlib.ExitStack() as stack:
 
@@ -282,7 +274,7 @@ async def test_a_killed_cli_takes_its_plugins_along_and_is_said(tmp_path: Path) 
 
 
 @LINUX
-async def test_a_cli_whose_supervisor_is_killed_ends_and_is_awaited(tmp_path: Path) -> None:
+async def test_cli_of_a_killed_supervisor_ends_and_is_awaited(tmp_path: Path) -> None:
     cli = cli_in(tmp_path)
     with contextlib.ExitStack() as stack:
 

@@ -10,7 +10,7 @@ from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
 
 
 @pytest.mark.parametrize(("exit_code", "seen"), [(0, 0), (3, 3), (-15, 143)])
-async def test_a_command_for_another_rank_is_run_by_its_courier(
+async def test_command_for_another_rank_runs_at_its_courier(
     tmp_path: Path, exit_code: int, seen: int
 ) -> None:
     asked: asyncio.Queue[Launch] = asyncio.Queue()

@@ -34,7 +34,7 @@ def noted_in(queue: "asyncio.Queue[Event]") -> Callable[[str, int, int], None]:
     return lambda command, number, _wall_ns: queue.put_nowait((command, number))
 
 
-async def test_the_loop_and_its_commands_end_when_the_courier_is_gone_without_a_signal(
+async def test_loop_and_commands_end_with_a_vanished_courier(
     tmp_path: Path,
 ) -> None:
     make_folder(tmp_path)
@@ -59,7 +59,7 @@ async def test_the_loop_and_its_commands_end_when_the_courier_is_gone_without_a_
     os.close(orders)
 
 
-async def test_commands_of_a_container_that_is_started_again_have_ended_with_it(
+async def test_commands_end_with_their_restarted_container(
     tmp_path: Path,
 ) -> None:
     make_folder(tmp_path)
@@ -85,7 +85,7 @@ async def test_commands_of_a_container_that_is_started_again_have_ended_with_it(
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_a_prepared_command_waits_for_its_start_and_one_that_is_discarded_never_runs(
+async def test_prepared_command_waits_and_discarded_one_never_runs(
     tmp_path: Path,
 ) -> None:
     make_folder(tmp_path)

@@ -146,7 +146,7 @@ async def measured(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNS)
-async def test_every_file_of_a_run_has_the_numbers_of_its_requests(
+async def test_every_file_agrees_with_the_requests(
     finished: Callable[[str], Awaitable[Path]], name: str
 ) -> None:
     run = await finished(name)
@@ -176,7 +176,7 @@ async def test_every_file_of_a_run_has_the_numbers_of_its_requests(
 
 @pytest.mark.parametrize("name", ["chat", "timeouts"])
 @pytest.mark.parametrize("scenario", [Scenario.SINGLE_STREAM, Scenario.SERVER, Scenario.OFFLINE])
-async def test_what_a_scenario_says_of_a_run_follows_from_its_requests(
+async def test_scenario_results_follow_from_the_requests(
     finished: Callable[[str], Awaitable[Path]], name: str, scenario: Scenario
 ) -> None:
     run = await finished(name)

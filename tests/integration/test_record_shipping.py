@@ -104,7 +104,7 @@ async def test_batches_wait_for_a_processor_and_are_numbered(shipped: Shipped) -
     assert shipped.bus.places == [(Port.RAW_DIRECT, "tcp://p0")]
 
 
-async def test_what_is_not_confirmed_is_sent_to_the_next_processor(shipped: Shipped) -> None:
+async def test_unconfirmed_batch_goes_to_the_next_processor(shipped: Shipped) -> None:
     shipped.records.send_to("p0", Port.RAW_FRONT)
     async with shipped.running():
         for last_seq in (5, 9):
@@ -118,7 +118,7 @@ async def test_what_is_not_confirmed_is_sent_to_the_next_processor(shipped: Ship
     assert shipped.records.dropped == 0
 
 
-async def test_a_batch_on_its_way_into_a_socket_that_closes_goes_to_the_next_processor(
+async def test_batch_in_a_closing_socket_goes_to_the_next(
     shipped: Shipped,
 ) -> None:
     shipped.records.send_to("p0", Port.RAW_FRONT)
@@ -130,7 +130,7 @@ async def test_a_batch_on_its_way_into_a_socket_that_closes_goes_to_the_next_pro
         assert await shipped.sent(1) == [("p1", 1, True)]
 
 
-async def test_requests_whose_records_are_kept_no_more_are_counted_with_a_lost_processor(
+async def test_dropped_records_are_counted_with_a_lost_processor(
     shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "KEPT_BYTES", 10)
@@ -144,7 +144,7 @@ async def test_requests_whose_records_are_kept_no_more_are_counted_with_a_lost_p
     assert shipped.records.dropped == 5
 
 
-async def test_the_load_is_held_back_once_and_goes_on_when_there_is_room(
+async def test_load_is_held_back_once_until_there_is_room(
     shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "FULL_BYTES", 20)

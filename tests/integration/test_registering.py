@@ -16,7 +16,7 @@ CONFIG = {
 }
 
 
-async def test_a_first_heartbeat_that_the_bus_has_lost_costs_milliseconds(
+async def test_lost_first_heartbeat_costs_milliseconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited, has_waited = list[float](), asyncio.Event()

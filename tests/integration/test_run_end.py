@@ -47,7 +47,7 @@ def beat(service: Service, reached: RunState, *, error: str = "") -> Heartbeat:
     )  # fmt: skip
 
 
-async def test_it_ends_only_when_every_service_has_reported_its_end(
+async def test_run_ends_when_every_service_has_reported(
     controller: SystemController,
 ) -> None:
     heard = controller.bus.connect(zmq.SUB, Port.EVENTS_OUT)
@@ -64,7 +64,7 @@ async def test_it_ends_only_when_every_service_has_reported_its_end(
     assert controller.finished.is_set()
 
 
-async def test_every_service_ends_at_once_if_the_run_fails_while_one_waits_for_another(
+async def test_failed_run_ends_every_waiting_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timing manager waits for a worker that never attaches: its server is not there."""

@@ -21,7 +21,7 @@ CONFIG = {
 }
 
 
-def test_the_time_of_a_load_that_starts_with_others_begins_with_the_load(tmp_path: Path) -> None:
+def test_load_time_begins_with_the_common_start(tmp_path: Path) -> None:
     context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
     progress = RunProgress(context.inference, context.topology)
     elapsed = []
@@ -56,7 +56,7 @@ def loading(tmp_path: Path) -> tuple[RunProgress, int]:
     return progress, begin_wall_ns
 
 
-def test_the_rate_is_right_from_the_first_seconds_and_counts_completed_requests(
+def test_rate_is_right_from_the_first_seconds(
     tmp_path: Path,
 ) -> None:
     progress, begin = loading(tmp_path)
@@ -86,7 +86,7 @@ def test_the_rate_of_a_standstill_falls_to_nothing(tmp_path: Path) -> None:
     assert rates[-1] == 0
 
 
-def test_clocks_of_machines_that_are_apart_do_not_shift_requests_out_of_the_rate(
+def test_clock_offsets_do_not_distort_the_rate(
     tmp_path: Path,
 ) -> None:
     for off_s in (-3600, 3600):
@@ -107,7 +107,7 @@ def test_the_most_frequent_error_of_the_phase_is_shown(tmp_path: Path) -> None:
     assert progress.status().main_error == "Connection refused"
 
 
-def test_whole_responses_that_are_bad_are_shown_as_errors_while_the_load_is_on(
+def test_bad_responses_are_shown_as_errors_live(
     tmp_path: Path,
 ) -> None:
     context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
@@ -128,7 +128,7 @@ def test_whole_responses_that_are_bad_are_shown_as_errors_while_the_load_is_on(
     assert (status.completed, status.errored) == (1, 1)
 
 
-def test_objectives_on_latencies_are_shown_while_the_load_is_on(tmp_path: Path) -> None:
+def test_latency_objectives_are_shown_live(tmp_path: Path) -> None:
     wanted = [
         {"metric": "time_to_first_token", "stat": "p50", "max": "20ms"},
         {"metric": "request_latency", "stat": "min", "max": "20ms"},
@@ -148,7 +148,7 @@ def test_objectives_on_latencies_are_shown_while_the_load_is_on(tmp_path: Path) 
     assert found == [("p50", 12.0, True), ("min", 30.0, False), ("avg", 60.0, True)]
 
 
-def test_output_tokens_a_second_are_those_of_the_requests_so_far_at_their_rate(
+def test_output_token_rate_covers_the_requests_so_far(
     tmp_path: Path,
 ) -> None:
     progress, begin = loading(tmp_path)

@@ -32,7 +32,7 @@ from tests.support.in_one_loop import WAIT_S, config, lines, server, stack
 SECOND_NS = 10**9
 
 
-async def test_a_closed_loop_sends_exactly_what_was_asked_at_exactly_the_concurrency(
+async def test_closed_loop_sends_the_exact_count_at_exact_concurrency(
     tmp_path: Path,
 ) -> None:
     with server(ttft="10ms", itl="1ms", tokens=5) as mock:
@@ -65,7 +65,7 @@ async def test_every_request_has_one_line_and_the_servers_times(tmp_path: Path) 
     assert 0 < min(errors) < 2
 
 
-async def test_a_worker_on_another_machine_knows_the_clock_within_what_it_states(
+async def test_remote_worker_knows_the_clock_within_its_uncertainty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes itself for one by the kernel's id; in truth both clocks are one."""
@@ -210,7 +210,7 @@ def late_batch() -> bytes:
     return encode(MetricBatch("test", "late", 1, spans=spans, rows=rows.tobytes(), details=details))
 
 
-async def test_what_a_request_sends_depends_on_its_index_and_the_seed_only(tmp_path: Path) -> None:
+async def test_request_content_depends_on_index_and_seed_only(tmp_path: Path) -> None:
     sent = []
     for workers in (1, 2):
         folder = tmp_path / str(workers)
@@ -237,7 +237,7 @@ async def test_what_a_request_sends_depends_on_its_index_and_the_seed_only(tmp_p
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_bad_input_that_only_a_service_can_see_fails_the_run_as_bad_input(
+async def test_bad_input_found_by_a_service_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -252,7 +252,7 @@ async def test_bad_input_that_only_a_service_can_see_fails_the_run_as_bad_input(
     assert status.exit_code is ExitCode.BAD_CONFIG
 
 
-async def test_a_run_waits_for_a_server_that_is_still_loading(tmp_path: Path) -> None:
+async def test_run_waits_for_a_loading_server(tmp_path: Path) -> None:
     with server(tokens=2, slow_start="3s") as mock:
         settings = config(mock.url, concurrency=1, requests=5)
         settings["endpoint"] |= {"wait_for_server": "60s"}
@@ -294,7 +294,7 @@ async def test_a_run_ends_before_its_load_where_nothing_listens(tmp_path: Path) 
     assert status.requests_sent == 0
 
 
-async def test_one_of_several_urls_that_refuses_is_an_error_of_that_target(tmp_path: Path) -> None:
+async def test_refusing_url_is_an_error_of_that_target(tmp_path: Path) -> None:
     with socket.socket() as unused, server(tokens=2) as mock:
         unused.bind(("127.0.0.1", 0))
         base = config(mock.url, concurrency=2, requests=20)
@@ -304,7 +304,7 @@ async def test_one_of_several_urls_that_refuses_is_an_error_of_that_target(tmp_p
     assert summary["request_count"]["avg"] == summary["error_request_count"]["avg"] == 10
 
 
-async def test_a_response_without_a_stream_has_a_latency_and_no_first_token(tmp_path: Path) -> None:
+async def test_response_without_stream_has_only_a_latency(tmp_path: Path) -> None:
     with server(ttft="5ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=2, requests=20)
         settings["endpoint"] |= {"streaming": False}
@@ -351,7 +351,7 @@ async def test_apis_other_than_completions_count_what_the_server_made(
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("kind", ["template", "raw"])
-async def test_an_api_that_the_config_describes_is_measured_as_any_other(
+async def test_described_api_is_measured_like_any_other(
     tmp_path: Path, kind: str, streaming: bool
 ) -> None:
     body = {"prompt": "a b c", "max_tokens": 4, "stream": streaming}
@@ -401,7 +401,7 @@ async def test_sounds_are_uploaded_and_their_texts_counted(tmp_path: Path, strea
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_pictures_are_generated_and_the_first_of_a_stream_is_timed(
+async def test_first_generated_picture_of_a_stream_is_timed(
     tmp_path: Path, streaming: bool
 ) -> None:
     with server(ttft="5ms", itl="20ms") as mock:
@@ -426,7 +426,7 @@ async def test_pictures_are_generated_and_the_first_of_a_stream_is_timed(
         assert "time_to_first_token" not in summary
 
 
-async def test_a_place_that_no_response_has_is_said_once_for_all_requests(tmp_path: Path) -> None:
+async def test_place_missing_in_responses_is_reported_once(tmp_path: Path) -> None:
     with server(tokens=2) as mock:
         settings = config(mock.url, concurrency=1, requests=3)
         settings["endpoint"] |= {
@@ -465,7 +465,7 @@ async def test_a_killed_record_processor_costs_no_record(
     assert len(indexes) == len(set(indexes))
 
 
-async def test_records_that_a_worker_keeps_no_more_are_lost_once_and_are_no_errors(
+async def test_dropped_records_are_lost_and_no_errors(
     tmp_path: Path, quickly_lost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "KEPT_BYTES", 0)
@@ -485,7 +485,7 @@ async def test_records_that_a_worker_keeps_no_more_are_lost_once_and_are_no_erro
     assert accounts["violations"] == []
 
 
-async def test_long_responses_are_recorded_or_counted_as_lost_when_their_record_processor_is_killed(
+async def test_long_responses_survive_or_count_after_a_killed_processor(
     tmp_path: Path, quickly_lost: float
 ) -> None:
     with server(ttft="10ms", itl="2ms", tokens=750) as mock:

@@ -116,9 +116,7 @@ def config(url: str, s3: S3) -> dict[str, Any]:
 # --- whole runs ------------------------------------------------------------------------------
 
 
-async def test_a_run_is_final_when_its_bucket_has_every_file_of_the_manifest(
-    tmp_path: Path, store: Store
-) -> None:
+async def test_run_is_final_when_its_bucket_is_complete(tmp_path: Path, store: Store) -> None:
     with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
         async with stack(config(mock.url, store.s3()), tmp_path) as run:
             await run.results()
@@ -172,7 +170,7 @@ def test_the_bucket_has_a_whole_experiment(
     assert store.names() == sent
 
 
-async def test_a_failed_upload_is_told_and_the_results_are_fetched_or_uploaded_by_hand(
+async def test_failed_upload_is_reported_and_repeatable(
     tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     s3 = S3(url="s3://another-bucket/runs", endpoint_url=store.url)
@@ -230,7 +228,7 @@ def test_a_file_larger_than_a_part_arrives_whole(
 
 
 @pytest.mark.parametrize("name", ["logs/worker-0.log", "records.parquet"])
-def test_a_file_that_has_grown_is_sent_as_the_manifest_has_it(
+def test_grown_file_is_sent_as_in_the_manifest(
     store: Store, large_results: tuple[Path, Manifest], name: str
 ) -> None:
     folder, manifest = large_results
@@ -284,7 +282,7 @@ class _Refusing(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_refusal_repeats_what_the_store_says_and_no_key(
+def test_refusal_quotes_the_store_without_the_key(
     results: tuple[Path, Manifest], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -317,6 +315,6 @@ def test_missing_keys_and_a_missing_library_are_named(
         uploads.upload(*results, s3, into="run", environ=ENVIRON)
 
 
-def test_the_names_of_runs_in_a_bucket_sort_by_time() -> None:
+def test_run_names_in_a_bucket_sort_by_time() -> None:
     first = uploads.folder_of("bench", "cafe", 1_795_227_878_942_879_812)
     assert first == "bench-20261121T022438Z-cafe"

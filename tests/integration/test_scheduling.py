@@ -46,14 +46,14 @@ def said(call: str, *, has_session: bool = True, setup: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_worker_s_slice_is_short_and_its_share_the_same() -> None:
+def test_workers_slice_is_short_and_its_share_unchanged() -> None:
     done, _, slices, is_real_time = said("raise_priority(before_all=False)")
     assert done == f"True {NICE}"
     assert slices in ("['100000']", "[]")  # kernels without the file's line take no notice
     assert is_real_time == "False"
 
 
-def test_before_all_is_real_time_for_who_may_and_a_short_slice_for_others() -> None:
+def test_before_all_means_real_time_or_a_short_slice() -> None:
     *_, is_real_time = said("raise_priority(before_all=True)")
     assert is_real_time == str(may_be_real_time())
     _, _, slices, is_real_time = said("raise_priority(before_all=True)", setup=WITHOUT_RIGHTS)

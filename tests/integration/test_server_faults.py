@@ -50,9 +50,7 @@ async def one_chunk_server(size: int) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("is_streaming", [True, False])
-async def test_a_wrong_path_is_404_for_every_request_and_says_where_nothing_is(
-    tmp_path: Path, is_streaming: bool
-) -> None:
+async def test_wrong_path_is_404_for_every_request(tmp_path: Path, is_streaming: bool) -> None:
     with server() as mock:
         settings = config(f"{mock.url}/nowhere", concurrency=3, requests=9)
         settings["endpoint"]["streaming"] = is_streaming
@@ -68,7 +66,7 @@ async def test_a_wrong_path_is_404_for_every_request_and_says_where_nothing_is(
     assert "there is nothing at /nowhere" in entry["error_details"]["message"]
 
 
-async def test_one_chunk_of_64_mib_is_read_as_any_other(tmp_path: Path) -> None:
+async def test_chunk_of_64_mib_is_read(tmp_path: Path) -> None:
     async with (
         one_chunk_server(64 * MIB) as url,
         stack(config(url, concurrency=1, requests=1), tmp_path) as run,
@@ -80,7 +78,7 @@ async def test_one_chunk_of_64_mib_is_read_as_any_other(tmp_path: Path) -> None:
     assert summary["time_to_first_token"]["count"] == 1
 
 
-async def test_a_response_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_oversized_response_is_cut_off_and_the_run_continues(tmp_path: Path) -> None:
     with lowered_bounds():
         async with (
             one_chunk_server(RESPONSE_BYTES + MIB) as url,
@@ -115,9 +113,7 @@ async def test_a_response_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_p
         ("mock-hang", None),
     ],
 )
-async def test_each_fault_of_a_server_is_counted_by_kind_and_nothing_hangs(
-    tmp_path: Path, model: str, code: int | None
-) -> None:
+async def test_each_fault_is_counted_by_kind(tmp_path: Path, model: str, code: int | None) -> None:
     with server(ttft="1ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=3, requests=9)
         # Only a server that hangs is to run into the limit, however busy the machine is.
@@ -134,7 +130,7 @@ async def test_each_fault_of_a_server_is_counted_by_kind_and_nothing_hangs(
     assert details["code"] == (code if code else details["code"])
 
 
-async def test_a_server_that_goes_away_is_nine_errors_and_an_end(
+async def test_server_that_goes_away_is_nine_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was there when the worker looked.
@@ -179,7 +175,7 @@ async def test_legal_responses_are_complete_and_unusual_ends_are_named(
 
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 @pytest.mark.parametrize("kind", ["chat", "completions", "responses", "messages"])
-async def test_a_text_that_is_no_utf8_fails_and_a_huge_one_does_not_at_every_endpoint(
+async def test_invalid_utf8_fails_and_huge_text_does_not(
     tmp_path: Path, kind: str, http2: bool
 ) -> None:
     faults = ["mock-invalid-utf8", "mock-huge-chunk"]

@@ -104,11 +104,11 @@ async def gets_in(kind: int, address: str, server: bytes, own: KeyPair | None) -
         context.destroy(0)
 
 
-def test_the_kinds_of_sockets_are_those_of_the_port_map() -> None:
+def test_socket_kinds_are_those_of_the_port_map() -> None:
     assert set(PEER) == set(CONNECTED_BY) == set(BOUND_BY) - {Port.RESULTS_API}
 
 
-async def test_a_service_gets_in_where_it_has_business_and_nowhere_else() -> None:
+async def test_service_is_admitted_only_where_it_has_business() -> None:
     keys, where = CurveKeys.make(), free_addresses()
     tried = [(port, service) for port in PEER for service in Service]
 
@@ -124,7 +124,7 @@ async def test_a_service_gets_in_where_it_has_business_and_nowhere_else() -> Non
 
 
 @pytest.mark.parametrize("whose", ["no keys", "another server's", "a stranger's pair"])
-async def test_nobody_gets_in_anywhere_without_a_key_of_the_stack(whose: str) -> None:
+async def test_process_without_a_stack_key_is_refused(whose: str) -> None:
     keys, where = CurveKeys.make(), free_addresses()
 
     async def attempt(port: Port) -> bool:
@@ -178,7 +178,7 @@ async def test_a_worker_cannot_bind_in_the_place_of_others(port: Port) -> None:
         context.destroy(0)
 
 
-async def test_a_process_without_the_key_for_a_port_says_which_one_it_needs() -> None:
+async def test_refused_process_names_the_missing_key() -> None:
     async with bus_of(CurveKeys.make(), free_addresses(), Service.WORKER) as bus:
         with pytest.raises(EnvironmentProblem, match=r"no CURVE key record-processor\.secret"):
             bus.connect(zmq.PUSH, Port.RECORDS)
@@ -194,7 +194,7 @@ async def test_services_of_one_process_reach_each_other() -> None:
         assert (await asyncio.wait_for(pull.recv_multipart(), WAIT_S))[1] == encode(MESSAGE)
 
 
-async def test_of_what_a_worker_publishes_only_reports_are_passed_on() -> None:
+async def test_only_reports_of_a_worker_are_forwarded() -> None:
     keys, where = CurveKeys.make(), free_addresses()
     s = Service
     async with (
@@ -220,7 +220,7 @@ async def test_of_what_a_worker_publishes_only_reports_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("route", ["proxy", "direct"])
-async def test_a_run_needs_no_more_keys_than_each_service_has(route: str, tmp_path: Path) -> None:
+async def test_run_needs_one_key_per_service(route: str, tmp_path: Path) -> None:
     with server(ttft="1ms", itl="1ms", tokens=3) as mock:
         benchmark = config(mock.url, concurrency=8, requests=100)
         benchmark["deployment"] = {"raw_route": route}
@@ -255,13 +255,11 @@ HEARTBEAT = Heartbeat(
     ],
     ids=["its own", "in another's name", "as another service", "a cancel", "a state"],
 )  # fmt: skip
-def test_a_worker_reports_how_it_is_itself_and_nothing_else(
-    message: AnyMessage, is_one: bool
-) -> None:
+def test_worker_may_report_only_its_own_state(message: AnyMessage, is_one: bool) -> None:
     assert is_report(message) == is_one
 
 
-def test_a_process_has_its_own_secrets_and_only_the_public_keys_that_it_needs() -> None:
+def test_process_has_only_the_keys_it_needs() -> None:
     s, keys = Service, CurveKeys.make()
     worker = keys.of([s.WORKER])
     assert set(worker.secret) == {s.WORKER}
@@ -273,7 +271,7 @@ def test_a_process_has_its_own_secrets_and_only_the_public_keys_that_it_needs() 
         assert set(keys.of([service]).secret) == {service}
 
 
-def test_keys_are_read_back_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
+def test_keys_are_read_back_by_their_owner_only(tmp_path: Path) -> None:
     keys = CurveKeys.make().of([Service.TIMING_MANAGER])
     keys.save(tmp_path)
     assert CurveKeys.load(tmp_path) == keys

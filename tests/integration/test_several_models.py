@@ -7,7 +7,7 @@ from aiperf_svc.mock_server.running import running
 from tests.support.in_one_loop import stack
 
 
-async def test_a_model_that_the_server_lacks_has_errors_for_its_share_and_the_others_go_on(
+async def test_missing_model_has_errors_for_its_share(
     tmp_path: Path,
 ) -> None:
     with running(MockServerConfig(ttft="2ms", itl="1ms", tokens=5, truth=True)) as mock:

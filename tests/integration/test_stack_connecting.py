@@ -16,7 +16,7 @@ STARTED_S, ENDED_S = 60.0, 20.0
 """The second is less than the time for which a response is waited for."""
 
 
-def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_a_response(tmp_path: Path) -> None:
+def test_ctrl_c_ends_waiting_for_a_silent_cluster(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(STARTED_S)
         kubeconfig = tmp_path / "kubeconfig"

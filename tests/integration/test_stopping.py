@@ -86,7 +86,7 @@ def started(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_a_stop_during_the_imports_ends_the_program_at_once_and_silently(
+def test_stop_during_imports_ends_the_program_silently(
     tmp_path: Path, arguments: tuple[str, ...], module: str, number: signal.Signals
 ) -> None:
     (tmp_path / f"{module}.py").write_text(NEVER_ENDS)
@@ -96,7 +96,7 @@ def test_a_stop_during_the_imports_ends_the_program_at_once_and_silently(
         assert process.returncode == ExitCode.INTERRUPTED
 
 
-def test_a_service_that_is_told_to_stop_ends_in_order() -> None:
+def test_stopped_service_ends_in_order() -> None:
     code = SERVES.format(body="await asyncio.Event().wait()")
     with started("-c", code, "3600") as process:
         process.terminate()
@@ -109,7 +109,7 @@ def test_a_service_that_is_told_to_stop_ends_in_order() -> None:
     ["time.sleep(3600)", "await asyncio.to_thread(time.sleep, 3600)"],
     ids=["its loop", "a thread"],
 )
-def test_a_service_that_is_stuck_is_ended_by_force_and_says_where(body: str) -> None:
+def test_stuck_service_is_ended_with_its_location(body: str) -> None:
     code = SERVES.format(body=body)
     with started("-c", code, "0.1") as process:
         process.terminate()
@@ -119,5 +119,5 @@ def test_a_service_that_is_stuck_is_ended_by_force_and_says_where(body: str) -> 
     assert "most recent call first" in errors
 
 
-def test_a_stuck_service_is_ended_before_its_launcher_or_pod_kills_it() -> None:
+def test_stuck_service_ends_before_its_launcher_kills_it() -> None:
     assert min(GRACE_S, KILL_S) > host.STOP_S

@@ -53,7 +53,7 @@ def measured(folder: Path, url: str, *flags: str) -> tuple[int, dict[str, Any], 
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
-def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
+def test_run_is_filed_later_when_the_store_is_away(
     url: str, tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -98,7 +98,7 @@ def test_a_finished_run_is_filed_and_a_store_that_is_away_gets_it_later(
     }  # fmt: skip
 
 
-def test_the_trials_of_an_experiment_are_filed_each_by_hand(
+def test_trials_are_filed_one_by_one_by_hand(
     tmp_path: Path, mlflow: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, store = tmp_path / "experiment", f"file:{tmp_path}/mlruns"
@@ -129,7 +129,7 @@ def test_the_trials_of_an_experiment_are_filed_each_by_hand(
     assert "config.yaml: no such file" in capsys.readouterr().err
 
 
-def test_a_run_that_could_not_be_filed_whole_is_ended_there(
+def test_partly_filed_run_is_ended_in_the_store(
     tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = FinishedFolder(folder=tmp_path, name="a", run_id="r", params={"load.requests": "1"},

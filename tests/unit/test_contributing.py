@@ -8,7 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "aiperf_svc"
 ROWS = dict(
-    re.findall(r"^\| (an? [^|]+?) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    re.findall(
+        r"^\| (an? [^|]+?) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
 )
 EXAMPLES = {
     "a metric": "decode_duration",

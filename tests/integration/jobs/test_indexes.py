@@ -40,7 +40,7 @@ async def test_what_indexes_measure_becomes_one_experiment(place: Place) -> None
     assert json.loads((fetched / "experiment.json").read_bytes()) == summary
 
 
-def test_the_server_of_an_index_is_asked_without_the_images_proxy(
+def test_index_server_is_probed_without_the_images_proxy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
@@ -56,7 +56,7 @@ def test_the_server_of_an_index_is_asked_without_the_images_proxy(
             serving.join()
 
 
-def test_a_server_that_does_not_speak_http_yet_is_not_ready() -> None:
+def test_server_that_speaks_no_http_is_not_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def respond() -> None:

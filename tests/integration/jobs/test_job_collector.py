@@ -54,7 +54,7 @@ async def test_a_job_is_stopped_although_it_is_being_started(place: Place) -> No
     assert place.cluster.parallelism == [1, 0]
 
 
-async def test_with_stop_a_shape_that_is_stopped_keeps_the_trials_that_have_ended(
+async def test_stopped_shape_keeps_its_finished_trials(
     tmp_path: Path,
 ) -> None:
     place = Place(tmp_path, on_failure="stop")
@@ -79,7 +79,7 @@ async def test_with_stop_a_shape_that_is_stopped_keeps_the_trials_that_have_ende
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
 
 
-async def test_a_cancel_and_the_trials_before_it_outlive_a_restart_of_the_collector(
+async def test_cancel_and_trials_survive_a_collector_restart(
     place: Place,
 ) -> None:
     left = played(place, 1)
@@ -100,7 +100,7 @@ async def test_a_cancel_and_the_trials_before_it_outlive_a_restart_of_the_collec
     assert set(place.cluster.parallelism) == {0}
 
 
-async def test_why_a_shape_failed_outlives_a_restart_of_the_collector(tmp_path: Path) -> None:
+async def test_failure_reason_survives_a_collector_restart(tmp_path: Path) -> None:
     place = Place(tmp_path, retries=1)
     async with place.collector() as client, uploading(place) as uploader:
         await uploader.begin()
@@ -114,7 +114,7 @@ async def test_why_a_shape_failed_outlives_a_restart_of_the_collector(tmp_path: 
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_the_trials_of_an_index_that_was_stopped_count_if_no_attempt_follows(
+async def test_trials_of_a_stopped_index_count_without_retry(
     place: Place, is_restarted: bool
 ) -> None:
     left = played(place, 1)
@@ -135,7 +135,7 @@ async def test_the_trials_of_an_index_that_was_stopped_count_if_no_attempt_follo
     assert list((place.folder / "artifacts").glob("shapes/*-stopped*")) == []
 
 
-async def test_an_attempt_that_follows_a_stopped_one_counts_in_its_place(place: Place) -> None:
+async def test_attempt_after_a_stopped_one_replaces_it(place: Place) -> None:
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
     async with place.collector() as client:
         async with uploading(place) as stopped:
@@ -151,7 +151,7 @@ async def test_an_attempt_that_follows_a_stopped_one_counts_in_its_place(place: 
     assert [(t["number"], t["state"]) for t in summary["trials"]] == [(1, "done"), (3, "failed")]
 
 
-async def test_a_job_that_somebody_deletes_ends_when_its_pods_have_sent_their_trials(
+async def test_deleted_job_ends_after_its_pods_sent_trials(
     place: Place,
 ) -> None:
     left = played(place, 1)
@@ -174,7 +174,7 @@ async def test_a_job_that_somebody_deletes_ends_when_its_pods_have_sent_their_tr
     assert {t["reason"] for t in summary["trials"][1:]} == {DELETED}
 
 
-async def test_the_trials_that_have_ended_are_there_before_the_stack_deletes_itself(
+async def test_finished_trials_arrive_before_the_stack_deletes_itself(
     place: Place,
 ) -> None:
     place.cluster.seen = JobSeen(JOB, frozenset(), frozenset(), pods=1)
@@ -192,7 +192,7 @@ async def test_the_trials_that_have_ended_are_there_before_the_stack_deletes_its
     assert [trial["state"] for trial in summary["trials"]] == ["done", "cancelled"]
 
 
-async def test_a_job_that_is_not_made_yet_is_waited_for(place: Place) -> None:
+async def test_job_that_is_not_created_yet_is_awaited(place: Place) -> None:
     there, place.cluster.seen = place.cluster.seen, None
     async with place.collector() as client:
         assert await asyncio.to_thread(place.cluster.was_seen.wait, INDEX_S)

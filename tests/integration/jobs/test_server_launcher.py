@@ -67,7 +67,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return found
 
 
-def test_a_server_gets_its_arguments_and_variables_in_the_images_directory(
+def test_server_gets_arguments_and_variables_in_its_directory(
     places: tuple[Path, Path],
 ) -> None:
     folder, work = places
@@ -119,7 +119,7 @@ def test_the_end_of_the_pod_ends_the_server(places: tuple[Path, Path]) -> None:
     assert how_ended(places[0]) == ""
 
 
-def test_a_server_that_does_not_end_when_it_is_told_is_killed(places: tuple[Path, Path]) -> None:
+def test_server_that_ignores_sigterm_is_killed(places: tuple[Path, Path]) -> None:
     deaf = (
         "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
     )

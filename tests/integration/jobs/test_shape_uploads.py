@@ -16,7 +16,7 @@ from aiperf_svc.runner.fan_out.index import SENT
 from tests.support.index_place import RUN_ID, Place, played, uploading
 
 
-async def test_a_shape_is_taken_again_after_its_trials_were_and_could_not_be_noted(
+async def test_shape_is_taken_again_after_an_unrecorded_upload(
     place: Place,
 ) -> None:
     left = played(place, 2)
@@ -29,7 +29,7 @@ async def test_a_shape_is_taken_again_after_its_trials_were_and_could_not_be_not
     assert (status.experiment.ended, status.experiment.failed) == (2, 0)
 
 
-async def test_an_end_that_comes_again_is_taken_by_a_collector_that_was_started_again_too(
+async def test_repeated_end_is_taken_by_a_restarted_collector(
     place: Place,
 ) -> None:
     async with uploading(place) as uploader:
@@ -84,7 +84,7 @@ async def test_a_name_cannot_lead_out_of_the_folder(place: Place) -> None:
             await uploader.end("", (IndexFile("../x", 1, ""),))
 
 
-async def test_an_index_that_is_told_to_end_does_not_wait_long_for_the_collector(
+async def test_terminating_index_does_not_wait_long(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shape_uploads, "HURRIED_S", 0.1)

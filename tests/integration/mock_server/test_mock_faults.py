@@ -14,7 +14,7 @@ from tests.support.bare_client import HANG_GUARD_S, Client, connected, events_of
 
 @pytest.mark.parametrize("by_header", [True, False])
 @pytest.mark.parametrize("name", sorted(FAULTS))
-def test_a_fault_happens_when_asked_for_and_to_that_request_only(
+def test_fault_affects_only_the_request_that_names_it(
     plain: RunningMockServer, name: str, by_header: bool
 ) -> None:
     if by_header:
@@ -165,7 +165,7 @@ def test_the_messages_api_states_a_filter_as_a_refusal(
         ("/v1/embeddings", "content-filter"),
     ],
 )
-def test_an_end_that_an_api_does_not_state_is_refused(
+def test_ending_that_the_api_lacks_is_refused(
     plain: RunningMockServer, path: str, fault: str
 ) -> None:
     asked = request_bytes(

@@ -73,7 +73,7 @@ def test_running_and_waiting_are_told_apart() -> None:
         assert (page["num_requests_running"], page["num_requests_waiting"]) == (2, 3)
 
 
-def test_a_server_that_answers_at_once_tells_only_what_it_counts() -> None:
+def test_server_without_delays_reports_only_counts() -> None:
     with running(MockServerConfig(tokens=3)) as server:
         serve(server, clients=1, rounds=2)
         page = page_of(server)

@@ -85,7 +85,7 @@ def test_a_dead_child_ends_the_server_with_an_error() -> None:
     _wait_gone([pidfd])
 
 
-def test_a_taken_port_is_a_clear_error_and_not_shared(
+def test_taken_port_is_a_clear_error(
     plain: RunningMockServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (

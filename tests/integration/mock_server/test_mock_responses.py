@@ -10,7 +10,7 @@ from aiperf_svc.mock_server.running import RunningMockServer
 from tests.support.bare_client import connected, events_of, request_bytes
 
 
-def test_a_stream_ends_with_done_and_gives_usage_when_asked(plain: RunningMockServer) -> None:
+def test_stream_ends_with_done_and_requested_usage(plain: RunningMockServer) -> None:
     with connected(plain) as client:
         client.send(request_bytes(stream_options={"include_usage": True}))
         status, body = client.response()
@@ -43,7 +43,7 @@ def test_every_endpoint_responds_on_one_kept_connection(plain: RunningMockServer
         (request_bytes(headers={"X-Mock-Fault": "no-such-fault"}), 400),
     ],
 )
-def test_a_request_that_makes_no_sense_is_told_so_and_the_connection_stays(
+def test_bad_request_is_answered_and_the_connection_stays(
     plain: RunningMockServer, data: bytes, status: int
 ) -> None:
     with connected(plain) as client:
@@ -60,7 +60,7 @@ def test_bytes_that_are_not_http_close_the_connection(
         assert client.rest() == b""
 
 
-def test_a_request_split_at_every_byte_is_the_same_request(plain: RunningMockServer) -> None:
+def test_request_split_at_every_byte_is_the_same(plain: RunningMockServer) -> None:
     data = request_bytes(headers={"X-Request-Id": "split"}, max_tokens=1)
     with connected(plain) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

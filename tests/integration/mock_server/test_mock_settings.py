@@ -21,7 +21,7 @@ def test_a_slow_start_returns_503_and_then_serves() -> None:
         assert client.send(request_bytes()).response()[0] == 200
 
 
-def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
+def test_freeze_stops_every_process_and_delays_responses() -> None:
     config = MockServerConfig(
         processes=2, truth=True, tokens=100, itl="5ms", freeze_at="150ms", freeze_for="250ms"
     )
@@ -46,7 +46,7 @@ def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
         assert not [at for at in sent if began_ns < at < ended_ns]
 
 
-def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+def test_only_idle_connections_are_closed() -> None:
     config = MockServerConfig(keepalive_timeout="100ms", tokens=2, itl="300ms")
     with running(config) as server, connected(server) as idle, connected(server) as busy:
         assert len(events_of(busy.send(request_bytes()).response()[1])) == 4

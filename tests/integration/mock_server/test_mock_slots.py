@@ -40,7 +40,7 @@ def test_every_request_is_served_and_counted_once() -> None:
 
 
 @pytest.mark.parametrize("truth", [True, False])
-def test_a_response_takes_its_delays_whether_or_not_it_waited(truth: bool) -> None:
+def test_response_takes_its_delays_after_waiting(truth: bool) -> None:
     config = MockServerConfig(slots=1, ttft="40ms", itl="20ms", tokens=3, truth=truth)
     with running(config) as server, connected(server) as one, connected(server) as two:
         before = time.monotonic()

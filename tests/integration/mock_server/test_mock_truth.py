@@ -48,7 +48,7 @@ def test_no_token_is_sent_early(witness: RunningMockServer) -> None:
     assert last - row["arrival_wall_ns"] >= 20_000_000 + 3 * 3_000_000
 
 
-def test_totals_over_processes_are_exact_while_each_has_its_share() -> None:
+def test_totals_over_processes_are_exact() -> None:
     config = MockServerConfig(processes=3, tokens=2, ttft="1ms", itl="1ms", truth=True)
     clients, each = 30, 5
     with running(config) as server:

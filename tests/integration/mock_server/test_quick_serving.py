@@ -82,7 +82,7 @@ def request_with_id(rng: random.Random) -> bytes:
     return b"\r\n".join([b"POST /v1/x HTTP/1.1", *lines[rng.randint(0, 3) :]]) + end + body
 
 
-def test_a_request_is_known_by_what_it_is_without_its_id(desk: Desk) -> None:
+def test_request_is_recognised_without_its_id(desk: Desk) -> None:
     rng, served = random.Random(4), 0
     for _ in range(600):
         request = request_with_id(rng)
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_left_with_its_bytes(desk: Desk) -> None:
     assert desk.account.requests == 0
 
 
-def test_input_of_a_connection_that_does_not_wait_for_a_request_is_not_read(desk: Desk) -> None:
+def test_unexpected_input_is_not_read(desk: Desk) -> None:
     desk.quick[REQUEST] = REPLY
     desk.client.sendall(REQUEST)
     desk.connection.reply = REPLY
@@ -126,7 +126,7 @@ def test_input_of_a_connection_that_does_not_wait_for_a_request_is_not_read(desk
     assert received(desk.client, len(REPLY.writes[0])) == REPLY.writes[0]
 
 
-def test_a_reply_that_does_not_go_out_whole_is_left_with_what_did(desk: Desk) -> None:
+def test_partly_sent_reply_is_left_with_its_rest(desk: Desk) -> None:
     desk.quick[REQUEST] = HUGE
     desk.client.sendall(REQUEST)
     left = desk.serve()
@@ -138,7 +138,7 @@ def test_a_reply_that_does_not_go_out_whole_is_left_with_what_did(desk: Desk) ->
     assert received(desk.client, sent) == HUGE.writes[0][:sent]
 
 
-def test_the_end_of_a_connection_is_left_as_no_bytes(desk: Desk) -> None:
+def test_connection_end_is_left_as_no_bytes(desk: Desk) -> None:
     desk.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     desk.client.close()
     left = desk.serve()
@@ -206,7 +206,7 @@ def test_the_compiled_fields_are_the_plain_ones(kind: str, plain: type[Any]) -> 
     assert {name for name in dir(fields) if not name.startswith("__")} == set(plain.__slots__)
 
 
-def test_a_server_without_the_compiled_steps_is_the_same_server(
+def test_server_without_compiled_steps_behaves_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     responses, truth = served()

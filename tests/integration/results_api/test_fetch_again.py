@@ -12,7 +12,7 @@ from aiperf_svc.runner.stack.attached import Attached, fetch
 from tests.support.fake_results_api import Api, make_status
 
 
-async def test_results_that_broke_off_go_on_in_the_same_folder(
+async def test_interrupted_fetch_resumes_in_the_same_folder(
     api: Api, client: ResultsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.provider.now = make_status(state="done", is_settled=True, results_ready=True)

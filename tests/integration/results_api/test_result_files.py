@@ -73,7 +73,7 @@ async def test_a_range_is_that_part_of_the_file(
 
 
 @pytest.mark.parametrize("wanted", ["bytes=-", "bytes=a-b", "bytes=0-1,5-6", "lines=1-2"])
-async def test_a_range_that_is_not_understood_gives_the_whole_file(api: Api, wanted: str) -> None:
+async def test_unknown_range_gives_the_whole_file(api: Api, wanted: str) -> None:
     response, body = await api.get("/v1/results/large.bin", Range=wanted)
     assert (response.status, len(body)) == (200, len(LARGE))
 
@@ -100,7 +100,7 @@ async def test_gzip_is_used_when_asked_for_and_tagged_apart(api: Api) -> None:
     assert packed.headers["ETag"] != plain.headers["ETag"]
 
 
-async def test_a_log_that_grows_is_served_as_far_as_its_hash_covers(
+async def test_growing_log_is_served_up_to_its_hash(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
     api.provider.listed = build_manifest(api.provider.path, "0123456789ab")

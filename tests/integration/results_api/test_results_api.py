@@ -83,7 +83,7 @@ async def served(folder: Path, **options: Any) -> AsyncIterator[Callable[..., Aw
     await server.close()
 
 
-async def test_the_token_of_the_page_of_metrics_opens_nothing_else(tmp_path: Path) -> None:
+async def test_metrics_token_opens_nothing_else(tmp_path: Path) -> None:
     async with served(tmp_path, metrics_token="for-prometheus") as status:
         assert await status("/metrics", "for-prometheus") == 200
         assert await status("/metrics", TOKEN) == 200
@@ -101,7 +101,7 @@ async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> Non
     ("monitoring", "token", "expected"),
     [("none", "", 401), ("annotations", "", 200), ("prometheus-operator", "m", 200)],
 )
-async def test_who_may_read_the_page_of_metrics_is_as_the_config_says(
+async def test_metrics_readers_are_those_of_the_config(
     tmp_path: Path, monitoring: str, token: str, expected: int
 ) -> None:
     config = BenchmarkConfig.model_validate(

@@ -37,7 +37,7 @@ async def test_what_is_there_already_is_not_fetched_again(
     assert (copy / "profile_export.jsonl").read_text() == '{"a": 1}\n' * 5000
 
 
-async def test_a_disk_without_room_is_said_before_anything_is_fetched(
+async def test_full_disk_is_reported_before_the_fetch(
     client: ResultsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -110,7 +110,7 @@ def paths_below(folder: Path) -> set[Path]:
     ["", ".", "./", "a/..", "a/../b", "..", "/etc/x", "a//b", "a/", "\0", "a\nb", "\x1b[2J",
      "a.part", "manifest.json", "x" * 300, "\ud800"],
 )  # fmt: skip
-async def test_a_manifest_with_a_name_that_is_no_files_is_refused(
+async def test_manifest_with_an_invalid_name_is_refused(
     api: Api, client: ResultsClient, tmp_path: Path, name: str
 ) -> None:
     folder = tmp_path / "into" / "copy"

@@ -37,9 +37,7 @@ async def client(
         await local.close()
 
 
-async def test_a_status_is_told_at_once_when_its_number_is_new(
-    provider: Provider, client: RunApi
-) -> None:
+async def test_new_status_number_is_reported_at_once(provider: Provider, client: RunApi) -> None:
     assert await client.status() == provider.now
     assert await client.status(after=7, timeout_s=30) == provider.now
     assert provider.waits == []
@@ -68,9 +66,7 @@ async def test_cancel_passes_the_reason_on(provider: Provider, client: RunApi) -
     assert provider.cancelled == ["enough"]
 
 
-async def test_a_run_that_is_ready_takes_a_start_near_its_own_time(
-    provider: Provider, client: RunApi
-) -> None:
+async def test_ready_run_takes_a_start_near_its_time(provider: Provider, client: RunApi) -> None:
     before = time_ns()
     now = await client.clock()
     assert before <= now <= time_ns()
@@ -132,7 +128,7 @@ async def test_a_question_that_makes_no_sense_gets_no_reply(
     await server.close()
 
 
-async def test_a_place_where_no_socket_can_be_made_is_an_error_of_the_environment(
+async def test_folder_without_sockets_is_an_environment_error(
     tmp_path: Path, provider: Provider
 ) -> None:
     with pytest.raises(EnvironmentProblem, match="cannot listen on"):

@@ -97,7 +97,7 @@ async def serving(folder: Path, limits: ConnectionLimits) -> AsyncIterator[Resul
         await server.close()
 
 
-async def test_a_client_with_the_token_gets_its_results_while_a_thousand_hold_connections(
+async def test_authorised_client_is_served_despite_a_thousand_connections(
     api: Api, tmp_path: Path
 ) -> None:
     limits = ConnectionLimits(strangers=LIMIT, stranger_s=WAIT_S)
@@ -117,15 +117,13 @@ async def test_a_client_with_the_token_gets_its_results_while_a_thousand_hold_co
 @pytest.mark.parametrize(
     "play", [say_nothing, drip, drip_a_body, ask_for_health_without_end], ids=lambda f: f.__name__
 )
-async def test_a_stranger_is_cut_after_its_time_whatever_it_does(
-    tmp_path: Path, play: Play
-) -> None:
+async def test_stranger_is_cut_after_its_time(tmp_path: Path, play: Play) -> None:
     limits = ConnectionLimits(stranger_s=0.3)
     async with serving(tmp_path, limits) as server, strangers(server.port, play, count=8) as cut:
         await are_cut(cut, 8)
 
 
-async def test_a_client_with_the_token_may_take_longer_than_a_stranger(tmp_path: Path) -> None:
+async def test_authorised_client_may_take_longer(tmp_path: Path) -> None:
     limits = ConnectionLimits(strangers=1, stranger_s=0.2)
     async with serving(tmp_path, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -144,7 +142,7 @@ async def test_a_client_with_the_token_may_take_longer_than_a_stranger(tmp_path:
             writer.transport.abort()
 
 
-async def test_a_client_with_the_token_is_closed_when_it_is_idle(tmp_path: Path) -> None:
+async def test_idle_authorised_client_is_closed(tmp_path: Path) -> None:
     limits = ConnectionLimits(idle_s=0.2)
     async with serving(tmp_path, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -10,7 +10,7 @@ def settings(clusters: object, **more: object) -> dict[str, object]:
     return {"config": {CLUSTERS_KEY: clusters, **more}}
 
 
-def test_each_has_a_name_that_can_end_a_stacks_name() -> None:
+def test_cluster_names_can_end_a_stack_name() -> None:
     contexts = [{"context": "Prod_EU.1"}, {"context": "us", "name": "america", "kubeconfig": "k"}]
     eu, us = read_clusters(settings(contexts), "f")
     assert (eu.short, us.short, us.context, us.kubeconfig) == ("prod-eu-1", "america", "us", "k")

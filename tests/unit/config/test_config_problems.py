@@ -281,7 +281,7 @@ def test_what_must_be_given_is_named() -> None:
     assert refusal_of({}) == "2 problems\n  endpoint: must be given\n  load: must be given"
 
 
-def test_all_mistakes_are_listed_under_the_name_of_the_source() -> None:
+def test_all_mistakes_are_listed_under_the_source() -> None:
     data = with_key("load.concurency", 10)
     data["endpoint"] = {"url": "ftp://h", "type": "chta"}
     with pytest.raises(ConfigError) as caught:
@@ -303,7 +303,7 @@ def test_a_key_is_called_what_its_user_calls_it() -> None:
     assert message == "--slo (slo.objectives.0): an objective needs max or min"
 
 
-def test_a_key_in_the_wrong_place_is_named_with_its_places() -> None:
+def test_misplaced_key_is_named_with_its_places() -> None:
     workload = {"kind": "mpi-pingpong", "repetitions": 3}
     with pytest.raises(ConfigError) as caught:
         parse_benchmark({"workload": workload}, "")
@@ -317,7 +317,7 @@ def test_the_key_with_the_fewest_parents_is_meant() -> None:
     assert nearest_key(["endpoint", "duration"]) == "load.duration"
 
 
-def test_every_key_is_found_from_a_slip_of_the_pen() -> None:
+def test_every_key_is_found_from_a_typo() -> None:
     for key in all_keys():
         parents, _, name = key.rpartition(".")
         slip = f"{name}x"

@@ -39,7 +39,7 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_yaml_json_and_a_stack_file_give_the_same_config(tmp_path: Path) -> None:
+def test_yaml_json_and_stack_files_give_one_config(tmp_path: Path) -> None:
     plain = load_config(written(tmp_path, SMALL))
     assert plain.load.duration == 90 * 10**9
     assert load_config(written(tmp_path, json.dumps(SMALL), "c.json")) == plain
@@ -47,7 +47,7 @@ def test_yaml_json_and_a_stack_file_give_the_same_config(tmp_path: Path) -> None
     assert load_config(written(tmp_path, stack, "Pulumi.x.yaml")) == plain
 
 
-def test_a_saved_config_is_the_same_config_when_it_is_read_again(tmp_path: Path) -> None:
+def test_saved_config_is_read_back_unchanged(tmp_path: Path) -> None:
     data = {
         **SMALL,
         "load": {"request_rate": 12.5, "requests": 10, "warmup": {"duration": "250ms"}},
@@ -71,9 +71,7 @@ def test_every_stack_file_of_the_repository_is_a_config(path: Path) -> None:
     load_benchmark(path)
 
 
-def test_a_stack_is_found_by_its_name_or_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stack_is_found_by_name_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stacks").mkdir()
     path = written(tmp_path / "stacks", {"config": {"aiperf:benchmark": SMALL}}, "Pulumi.one.yaml")
     monkeypatch.chdir(tmp_path)
@@ -93,7 +91,7 @@ def test_a_duplicate_key_is_refused_with_both_lines(tmp_path: Path) -> None:
     )
 
 
-def test_a_merge_key_may_be_there_with_the_key_that_it_gives(tmp_path: Path) -> None:
+def test_merge_key_may_accompany_its_own_key(tmp_path: Path) -> None:
     text = (
         "endpoint: {url: 'http://h', model: m}\n"
         "load:\n  <<: {concurrency: 1, requests: 2}\n  concurrency: 3\n"
@@ -150,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_queries_of_several_samples_need_one_worker_and_as_many_users(
+def test_queries_of_samples_need_one_worker(
     tmp_path: Path, load: dict[str, Any], more: dict[str, Any], said: str
 ) -> None:
     data = {**SMALL, **more, "load": {"duration": "9s", "samples_per_query": 8} | load}
@@ -178,7 +176,7 @@ MERGES = "m0: &m0 {x: 1}\n" + "".join(
         ("a: 2026-13-01", 1, "not a value: month must be in 1..12"),
     ],
 )
-def test_yaml_that_is_too_much_is_refused_with_its_line(
+def test_oversized_yaml_is_refused_with_its_line(
     tmp_path: Path, content: str, line: int, expected: str
 ) -> None:
     path = written(tmp_path, content)

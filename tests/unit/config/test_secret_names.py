@@ -52,7 +52,7 @@ def test_names_of_other_things_are_left_alone(name: str) -> None:
     assert not is_secret_name(name)
 
 
-def test_only_text_is_a_secret_and_it_is_found_at_any_depth() -> None:
+def test_secret_text_is_found_at_any_depth() -> None:
     inputs = {
         "api_key": "sk-1",
         "use_auth": True,

@@ -72,7 +72,7 @@ def test_cpus_are_read_as_kubernetes_writes_them(written: object, millis: int) -
         (0, 0),
     ],
 )
-def test_a_bit_rate_is_read_and_written_back_the_same(written: object, bits: int) -> None:
+def test_bit_rate_round_trips(written: object, bits: int) -> None:
     assert parse_bit_rate(written) == bits
     assert parse_bit_rate(format_bit_rate(bits)) == bits
 
@@ -83,7 +83,7 @@ def test_what_is_no_bit_rate_is_refused(written: object) -> None:
         parse_bit_rate(written)
 
 
-def test_a_duration_without_a_bound_is_read_and_written_as_inf() -> None:
+def test_unbounded_duration_round_trips_as_inf() -> None:
     for written in ("inf", " INF ", float("inf"), None):
         assert parse_unbounded_duration_ns(written) is None
     assert parse_unbounded_duration_ns("5s") == 5 * 10**9

@@ -32,7 +32,7 @@ def bend(second: float) -> int:
     return 7 * SECOND + round(40_000 * abs((second % 3_600) - 1_800))
 
 
-def test_a_run_of_any_length_is_kept_in_a_fixed_number_of_estimates() -> None:
+def test_run_of_any_length_keeps_a_fixed_number_of_estimates() -> None:
     for seconds in (1, 2, 127, 128, 129, 500, 20_000):
         kept = history(lambda s: s, seconds)
         assert len(kept) <= 129
@@ -49,7 +49,7 @@ def test_a_repeated_estimate_counts_once() -> None:
     assert len(found.estimates) == 1
 
 
-def test_clocks_that_are_slewed_for_hours_are_mapped_within_the_stated_uncertainty() -> None:
+def test_slewed_clocks_are_mapped_within_the_uncertainty() -> None:
     kept = history(bend, 6 * 3_600)
     clocks = ClockMap([(0, kept)])
     seconds = np.arange(0.0, 6 * 3_600 - 1, 7.3)
@@ -72,7 +72,7 @@ def test_a_smooth_wander_is_mapped_closely() -> None:
     assert error <= clocks.uncertainty_ns < 0.1 * MS
 
 
-def test_a_worker_without_estimates_has_the_timing_managers_clock_whatever_its_rank() -> None:
+def test_worker_without_estimates_has_the_timing_managers_clock() -> None:
     clocks = ClockMap([(1, history(lambda _: 7 * SECOND, 10))])
     ranks = np.array([0, 1, 2, 60_000], dtype=np.uint16)
     mapped = clocks.to_timing(np.full(4, START), ranks)
@@ -81,7 +81,7 @@ def test_a_worker_without_estimates_has_the_timing_managers_clock_whatever_its_r
     assert (first.to_timing(np.full(4, START), ranks) - START).tolist() == [7 * SECOND, 0, 0, 0]
 
 
-def test_workers_whose_clocks_are_a_day_apart_each_have_their_own_line() -> None:
+def test_workers_a_day_apart_have_their_own_lines() -> None:
     ahead = tuple(
         ClockEstimate(
             offset_ns=-86_400 * SECOND - s * 1_000,
@@ -97,14 +97,14 @@ def test_workers_whose_clocks_are_a_day_apart_each_have_their_own_line() -> None
     assert mapped[2] == 0
 
 
-def test_times_outside_of_what_is_known_keep_the_nearest_offset() -> None:
+def test_times_outside_the_estimates_keep_the_nearest_offset() -> None:
     clocks = ClockMap([(0, history(lambda s: s * 1_000, 100))])
     walls = np.array([START - SECOND, START + 1_000 * SECOND])
     mapped = clocks.to_timing(walls, np.zeros(2, dtype=np.uint16))
     assert (mapped - walls).tolist() == [0, 99_000]
 
 
-def test_a_clock_that_is_set_in_between_is_uncertain_and_counted() -> None:
+def test_clock_that_is_set_is_uncertain_and_counted() -> None:
     before = ClockEstimate(offset_ns=0, at_wall_ns=START, steps_ns=5)
     middle = ClockEstimate(offset_ns=0, at_wall_ns=START + SECOND, steps_ns=5)
     after = ClockEstimate(offset_ns=200 * MS, at_wall_ns=START + 2 * SECOND, steps_ns=5 + 200 * MS)

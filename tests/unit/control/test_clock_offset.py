@@ -83,7 +83,7 @@ def test_one_slow_way_is_within_the_uncertainty() -> None:
     assert found.uncertainty_ns == pytest.approx(3.025 * MS, rel=0.01)
 
 
-def test_slow_probes_after_quick_ones_do_not_move_the_estimate() -> None:
+def test_slow_probes_after_quick_ones_change_nothing() -> None:
     chance = random.Random(1)
     still, slow = quiet(chance), busy(chance)
     local, reference = Machine(ppm=20), Machine(wall_start_s=5.0)
@@ -129,7 +129,7 @@ def test_a_clock_that_is_slewed_is_followed() -> None:
     assert found.clock.latest.steps_ns == 0
 
 
-def test_a_step_of_the_workers_clock_is_followed_at_once() -> None:
+def test_step_of_the_workers_clock_is_followed_at_once() -> None:
     chance = random.Random(5)
     local = Machine(steps=[(100.5, 0.25)])
     found = simulate(local, Machine(ppm=20), quiet(chance), quiet(chance), seconds=200)
@@ -140,7 +140,7 @@ def test_a_step_of_the_workers_clock_is_followed_at_once() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [-40, 2, 700])
-def test_a_step_of_the_other_clock_is_followed_and_counted(step_ms: int) -> None:
+def test_step_of_the_other_clock_is_followed_and_counted(step_ms: int) -> None:
     chance = random.Random(6)
     reference = Machine(ppm=20, steps=[(100.5, step_ms / 1e3)])
     found = simulate(Machine(), reference, quiet(chance), quiet(chance), seconds=200)

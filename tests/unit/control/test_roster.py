@@ -32,7 +32,7 @@ def processors(roster: Roster) -> dict[str, str]:
     return {m.id: m.processor for m in roster.members if m.service is Service.WORKER}
 
 
-def test_ranks_follow_the_numbers_in_the_names_whatever_the_order_of_arrival() -> None:
+def test_ranks_follow_name_numbers_in_any_arrival_order() -> None:
     ranks = {m.id: m.rank for m in full_roster().members}
     assert ranks["worker-1"] == 0
     assert ranks["worker-2"] == 1
@@ -57,7 +57,7 @@ def test_each_member_hears_of_those_that_it_deals_with() -> None:
     }
 
 
-def test_a_processor_hears_of_a_worker_that_it_gets_and_of_one_that_is_lost() -> None:
+def test_processor_hears_of_gained_and_lost_workers() -> None:
     roster = full_roster()
     roster.freeze()
     alive = ("record-processor-1", "worker-1", "worker-2")
@@ -89,7 +89,7 @@ def test_more_instances_than_expected_stay_out() -> None:
     assert roster.refused == {"worker-3"}
 
 
-def test_before_the_freeze_a_restarted_member_takes_its_own_place() -> None:
+def test_restarted_member_takes_its_place_before_the_freeze() -> None:
     roster = full_roster()
     assert roster.handle_heartbeat(beat("worker-1", epoch=2), 1)
     assert [m.epoch for m in roster.members if m.id == "worker-1"] == [2]
@@ -104,7 +104,7 @@ def test_after_the_freeze_a_restarted_member_stays_out() -> None:
     assert all(m.lost for m in roster.members)
 
 
-def test_the_silent_are_lost_for_good_even_when_they_speak_again() -> None:
+def test_silent_members_are_lost_for_good() -> None:
     roster = full_roster()
     roster.freeze()
     for name in ("worker-1", "worker-2", "record-processor-0", "record-processor-1"):
@@ -138,7 +138,7 @@ def test_only_the_workers_of_a_lost_processor_get_another() -> None:
     assert set(processors(roster).values()) == {"record-processor-1"}
 
 
-def test_a_singleton_that_is_busy_for_seconds_is_not_lost() -> None:
+def test_busy_singleton_is_not_lost() -> None:
     roster = Roster({Service.RECORDS_MANAGER: 1})
     manager = Heartbeat(
         "run",
@@ -179,7 +179,7 @@ def calls_of(action: Callable[[], object]) -> int:
     return counter["call"] + counter["c_call"]
 
 
-def test_members_that_share_a_core_with_many_may_be_silent_for_longer() -> None:
+def test_members_on_shared_cores_may_be_silent_longer() -> None:
     roster = Roster({Service.WORKER: 1}, workers_a_core=26.5)
     roster.handle_heartbeat(beat("worker-0"), 0)
     roster.freeze()

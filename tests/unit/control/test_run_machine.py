@@ -45,7 +45,7 @@ def ready_machine(*, has_warmup: bool = False) -> RunMachine:
     return machine
 
 
-def test_a_run_goes_through_all_states_and_says_what_to_do_in_each() -> None:
+def test_run_goes_through_all_states_with_instructions() -> None:
     machine = RunMachine(has_warmup=True)
     said = machine.handle(RosterChanged(MEMBERS, is_complete=True))
     said += advance(machine, RunState.CONFIGURING)
@@ -76,7 +76,7 @@ def test_nothing_starts_before_the_roster_is_complete() -> None:
     assert machine.state is RunState.PENDING
 
 
-def test_a_run_waits_for_the_slowest_service_and_names_it() -> None:
+def test_run_waits_for_the_slowest_service_and_names_it() -> None:
     machine = RunMachine(has_warmup=False)
     machine.handle(RosterChanged(MEMBERS, is_complete=True))
     for service in OTHERS:
@@ -116,13 +116,13 @@ def test_a_lost_single_service_fails_the_run_by_name() -> None:
     assert "records-manager was lost" in said.reason
 
 
-def test_an_error_of_a_service_fails_the_run_with_its_words() -> None:
+def test_service_error_fails_the_run_with_its_message() -> None:
     machine = ready_machine()
     (said,) = machine.handle(beat(Service.DATASET_MANAGER, RunState.READY, error="no such file"))
     assert said == Publish(RunState.FAILED, "dataset-manager: no such file", False)
 
 
-def test_a_failed_run_says_what_kind_of_failure_the_service_met() -> None:
+def test_failed_run_has_the_kind_of_failure() -> None:
     machine = ready_machine()
     failing = beat(Service.DATASET_MANAGER, RunState.PENDING, error="input.jsonl:2: no JSON")
     refused = msgspec.structs.replace(failing.beat, exit_code=ExitCode.BAD_CONFIG)
@@ -130,7 +130,7 @@ def test_a_failed_run_says_what_kind_of_failure_the_service_met() -> None:
     assert (machine.state, machine.exit_code) == (RunState.FAILED, ExitCode.BAD_CONFIG)
 
 
-def test_trouble_of_somebody_who_came_too_late_is_not_the_run_s() -> None:
+def test_failure_of_a_latecomer_does_not_fail_the_run() -> None:
     machine = ready_machine()
     advance(machine, RunState.READY)
     stranger = Heartbeat(
@@ -142,7 +142,7 @@ def test_trouble_of_somebody_who_came_too_late_is_not_the_run_s() -> None:
     assert machine.state is RunState.PROFILING
 
 
-def test_a_cancel_before_the_load_ends_the_run_at_once() -> None:
+def test_cancel_before_the_load_ends_the_run() -> None:
     machine = ready_machine()
     machine.handle(CancelAsked("interrupted"))
     assert machine.state is RunState.CANCELLED
@@ -160,7 +160,7 @@ def test_a_cancel_under_load_still_drains_and_processes() -> None:
     assert machine.reason == "interrupted"
 
 
-def test_a_load_that_need_not_go_on_ends_and_the_run_is_done() -> None:
+def test_load_that_may_end_early_completes_the_run() -> None:
     machine = ready_machine()
     enough = beat(Service.RECORDS_MANAGER, RunState.READY)
     enough = HeartbeatReceived(msgspec.structs.replace(enough.beat, ends_early=True))
@@ -184,7 +184,7 @@ def test_a_cancel_in_warmup_skips_profiling() -> None:
     assert machine.state is RunState.DRAINING
 
 
-def test_a_deadline_fails_only_the_state_that_it_was_for() -> None:
+def test_deadline_fails_only_its_own_state() -> None:
     machine = ready_machine()
     assert machine.handle(DeadlinePassed(RunState.PENDING, "late")) == []
     assert machine.handle(DeadlinePassed(RunState.READY, "late")) == [
@@ -200,7 +200,7 @@ def test_nothing_leaves_a_final_state() -> None:
     assert machine.state is RunState.FAILED
 
 
-def test_everyone_has_ended_when_all_that_are_left_have_done_their_last_work() -> None:
+def test_run_ends_when_remaining_members_have_finished() -> None:
     machine = ready_machine()
     advance(machine, RunState.READY)
     machine.handle(beat(Service.TIMING_MANAGER, RunState.PROFILING))
@@ -213,7 +213,7 @@ def test_everyone_has_ended_when_all_that_are_left_have_done_their_last_work() -
     assert machine.has_everyone_ended
 
 
-def test_a_lost_worker_is_not_waited_for_at_the_end() -> None:
+def test_lost_worker_is_not_awaited_at_the_end() -> None:
     machine = RunMachine(has_warmup=False)
     machine.handle(RosterChanged(MEMBERS, is_complete=True))
     machine.handle(beat(Service.DATASET_MANAGER, RunState.PENDING, error="no prompts"))
@@ -234,7 +234,7 @@ def held_machine() -> RunMachine:
     return machine
 
 
-def test_a_held_run_starts_when_all_are_ready_and_it_has_a_start_in_any_order() -> None:
+def test_held_run_starts_when_ready_and_given_a_start() -> None:
     late, early = held_machine(), held_machine()
     assert advance(late, RunState.READY) == []
     started = [MarkStarted(), Publish(RunState.PROFILING, "", False)]
@@ -252,7 +252,7 @@ def test_the_first_start_counts_and_others_have_none() -> None:
     assert (machine.start_wall_ns, free.start_wall_ns) == (5, 0)
 
 
-def test_a_held_run_that_is_given_no_start_ends_by_its_deadline_or_a_cancel() -> None:
+def test_held_run_without_start_ends_by_deadline_or_cancel() -> None:
     forgotten, cancelled = held_machine(), held_machine()
     for machine in (forgotten, cancelled):
         advance(machine, RunState.READY)

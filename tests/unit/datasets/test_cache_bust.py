@@ -63,14 +63,14 @@ def test_without_a_system_prompt_the_first_turn_is_marked() -> None:
     assert message["content"][1]["text"] == f"u\n\n{MARKER}"
 
 
-def test_every_entry_has_a_marker_of_its_own_which_the_seed_decides() -> None:
+def test_every_entry_has_its_own_seeded_marker() -> None:
     found = {marker_of(seed, number) for seed in range(3) for number in range(1_000)}
     assert len(found) == 3_000
     assert marker_of(1, 2) == marker_of(1, 2)
     assert all(re.fullmatch(r"\[[0-9a-f]{16}\]", marker) for marker in found)
 
 
-def test_a_shared_system_prompt_is_shared_no_more_and_tokens_are_exact(
+def test_shared_system_prompt_becomes_unique_with_exact_tokens(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     dataset = {

@@ -46,7 +46,7 @@ def templated(counter: LibraryTokenCounter, tmp_path: Path) -> LibraryTokenCount
     return LibraryTokenCounter("tiny", counter._tokenizer, template)
 
 
-def test_a_template_has_special_tokens_tools_and_the_beginning_of_the_response(
+def test_template_adds_special_tokens_tools_and_response_start(
     tmp_path: Path,
 ) -> None:
     template = template_in(tmp_path, chat_template=TEMPLATE, bos_token="<s>")
@@ -57,7 +57,7 @@ def test_a_template_has_special_tokens_tools_and_the_beginning_of_the_response(
     )
 
 
-def test_a_template_may_be_a_file_of_its_own_or_the_default_of_several(tmp_path: Path) -> None:
+def test_template_may_be_a_file_or_a_named_default(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     assert template_in(tmp_path, chat_template=named)([]) == "yes"
     (tmp_path / "chat_template.jinja").write_text("own")
@@ -91,7 +91,7 @@ def test_a_tokenizer_without_a_template_is_refused(
         template_in(tmp_path, **settings)
 
 
-def test_what_a_template_refuses_and_what_reaches_out_is_one_error(tmp_path: Path) -> None:
+def test_refused_or_unsafe_template_is_one_error(tmp_path: Path) -> None:
     template = template_in(tmp_path, chat_template=TEMPLATE)
     with pytest.raises(ConfigError, match="no role tool; leave this out"):
         template([{"role": "tool", "content": "x"}])

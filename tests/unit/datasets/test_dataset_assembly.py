@@ -57,7 +57,7 @@ def sent(dataset: BuiltDataset, entry: int = 0) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("total", "requests", "kept"), [(100, 5, 5), (100, 50, 10), (5, 3, 1), (2, 9, 1), (1, 9, 0)]
 )
-def test_a_warmup_gets_up_to_a_tenth_of_a_file(
+def test_warmup_gets_up_to_a_tenth_of_a_file(
     config: Config, total: int, requests: int, kept: int
 ) -> None:
     given = config(dataset=FILE, load={"warmup": {"requests": requests}})
@@ -96,7 +96,7 @@ def test_a_synthetic_warmup_gets_entries_of_its_own(
         ({"requests": 5}, {"entries": 50}, 1, 50),
     ],
 )
-def test_prompts_that_cannot_be_sent_are_not_made_unless_they_are_asked_for(
+def test_prompts_that_cannot_be_sent_are_not_made(
     load: dict[str, object], dataset: dict[str, object], models: int, count: int
 ) -> None:
     endpoint = {"url": "http://h", "model": "a", "models": ["b", "c"][: models - 1]}
@@ -111,7 +111,7 @@ def test_prompts_that_cannot_be_sent_are_not_made_unless_they_are_asked_for(
     assert len(made.conversations) == count
 
 
-def test_a_shuffled_order_follows_the_seed_and_leaves_the_warmup_alone(config: Config) -> None:
+def test_shuffled_order_follows_the_seed_and_spares_the_warmup(config: Config) -> None:
     shuffled, warmup = FILE | {"order": "shuffled"}, {"warmup": {"requests": 2}}
     orders = [
         ids(built(config(dataset=shuffled, load=warmup, random_seed=seed), prompts(40)))
@@ -142,13 +142,13 @@ def test_output_lengths_are_drawn_where_the_file_has_none(config: Config) -> Non
     assert tokens.count == 51
 
 
-def test_no_output_length_is_sent_when_none_is_asked_for(config: Config) -> None:
+def test_no_output_length_is_sent_unless_requested(config: Config) -> None:
     dataset = built(config(dataset=FILE), prompts(1))
     assert "max_tokens" not in sent(dataset)
     assert dataset.report.output_tokens is None
 
 
-def test_the_files_responses_give_the_output_lengths_with_a_tokenizer(
+def test_file_responses_give_output_lengths_with_a_tokenizer(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     response = "The statement is a sequence of expressions."
@@ -225,7 +225,7 @@ def test_input_tokens_are_unknown_without_a_tokenizer(config: Config) -> None:
     assert dataset.report.input_tokens is None
 
 
-def test_input_tokens_are_left_to_a_server_whose_counts_are_used(
+def test_input_tokens_are_left_to_the_servers_usage(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     given = config(dataset=FILE, endpoint={"use_server_token_count": True})
@@ -250,7 +250,7 @@ def test_a_conversation_is_cut_where_its_history_goes(config: Config) -> None:
         assert json.loads(entry.head + turn.messages + turn.tail)["model"] == "m"
 
 
-def test_a_prompt_that_the_endpoint_cannot_carry_is_named_by_its_place(config: Config) -> None:
+def test_unsupported_prompt_is_named_by_its_place(config: Config) -> None:
     bad = PromptConversation("x", (PromptTurn(Prompt(messages=({"role": "u"},))),), place="f:9")
     with pytest.raises(DatasetError, match=r"^f:9: messages need endpoint\.type: chat"):
         built(config(dataset=FILE, endpoint={"type": "completions"}), [bad])
@@ -297,7 +297,7 @@ def test_the_report_says_what_was_built(config: Config, counter: LibraryTokenCou
     }
 
 
-def test_the_report_says_what_the_target_does_with_a_forced_length(config: Config) -> None:
+def test_report_describes_how_the_target_forces_lengths(config: Config) -> None:
     report = built(config(dataset=FILE), prompts(1)).report
     asked = msgspec.structs.replace(
         report, forced_output_length=ForcedLengthReport("refused", "ignore_eos?", 2)
@@ -314,7 +314,7 @@ def test_the_hash_changes_with_any_request(config: Config) -> None:
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_the_shape_lists_turns_only_when_some_entry_has_several(config: Config) -> None:
+def test_shape_lists_turns_only_for_conversations(config: Config) -> None:
     assert built(config(dataset=FILE), prompts(3)).turns == b""
     mixed = built(config(dataset=FILE), [*prompts(1), dialogue("a", "b", "c")])
     assert np.frombuffer(mixed.turns, "<u2").tolist() == [1, 3]

@@ -76,7 +76,7 @@ ROWS = '{"timestamp": 0, "input_length": 30, "output_length": 5, "hash_ids": [1,
     ],
     ids=["synthetic", "prefixes", "trace", "marked file"],
 )
-async def test_variants_have_the_same_lengths_and_no_beginning_in_common(
+async def test_variants_share_lengths_but_no_beginning(
     config: Config, tmp_path: Path, dataset: dict[str, object]
 ) -> None:
     """What one has put into a server's prefix cache is of no use to another."""

@@ -124,7 +124,7 @@ def test_the_user_sees_one_line_and_exit_code_2(
     assert capsys.readouterr().err == f"error: {file}:2: Input data was truncated; {EXPECTED}\n"
 
 
-def test_pictures_that_are_too_large_to_be_held_are_refused_before_the_start(
+def test_too_large_pictures_are_refused_before_the_start(
     config: Config,
 ) -> None:
     def pictures(number: int) -> CheckedFile:
@@ -148,7 +148,7 @@ def test_members_that_no_row_has_are_named_and_ignored(config: Config, tmp_path:
     assert check_dataset(given) == CheckedFile()
 
 
-def test_a_file_is_read_for_a_bounded_time_and_the_user_is_told(
+def test_file_is_read_for_a_bounded_time(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
@@ -164,7 +164,7 @@ def test_a_file_is_read_for_a_bounded_time_and_the_user_is_told(
         assert check_dataset(given) == CheckedFile(told)
 
 
-def test_a_file_that_is_held_while_it_is_read_is_read_to_a_bounded_size(
+def test_held_file_is_read_to_a_bounded_size(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_BYTES", 20)
@@ -185,9 +185,7 @@ def test_a_line_that_never_ends_is_not_held(
     assert str(raised.value) == f"{file}:2: a line of over 1KiB; expected shorter lines"
 
 
-def test_what_comes_after_the_end_of_the_schedule_is_not_read(
-    config: Config, tmp_path: Path
-) -> None:
+def test_rows_after_the_schedule_are_not_read(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "t"
     rows = [json.dumps({"timestamp": 1000 * n, "input_length": 5}) for n in range(10)]
     file.write_text("\n".join([*rows, "not read"]))
@@ -215,7 +213,7 @@ def test_trials_at_other_speeds_read_the_file_once(
     assert [found.replay_ns(each) for each in trials] == [4 * 10**9, 2 * 10**9, 10**9]
 
 
-def test_a_trace_of_too_many_rows_is_refused_before_the_start(
+def test_trace_with_too_many_rows_is_refused(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHECK_S", 0.0)
@@ -228,7 +226,7 @@ def test_a_trace_of_too_many_rows_is_refused_before_the_start(
     assert check_dataset(config(dataset=dataset | {"entries": 2})).notice
 
 
-def test_no_more_rows_are_held_than_there_is_room_for(
+def test_rows_in_memory_are_bounded(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_index, "MOST_ROWS", 4)
@@ -250,9 +248,7 @@ def test_what_is_no_regular_file_is_not_read(config: Config, tmp_path: Path, kin
         assert str(raised.value) == f"dataset.file: {expected}"
 
 
-def test_a_picture_that_is_no_regular_file_is_named_with_its_line(
-    config: Config, tmp_path: Path
-) -> None:
+def test_picture_that_is_no_regular_file_is_named(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"text": "a"}\n{"text": "b", "image": "/dev/zero"}\n')
     with pytest.raises(DatasetError) as raised:
@@ -277,7 +273,7 @@ def test_pictures_of_all_lines_are_held_up_to_a_size(
 
 
 @pytest.mark.parametrize(("kind", "place"), [("single_turn", ":4"), ("sharegpt", "")])
-def test_a_small_file_that_unpacks_to_more_than_is_held_is_refused(
+def test_compressed_file_is_refused_by_its_unpacked_size(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
     monkeypatch.setattr(files, "MOST_HELD", 1024)
@@ -293,7 +289,7 @@ def test_a_small_file_that_unpacks_to_more_than_is_held_is_refused(
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_the_share_of_a_file_that_is_read_grows_to_its_end(
+def test_progress_of_a_file_grows_to_its_end(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(files, "_WATCHED_BYTES", 0)
@@ -307,7 +303,7 @@ def test_the_share_of_a_file_that_is_read_grows_to_its_end(
     assert shares[-1] == 1.0
 
 
-def test_a_terminal_shows_how_much_of_a_file_is_read_and_clears_the_line(
+def test_terminal_shows_and_clears_the_reading_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checked_files, "SHOWN_EVERY_S", 0.0)
@@ -323,7 +319,7 @@ def test_a_terminal_shows_how_much_of_a_file_is_read_and_clears_the_line(
 
 
 @pytest.mark.parametrize("kind", ["multi_turn", "sharegpt", "mooncake_trace"])
-def test_values_nested_too_deeply_are_an_error_of_their_line(
+def test_deeply_nested_values_are_an_error_of_their_line(
     config: Config, tmp_path: Path, kind: str
 ) -> None:
     deep = '{"text": ' + "[" * 100_000

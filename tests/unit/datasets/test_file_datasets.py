@@ -57,7 +57,7 @@ def test_a_ranking_has_a_query_and_passages(line: str) -> None:
     assert (prompt.texts, prompt.passages) == (("q",), ("a", "b"))
 
 
-def test_unknown_members_blank_lines_and_a_byte_order_mark_are_no_harm() -> None:
+def test_unknown_members_blank_lines_and_bom_are_accepted() -> None:
     given = lines(b'\xef\xbb\xbf{"text":"a","category":"c"}\r\n', b"  \n", b'"b"')
     entries, left_out = single_turn.parse(given, "f")
     assert [entry.turns[0].prompt.texts[0] for entry in entries] == ["a", "b"]
@@ -114,9 +114,7 @@ def test_only_as_many_lines_as_wanted_are_read() -> None:
         ('{"texts": [{"name": "title", "contents": ["q"]}]}', r"\$\.texts\[0\]\.name"),
     ],
 )
-def test_a_bad_line_is_refused_with_file_line_fault_and_expectation(
-    line: str | bytes, wrong: str
-) -> None:
+def test_bad_line_is_refused_with_place_and_expectation(line: str | bytes, wrong: str) -> None:
     with pytest.raises(DatasetError, match=rf"^dir/f\.jsonl:2: .*{wrong}.*; expected a JSON str"):
         single_turn.parse(lines('"fine"', line), "dir/f.jsonl")
 
@@ -199,7 +197,7 @@ def test_an_instruction_that_the_request_cannot_carry_is_refused(
         ('{"turns": [{"role": "system", "text": "a"}]}', "no request carries"),
     ],
 )
-def test_a_bad_conversation_is_refused_with_file_line_and_turn(line: str, wrong: str) -> None:
+def test_bad_conversation_is_refused_with_line_and_turn(line: str, wrong: str) -> None:
     with pytest.raises(DatasetError, match=rf"^f\.jsonl:2: .*{wrong}.*; expected an object"):
         multi_turn.parse(lines('{"turns": ["fine"]}', line), "f.jsonl")
 
@@ -244,7 +242,7 @@ def test_a_conversation_without_a_question_is_left_out(said: list[tuple[str, str
     assert shared(*said) == []
 
 
-def test_what_is_left_out_is_counted_and_does_not_count_as_an_entry() -> None:
+def test_skipped_lines_are_counted_and_are_no_entries() -> None:
     good = '{"conversations":[{"from":"human","value":"a"}]}'
     odd = '{"conversations":[{"from":"human","value":"a"},{"from":"alien","value":"b"}]}'
     entries, left_out = sharegpt.parse(lines(odd, good, odd, good, good), "f", limit=2)
@@ -300,6 +298,6 @@ def test_an_empty_list_has_no_elements(data: bytes) -> None:
         (b"[]\n[]", 2, "trailing characters"),
     ],
 )
-def test_what_is_no_whole_list_is_refused_with_its_line(data: bytes, line: int, wrong: str) -> None:
+def test_incomplete_list_is_refused_with_its_line(data: bytes, line: int, wrong: str) -> None:
     with pytest.raises(DatasetError, match=rf"^f:{line}: .*{wrong}.*; expected a JSON list"):
         list(sharegpt.list_elements(data, "f"))

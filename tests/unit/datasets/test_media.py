@@ -86,7 +86,7 @@ def media(count: int, seed: int = 1) -> list[PromptConversation]:
     return with_media(entries, images, Sounds(number=1, sample_rates=(1_000,)), seed)
 
 
-def test_each_request_has_its_own_and_the_first_do_not_depend_on_their_number() -> None:
+def test_media_of_first_requests_do_not_depend_on_the_count() -> None:
     entries = media(6)
     data = [each.data for entry in entries for each in entry.turns[0].prompt.media]
     assert len(set(data)) == len(data) == 18
@@ -105,7 +105,7 @@ def test_another_variant_has_other_noise_of_the_same_size() -> None:
     assert len(data) == 2 * len(sizes[0])
 
 
-def test_more_than_is_held_is_refused_before_it_is_made() -> None:
+def test_media_over_the_memory_limit_are_refused_early() -> None:
     entries = generate(Dataset(input_tokens=Length(mean=3)), 1_000, 1, None)
     huge = Images(number=1, width=Length(mean=4_096), height=Length(mean=4_096))
     with pytest.raises(DatasetError, match=r"1,000 requests have 62\.5 GiB of pictures"):
@@ -125,7 +125,7 @@ def test_more_than_is_held_is_refused_before_it_is_made() -> None:
     ],
     ids=["jpeg", "random", "mp3", "mp3-stereo"],
 )
-def test_the_size_that_is_refused_is_that_of_the_format(images: Images, sounds: Sounds) -> None:
+def test_refused_size_is_that_of_the_format(images: Images, sounds: Sounds) -> None:
     entries = with_media(
         generate(Dataset(input_tokens=Length(mean=3)), 5, 1, None), images, sounds, 1
     )
@@ -220,7 +220,7 @@ def read(folder: Path, line: str) -> Prompt:
     return with_files(entries, folder)[0].turns[0].prompt
 
 
-def test_a_sound_or_a_picture_may_be_all_of_a_prompt(tmp_path: Path) -> None:
+def test_prompt_may_consist_of_media_only(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(2, 2, RNG(1)))
     prompt = read(tmp_path, '{"image": "a.png"}')
     assert prompt.is_media_alone
@@ -250,9 +250,7 @@ def test_files_are_read_from_the_folder_and_urls_stay(tmp_path: Path) -> None:
         ('{"text": "t", "audio": "notes.txt"}', "f.jsonl:1: notes.txt is no audio; expected WAV"),
     ],
 )
-def test_a_picture_that_is_none_is_named_with_its_line(
-    tmp_path: Path, line: str, words: str
-) -> None:
+def test_invalid_picture_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(DatasetError, match=words):
         read(tmp_path, line)
@@ -283,7 +281,7 @@ def picture_of(media: Media) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(media.data)))
 
 
-def test_jpeg_and_random_formats_have_the_sizes_that_png_has() -> None:
+def test_jpeg_and_random_formats_have_png_sizes() -> None:
     sizes = {}
     for form in ("png", "jpeg", "random"):
         images = Images(
@@ -320,7 +318,7 @@ def test_an_mp3_is_one_at_each_of_its_rates(rate: int) -> None:
 # --- folders -------------------------------------------------------------------------------------
 
 
-def test_the_pictures_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
+def test_pictures_of_a_folder_are_sent_unchanged(tmp_path: Path) -> None:
     files = {f"{name}.png": png(3, 2, RNG(ord(name))) for name in "abc"}
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
@@ -332,9 +330,7 @@ def test_the_pictures_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["image", "audio"])
-def test_a_file_of_a_folder_is_encoded_once_however_many_prompts_have_it(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_a_folder_is_encoded_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     is_image = kind == "image"
     data = png(3, 2, RNG(1)) if is_image else wav(0.1, 1_000, 1, RNG(1))
     files = (MediaFile("a", data),)
@@ -347,14 +343,14 @@ def test_a_file_of_a_folder_is_encoded_once_however_many_prompts_have_it(
     assert encoded == [data]
 
 
-def test_the_pictures_of_a_folder_are_scaled_where_a_size_is_given() -> None:
+def test_pictures_of_a_folder_are_scaled_to_a_size() -> None:
     folders = MediaFolders(pictures=(MediaFile("a.png", png(3, 2, RNG(1))),))
     images = Images(folder="f", width=Length(mean=30), height=Length(mean=20), format="jpeg")
     (picture,) = made(images, Sounds(), 1, folders)
     assert (picture.type, picture_of(picture).size) == ("image/jpeg", (30, 20))
 
 
-def test_a_size_that_noise_has_too_scales_the_pictures_of_a_folder() -> None:
+def test_noise_size_also_scales_pictures_of_a_folder() -> None:
     folders = MediaFolders(pictures=(MediaFile("a.png", png(3, 2, RNG(1))),))
     images = Images(folder="f", width=Length(mean=512))
     kept = Images.model_validate(images.model_dump(exclude_defaults=True))
@@ -369,7 +365,7 @@ def test_a_picture_that_cannot_be_scaled_is_named() -> None:
         made(images, Sounds(), 1, folders)
 
 
-def test_the_sounds_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
+def test_sounds_of_a_folder_are_sent_unchanged(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(wav(0.1, 1_000, 1, RNG(1)))
     dataset = Dataset(sounds=Sounds(folder=str(tmp_path)))
     (sound,) = made(Images(), dataset.sounds, 1, read_folders(dataset))
@@ -383,7 +379,7 @@ def test_the_sounds_of_a_folder_are_sent_as_they_are(tmp_path: Path) -> None:
         (None, "^dataset.images.folder: {} has no files; expected those to send$"),
     ],
 )
-def test_a_folder_with_a_file_that_is_no_picture_is_one_clear_line(
+def test_folder_with_another_file_is_one_clear_error(
     tmp_path: Path, content: str | None, words: str
 ) -> None:
     if content is not None:
@@ -406,7 +402,7 @@ def test_random_choice_takes_each_file_as_often_and_independently() -> None:
     assert again == pytest.approx(1 / 8, abs=4 * (0.125 * 0.875 / 80_000) ** 0.5)
 
 
-def test_shuffled_choice_takes_each_file_once_before_any_comes_again() -> None:
+def test_shuffled_choice_takes_each_file_before_repeats() -> None:
     chosen = chosen_files("shuffled", 10, 25, 1, Purpose.PICTURE_FILES)
     assert sorted(chosen[:10]) == sorted(chosen[10:20]) == [*range(10)]
     assert chosen[:10] != chosen[10:20]

@@ -30,7 +30,7 @@ def prompts(path: Path, count: int = 1, seed: int = 0) -> list[Prompt]:
     return [entry.turns[0].prompt for entry in draw(read_pools(path), count, seed)]
 
 
-def test_lines_of_a_file_are_drawn_with_replacement_and_equally(tmp_path: Path) -> None:
+def test_lines_are_drawn_with_replacement_and_equal_chance(tmp_path: Path) -> None:
     pool(tmp_path / "a.jsonl", *({"text": str(i)} for i in range(8)), "plain")
     drawn = Counter(prompt.texts for prompt in prompts(tmp_path / "a.jsonl", 9_000))
     # Each of nine lines 1,000 times: five standard deviations are 149.
@@ -38,7 +38,7 @@ def test_lines_of_a_file_are_drawn_with_replacement_and_equally(tmp_path: Path) 
     assert max(abs(count - 1_000) for count in drawn.values()) < 150
 
 
-def test_the_seed_decides_and_the_first_entries_do_not_depend_on_their_number(
+def test_first_entries_depend_on_the_seed_only(
     tmp_path: Path,
 ) -> None:
     pool(tmp_path / "a.jsonl", *({"text": str(i)} for i in range(100)))
@@ -47,7 +47,7 @@ def test_the_seed_decides_and_the_first_entries_do_not_depend_on_their_number(
     assert prompts(tmp_path / "a.jsonl", 5, seed=1) != few
 
 
-def test_a_request_has_a_line_of_each_file_of_a_folder(tmp_path: Path) -> None:
+def test_request_has_a_line_of_each_file(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(png_of(noise_pixels(2, 2, np.random.default_rng(1))))
     pool(tmp_path / "1-texts.jsonl", {"text": "a", "output_length": 7, "id": "x"})
     pool(tmp_path / "2-more.jsonl", {"texts": ["b", "c"], "id": "y"})
@@ -75,7 +75,7 @@ def test_queries_and_passages_of_two_files_are_a_ranking(tmp_path: Path) -> None
         ([{"text": "a", "image": "gone.png"}], "a.jsonl:1: gone.png: No such file"),
     ],
 )
-def test_a_line_that_is_no_prompt_is_found_before_the_start(
+def test_invalid_line_is_found_before_the_start(
     tmp_path: Path, config: Config, lines: list[Any], words: str
 ) -> None:
     pool(tmp_path / "a.jsonl", *lines)

@@ -122,7 +122,7 @@ async def test_a_file_that_changes_meanwhile_is_noticed(
     )
 
 
-async def test_blocks_are_served_in_any_order_and_only_the_first_has_the_starts(
+async def test_blocks_are_served_in_any_order(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "trace"

@@ -55,7 +55,7 @@ def test_input_tokens_are_those_of_the_text(counter: LibraryTokenCounter) -> Non
     assert len(set(counts)) > 20
 
 
-def test_without_a_tokenizer_a_word_stands_for_a_token_and_the_count_is_unknown() -> None:
+def test_words_stand_for_tokens_without_a_tokenizer() -> None:
     (entry,) = generate(Dataset(input_tokens=Length(mean=40)), 1, 0, None)
     assert len(entry.turns[0].prompt.texts[0].split()) == 40
     assert entry.turns[0].input_tokens == -1
@@ -67,7 +67,7 @@ def test_no_two_prompts_begin_with_the_same_three_words() -> None:
     assert len({text.split()[0] for text in made[: len(WORDS)]}) == len(WORDS)
 
 
-def test_prompts_of_one_seed_are_the_same_again_and_of_another_are_not() -> None:
+def test_prompts_depend_on_the_seed() -> None:
     assert texts(50, 20, seed=1) == texts(50, 20, seed=1)
     assert texts(50, 20, seed=1) != texts(50, 20, seed=2)
 
@@ -105,7 +105,7 @@ class EvenCounter:
         return "a " * (len(ids) // 2)
 
 
-def test_a_length_that_a_tokenizer_cannot_make_is_an_error_that_names_it() -> None:
+def test_unreachable_length_is_an_error_that_names_it() -> None:
     assert len(texts(8, 1, counter=EvenCounter())[0].split()) == 4
     with pytest.raises(DatasetError, match=r"'even' could not make .* exactly 7 tokens"):
         texts(7, 1, counter=EvenCounter())
@@ -124,7 +124,7 @@ def test_the_words_are_distinct_lower_case_and_enough() -> None:
 RANKED = Passages(number=Length(mean=5, stddev=2), tokens=Length(mean=9, stddev=3))
 
 
-def test_passages_have_exactly_the_drawn_tokens_and_none_begins_like_another(
+def test_passages_have_exact_tokens_and_distinct_beginnings(
     counter: LibraryTokenCounter,
 ) -> None:
     entries = with_passages(

@@ -29,7 +29,7 @@ def drawn(given: Length, seed: int = 1) -> np.ndarray:
     return draw_lengths(given, MANY, np.random.default_rng(seed))
 
 
-def test_a_uniform_length_has_each_value_as_often_as_any_other() -> None:
+def test_uniform_lengths_are_equally_likely() -> None:
     given = length(distribution="uniform", min=11, max=20)
     assert given.mean == 15.5
     counts = np.bincount(drawn(given), minlength=21)[11:]
@@ -38,7 +38,7 @@ def test_a_uniform_length_has_each_value_as_often_as_any_other() -> None:
     assert ((counts - MANY / 10) ** 2 / (MANY / 10)).sum() < 27.9
 
 
-def test_a_lognormal_length_has_the_asked_mean_deviation_and_skew() -> None:
+def test_lognormal_lengths_have_the_requested_moments() -> None:
     values = drawn(length(mean=500, stddev=250, distribution="lognormal"))
     # Four standard errors of the mean; that of the deviation grows with the kurtosis, about 9 here.
     assert abs(values.mean() - 500) < 4 * 250 / MANY**0.5
@@ -69,7 +69,7 @@ MIX = {
 }
 
 
-def test_a_mixture_has_its_shares_and_keeps_input_and_output_together(
+def test_mixture_keeps_shares_and_pairs_of_lengths(
     counter: LibraryTokenCounter,
 ) -> None:
     count = 2_000
@@ -86,7 +86,7 @@ def test_a_mixture_has_its_shares_and_keeps_input_and_output_together(
     assert counter.count_batch(texts) == [turn.input_tokens for turn in turns]
 
 
-def test_the_first_of_a_mixture_do_not_depend_on_their_number() -> None:
+def test_first_draws_do_not_depend_on_the_count() -> None:
     dataset = Dataset.model_validate(MIX)
     assert generate(dataset, 200, 1, None)[:20] == generate(dataset, 20, 1, None)
 
@@ -160,7 +160,7 @@ def test_each_group_shares_exactly_its_prefix(
     assert max(count for count in alike if count < 30) < 3
 
 
-def test_a_system_prompt_is_a_message_of_its_own_or_the_start_of_the_text(
+def test_system_prompt_is_a_message_or_the_text_start(
     config: Config, any_counter: LibraryTokenCounter
 ) -> None:
     as_messages = made(config, any_counter, "chat", system_tokens=40)
@@ -179,7 +179,7 @@ def test_a_system_prompt_can_be_given_as_text(config: Config, counter: LibraryTo
     assert {counter.count(text) for _, text in found} == {29}
 
 
-def test_the_context_of_a_conversation_is_its_own_and_comes_after_what_is_shared(
+def test_conversation_context_is_unique_and_follows_shared_text(
     config: Config, any_counter: LibraryTokenCounter
 ) -> None:
     found = made(config, any_counter, "chat", system_tokens=10, context_tokens=30)
@@ -194,7 +194,7 @@ def test_the_context_of_a_conversation_is_its_own_and_comes_after_what_is_shared
     assert max(alike) < 28
 
 
-def test_each_prefix_is_used_as_often_as_any_other_in_no_fixed_order(
+def test_prefixes_are_used_equally_in_random_order(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
     texts = [t for (t,) in made(config, counter, "completions", groups=4, tokens=5)]

@@ -130,9 +130,7 @@ async def test_limits_leave_out_long_prompts_and_cut_long_responses(
     assert responses.report.left_out == without.report.left_out
 
 
-async def test_a_turn_beyond_the_limit_is_left_out_of_its_session(
-    config: Config, tmp_path: Path
-) -> None:
+async def test_turn_over_the_limit_is_left_out(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "trace"
     turns = [(5, {"timestamp": 0}), (90, {"delay": 1}), (7, {"delay": 1})]
     rows = [{"session_id": "a", "input_length": n, "output_length": 4} | at for n, at in turns]

@@ -124,7 +124,7 @@ def test_a_short_last_block_begins_the_whole_one(counter: LibraryTokenCounter) -
     assert alike >= len(words) - 4  # the filling of its end may differ
 
 
-def test_an_id_makes_the_same_words_in_every_place_and_without_a_tokenizer() -> None:
+def test_hash_id_gives_the_same_words_everywhere() -> None:
     first, second = texts(made([row(48, 1, 2, 3), row(32, 3, 2)]))
     assert first.split()[BLOCK : 2 * BLOCK] == second.split()[BLOCK:]
     assert first.split()[2 * BLOCK :] == second.split()[:BLOCK]
@@ -139,7 +139,7 @@ def test_the_seed_decides_the_words() -> None:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_session_are_turns_at_the_place_of_the_first() -> None:
+def test_session_rows_are_turns_at_the_first_place() -> None:
     rows = [
         row(5, session="a", output_length=3),
         row(6),
@@ -152,7 +152,7 @@ def test_rows_of_a_session_are_turns_at_the_place_of_the_first() -> None:
     assert [turn.delay_ns for turn in entries[0].turns] == [0, 9]
 
 
-def test_any_entries_are_made_alone_as_they_are_made_together(counter: LibraryTokenCounter) -> None:
+def test_entries_made_alone_equal_those_made_together(counter: LibraryTokenCounter) -> None:
     rows = [row(40, n % 3, n, number=n, session="s" if n % 4 == 1 else None) for n in range(20)]
     prompts = prompts_of(replay(), rows, counter)
     together = prompts.entries(range(len(prompts)))
@@ -197,7 +197,7 @@ def test_without_a_fixed_schedule_no_row_is_due() -> None:
     assert prompts_of(replay(), [row(5, timestamp=1.0)]).due_ns == b""
 
 
-def test_a_schedule_has_the_rows_between_its_offsets_and_reads_no_further() -> None:
+def test_schedule_has_only_rows_between_its_offsets() -> None:
     times = [0.0, 1.0, 2.0, 2.0, 3.0, 3.5]
     rows = [row(5, timestamp=time, number=n) for n, time in enumerate(times)]
     read = iter([*rows, row(5, timestamp=None)])
@@ -207,7 +207,7 @@ def test_a_schedule_has_the_rows_between_its_offsets_and_reads_no_further() -> N
     assert len(list(read)) == 2
 
 
-def test_a_schedule_needs_times_but_for_turns_that_continue_a_session() -> None:
+def test_schedule_needs_times_except_for_later_turns() -> None:
     load = replay(fixed_schedule=True).load
     talk = [row(5, timestamp=1.0, session="a"), row(5, session="a", delay_ns=3)]
     assert len(list(in_schedule(talk, load, 1.0))) == 2
@@ -215,7 +215,7 @@ def test_a_schedule_needs_times_but_for_turns_that_continue_a_session() -> None:
         list(in_schedule([*talk, row(5, session="b", number=7)], load, 1.0))
 
 
-def test_a_turn_without_a_time_is_left_out_with_the_row_that_it_continues() -> None:
+def test_turn_without_time_is_left_out_with_its_row() -> None:
     late = row(5, timestamp=2.0, session="b")
     early = [
         row(5, timestamp=0.5, session="a"),
@@ -231,7 +231,7 @@ def test_a_turn_without_a_time_is_left_out_with_the_row_that_it_continues() -> N
     assert list(in_schedule(silent, load, 1.0)) == [silent[0], late, early[3]]
 
 
-def test_a_later_turn_is_due_after_its_delay_or_else_at_its_own_time() -> None:
+def test_later_turn_is_due_after_its_delay_or_time() -> None:
     rows = [
         row(5, timestamp=2.0, session="a"),
         row(5, timestamp=4.0, session="a"),
@@ -244,7 +244,7 @@ def test_a_later_turn_is_due_after_its_delay_or_else_at_its_own_time() -> None:
     assert [turn.earliest_ns for turn in entry.turns] == [0, 0, 0]
 
 
-def test_the_warmup_of_a_replay_has_the_first_lengths_and_no_block_of_the_trace(
+def test_replay_warmup_shares_no_block_with_the_trace(
     counter: LibraryTokenCounter,
 ) -> None:
     written = Prompt(texts=("x",))
@@ -273,7 +273,7 @@ def test_the_warmup_of_a_replay_has_the_first_lengths_and_no_block_of_the_trace(
         (row(32, 1, 2, 3, number=2), "3 hash ids for 32 tokens.*blocks of 16 are 2.*block_size"),
     ],
 )
-def test_a_row_that_cannot_be_is_refused_with_its_line(bad: TraceRow, wrong: str) -> None:
+def test_impossible_row_is_refused_with_its_line(bad: TraceRow, wrong: str) -> None:
     with pytest.raises(DatasetError, match=f"^f:2: .*{wrong}"):
         made([row(5, timestamp=10.0), bad])
 

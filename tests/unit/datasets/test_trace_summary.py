@@ -43,7 +43,7 @@ def test_a_poisson_process_varies_by_one() -> None:
 
 
 @pytest.mark.parametrize(("last", "part_s"), [(0.1, 0.001), (3.0, 0.032), (1000.0, 8.192)])
-def test_arrivals_are_counted_in_parts_that_grow_with_the_trace(last: float, part_s: float) -> None:
+def test_arrivals_are_counted_in_parts_that_grow(last: float, part_s: float) -> None:
     found = described(row(0), row(0.0004), row(0.05), row(last))["arrivals"]
     assert found["part_s"] == pytest.approx(part_s)
     assert sum(found["counts"]) == 4
@@ -51,13 +51,13 @@ def test_arrivals_are_counted_in_parts_that_grow_with_the_trace(last: float, par
     assert found["counts"][int(last / part_s)] == 1
 
 
-def test_a_prefix_is_reused_only_if_all_blocks_before_it_are() -> None:
+def test_prefix_is_reused_only_after_equal_blocks() -> None:
     found = described(row(0, 48, 1, 2, 3), row(1, 40, 1, 2, 9), row(2, 20, 2, 3), row(3, 10, 1))
     assert (found["blocks"], found["distinct_blocks"]) == (9, 6)
     assert found["prefix_reuse"] == (32 + 10) / (48 + 40 + 20 + 10)
 
 
-def test_lengths_are_exact_and_rows_without_tokens_are_left_out() -> None:
+def test_lengths_are_exact_without_empty_rows() -> None:
     found = described(*(row(0, n, output=2 * n) for n in range(101)))
     assert (found["requests"], found["left_out"]) == (100, 1)
     lengths = {"avg": 50.5, "min": 1, "p50": 50.5, "p90": 90.1, "p99": 99.01, "max": 100}
@@ -88,7 +88,7 @@ def test_the_command_prints_a_table_or_json(
     assert all(row == row.rstrip() for row in table.splitlines())
 
 
-def test_the_command_describes_what_a_run_within_the_same_limits_sends(
+def test_command_describes_what_a_run_would_send(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "t.jsonl"

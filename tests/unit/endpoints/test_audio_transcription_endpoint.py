@@ -43,7 +43,7 @@ def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
     ]
 
 
-def test_the_sound_is_uploaded_as_a_file_beside_the_model() -> None:
+def test_sound_is_uploaded_as_a_file_beside_the_model() -> None:
     found = parts(body())
     assert found == [
         ("model", None, "text/plain", b"m"),

@@ -38,12 +38,12 @@ def test_usage_is_not_asked_for_when_turned_off() -> None:
     assert "stream_options" not in body(HELLO, streaming=True, request_usage=False)
 
 
-def test_an_output_length_is_forced_with_min_tokens_and_ignore_eos() -> None:
+def test_forced_length_sets_min_tokens_and_ignore_eos() -> None:
     sent = body(Prompt(texts=("x",), output_tokens=7))
     assert (sent["max_tokens"], sent["min_tokens"], sent["ignore_eos"]) == (7, 7, True)
 
 
-def test_an_output_length_that_is_not_forced_is_only_a_maximum() -> None:
+def test_unforced_length_is_only_a_maximum() -> None:
     sent = body(Prompt(texts=("x",), output_tokens=7), force_output_length=False)
     assert sent["max_tokens"] == 7
     assert not {"min_tokens", "ignore_eos"} & sent.keys()
@@ -108,7 +108,7 @@ def test_a_history_fits_between_head_and_messages() -> None:
     assert sent["stream"] is True
 
 
-def test_head_and_tail_are_the_same_for_all_turns_of_one_shape() -> None:
+def test_turns_of_one_shape_share_head_and_tail() -> None:
     first, second = (CHAT.render(Prompt(texts=(text,)), options()) for text in "ab")
     assert (first.head, first.tail) == (second.head, second.tail)
 

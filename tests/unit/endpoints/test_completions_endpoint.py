@@ -14,7 +14,7 @@ def body(prompt: Prompt, **changes: object) -> dict[str, object]:
     return json.loads(COMPLETIONS.render(prompt, Options.model_validate(given)).whole)
 
 
-def test_one_text_is_a_string_and_several_are_a_list() -> None:
+def test_one_text_is_a_string_and_several_a_list() -> None:
     assert body(Prompt(texts=("a",))) == {"model": "m", "prompt": "a"}
     assert body(Prompt(texts=("a", "b")))["prompt"] == ["a", "b"]
 
@@ -31,7 +31,7 @@ def test_streaming_and_length_are_asked_for_like_in_chat() -> None:
     }
 
 
-def test_a_payload_of_token_ids_is_sent_as_it_is() -> None:
+def test_payload_of_token_ids_is_sent_unchanged() -> None:
     assert body(Prompt(payload={"prompt": [1, 2], "n": 1})) == {
         "model": "m",
         "prompt": [1, 2],
@@ -50,7 +50,7 @@ def test_a_payload_of_token_ids_is_sent_as_it_is() -> None:
         (Prompt(texts=("a",)), {"n": 3}, -1),
     ],
 )
-def test_the_requested_length_is_that_of_all_texts_and_choices_together(
+def test_requested_length_covers_all_texts_and_choices(
     prompt: Prompt, extra: dict[str, object], expected: int
 ) -> None:
     given = {"url": "http://localhost:1", "model": "m", "type": "completions"}

@@ -30,7 +30,7 @@ def body(given: Options, prompt: Prompt) -> Any:
     return json.loads(endpoint_of(given).render(prompt, given).whole)
 
 
-def test_a_template_has_the_texts_the_model_and_the_length() -> None:
+def test_template_has_texts_model_and_length() -> None:
     prompt = Prompt(texts=('say "hi"', "b"), passages=("c",), output_tokens=7)
     assert body(options(streaming=True), prompt) == {
         "m": "x",
@@ -52,7 +52,7 @@ def test_extra_inputs_come_last_and_null_removes() -> None:
     assert body(given, Prompt(texts=("x",))) == {"b": "x", "c": 2}
 
 
-def test_a_length_under_a_known_name_is_what_the_request_asks_for() -> None:
+def test_length_under_a_known_name_is_requested() -> None:
     given = options('{"max_new_tokens": {{ max_tokens }}, "t": {{ text|tojson }}}')
     prompt = Prompt(texts=("x",), output_tokens=9)
     assert endpoint_of(given).render(prompt, given).requested_tokens == 9
@@ -83,9 +83,7 @@ def test_a_raw_payload_is_sent_as_it_is() -> None:
         ({"output_tokens_field": "("}, "endpoint.output_tokens_field: '(': no JMESPath query: "),
     ],
 )
-def test_a_description_that_cannot_work_is_found_before_the_run(
-    changes: dict[str, Any], problem: str
-) -> None:
+def test_broken_description_is_found_before_the_run(changes: dict[str, Any], problem: str) -> None:
     (found,) = custom_problems(options(**changes))
     assert found.startswith(problem)
     assert "\n" not in found
@@ -96,7 +94,7 @@ def test_a_good_description_is_no_problem() -> None:
     assert custom_problems(options(type="raw", template=None)) == []
 
 
-def test_a_template_that_does_not_end_is_found_before_the_run(
+def test_endless_template_is_found_before_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(templates, "MOST_S", 0.1)
@@ -163,28 +161,28 @@ def test_a_query_finds_the_output_and_another_the_tokens() -> None:
     assert (usual.prompt_tokens, usual.completion_tokens) == (3, 4)
 
 
-def test_a_response_without_the_query_s_place_names_the_query() -> None:
+def test_response_without_the_queried_place_names_the_query() -> None:
     with pytest.raises(MalformedResponse, match=r"no output at 'a\.b' \(endpoint\.response_field"):
         raw(response_field="a.b").parse_body(b'{"text": "x"}')
     with pytest.raises(MalformedResponse, match="no output in the usual places"):
         raw().parse_body(b'{"other": 1}')
 
 
-def test_a_function_that_does_not_take_what_it_finds_makes_the_response_malformed() -> None:
+def test_failing_query_function_makes_the_response_malformed() -> None:
     with pytest.raises(MalformedResponse, match=r"length\(\)"):
         raw(response_field="length(missing)").parse_body(b'{"text": "x"}')
     with pytest.raises(MalformedResponse, match=r"length\(\)"):
         raw(output_tokens_field="length(missing)").parse_event(b'{"text": "x"}')
 
 
-def test_the_number_zero_is_an_output_and_what_is_empty_is_none() -> None:
+def test_zero_is_an_output_and_empty_is_none() -> None:
     assert raw(response_field="score").parse_body(b'{"score": 0}').content == "0"
     for empty in (b'""', b"[]", b"{}", b"null"):
         with pytest.raises(MalformedResponse, match="no output at 'score'"):
             raw(response_field="score").parse_body(b'{"score": %s}' % empty)
 
 
-def test_an_event_without_output_is_no_token_and_an_error_is_an_error() -> None:
+def test_event_without_output_is_no_token() -> None:
     assert not raw().parse_event(b'{"choices": [{"delta": {"role": "assistant"}}]}').has_output
     assert raw().parse_event(b'{"error": {"message": "no"}}').error == "no"
     assert raw().parse_body(b'{"error": {"message": "no"}}').error == "no"
@@ -193,7 +191,7 @@ def test_an_event_without_output_is_no_token_and_an_error_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("member", ["delta", "message"])
-def test_reasoning_and_tool_calls_of_the_chat_api_are_output(member: str) -> None:
+def test_reasoning_and_tool_calls_are_output(member: str) -> None:
     calls = '[{"function": {"name": "f", "arguments": "{}"}}]'
     for said, expected in (
         ('{"content": null, "reasoning_content": "hm"}', ("", "hm", "")),
@@ -206,7 +204,7 @@ def test_reasoning_and_tool_calls_of_the_chat_api_are_output(member: str) -> Non
         assert (delta.has_output, delta.completion_tokens) == (True, 3)
 
 
-def test_a_query_of_the_user_s_decides_in_the_form_of_the_chat_api_too() -> None:
+def test_users_query_overrides_the_chat_format() -> None:
     event = b'{"choices": [{"delta": {"content": "a", "reasoning_content": "b"}}]}'
     delta = raw(response_field="choices[0].delta.content").parse_event(event)
     assert (delta.content, delta.reasoning) == ("a", "")

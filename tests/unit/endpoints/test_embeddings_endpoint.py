@@ -14,7 +14,7 @@ def body(prompt: Prompt, **changes: object) -> dict[str, object]:
     return json.loads(EMBEDDINGS.render(prompt, Options.model_validate(given)).whole)
 
 
-def test_one_text_is_a_string_and_several_are_a_list() -> None:
+def test_one_text_is_a_string_and_several_a_list() -> None:
     assert body(Prompt(texts=("a",))) == {"model": "m", "input": "a"}
     assert body(Prompt(texts=("a", "b")))["input"] == ["a", "b"]
 
@@ -53,6 +53,6 @@ def test_what_is_no_response_is_malformed(data: bytes) -> None:
         EMBEDDINGS.parse_body(data)
 
 
-def test_an_event_is_malformed_because_this_api_does_not_stream() -> None:
+def test_event_is_malformed_without_streaming() -> None:
     with pytest.raises(MalformedResponse, match="does not stream"):
         EMBEDDINGS.parse_event(b'{"data":[]}')

@@ -74,5 +74,5 @@ def test_harmless_extra_inputs_are_no_problem(endpoint: Endpoint) -> None:
         (b"<html>" + b"<script " * 1_000, ""),
     ],
 )
-def test_the_message_of_a_bad_response_is_found_and_short(body: bytes, message: str) -> None:
+def test_message_of_a_bad_response_is_found_and_short(body: bytes, message: str) -> None:
     assert error_message(body) == message

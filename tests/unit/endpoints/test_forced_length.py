@@ -33,7 +33,7 @@ def config(
     )
 
 
-def test_one_worker_asks_and_the_others_wait_for_what_it_says() -> None:
+def test_one_worker_probes_and_the_others_wait() -> None:
     forced = ForcedLength(is_used=True)
     assert forced.decide("worker-1", 0) is Decision.PROBE
     assert forced.decide("worker-1", 1) is Decision.PROBE, "its question was sent again"
@@ -52,7 +52,7 @@ def test_only_a_refusal_leaves_them_out(finding: Finding) -> None:
     assert forced.decide("worker-1", 1) is Decision.KEEP
 
 
-def test_another_worker_asks_when_the_first_is_not_heard_of() -> None:
+def test_another_worker_probes_when_the_first_is_silent() -> None:
     forced = ForcedLength(is_used=True)
     forced.decide("worker-0", 0)
     assert forced.decide("worker-1", 14 * SECOND_NS) is Decision.WAIT
@@ -64,7 +64,7 @@ def test_nobody_asks_where_no_request_has_them() -> None:
     assert ForcedLength(is_used=False).decide("worker-0", 0) is Decision.KEEP
 
 
-def test_only_a_dataset_that_may_have_output_lengths_is_asked_about() -> None:
+def test_only_datasets_with_output_lengths_are_probed() -> None:
     assert may_force_length(config())
     assert may_force_length(config(dataset={"kind": "single_turn", "file": "f.jsonl"}))
     assert not may_force_length(config(dataset={"entries": 5}))
@@ -89,7 +89,7 @@ EXTRAS: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_requests_without_them_are_those_that_were_rendered_without_them(kind: str) -> None:
+def test_requests_without_lengths_are_rendered_as_before(kind: str) -> None:
     render = ENDPOINTS[config(kind).endpoint.type].render
     for text, extra, streams in itertools.product(TEXTS, EXTRAS, (True, False)):
         prompt = Prompt(texts=(text,), output_tokens=12)

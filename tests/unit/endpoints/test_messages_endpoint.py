@@ -23,14 +23,14 @@ def test_a_body_has_the_members_of_the_published_request() -> None:
     assert sent == {"messages": messages, "model": "m", "stream": True, "max_tokens": 5}
 
 
-def test_a_maximum_is_always_sent_since_the_api_requires_it() -> None:
+def test_maximum_is_always_sent() -> None:
     sent = body(Prompt(texts=("a",)))
     assert sent.keys() == REQUIRED
     assert sent["max_tokens"] == 1024
     assert body(Prompt(texts=("a",)), extra_inputs={"max_tokens": 7})["max_tokens"] == 7
 
 
-def test_messages_of_the_system_go_where_this_api_has_them() -> None:
+def test_system_messages_go_to_the_system_member() -> None:
     hi = {"role": "user", "content": "hi"}
     sent = body(Prompt(messages=({"role": "system", "content": "be brief"}, hi)))
     assert sent["system"] == [{"type": "text", "text": "be brief"}]

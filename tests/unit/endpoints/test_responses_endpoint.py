@@ -74,7 +74,7 @@ def test_a_payload_is_sent_as_it_is() -> None:
         ("response.of_the_future", Delta()),
     ],
 )
-def test_each_type_of_event_adds_its_own_kind_of_output(kind: str, expected: Delta) -> None:
+def test_each_event_type_adds_its_kind_of_output(kind: str, expected: Delta) -> None:
     data = {"type": kind, "item_id": "i", "output_index": 0, "content_index": 0, "delta": "x"}
     assert RESPONSES.parse_event(json.dumps(data).encode()) == expected
 
@@ -110,7 +110,7 @@ def whole(**members: object) -> dict[str, object]:
     return made | {"error": None, "incomplete_details": None, "usage": usage} | members
 
 
-def test_the_last_event_holds_usage_and_end_but_adds_no_output() -> None:
+def test_last_event_holds_usage_but_no_output() -> None:
     event = {"type": "response.completed", "response": whole()}
     assert RESPONSES.parse_event(json.dumps(event).encode()) == Delta(
         prompt_tokens=37,

@@ -119,9 +119,7 @@ def test_requests_that_were_never_sent_are_not_good(unsent: int, holds: bool) ->
 
 @pytest.mark.parametrize("bound", ["max", "min"])
 @pytest.mark.parametrize("unsent", [0, 7, 1_005])
-def test_requests_that_were_never_sent_are_beyond_a_limit_on_due_requests(
-    unsent: int, bound: str
-) -> None:
+def test_unsent_requests_exceed_a_limit_on_due_requests(unsent: int, bound: str) -> None:
     limit = {"metric": "intended_request_latency", "stat": "p90", bound: "500ms"}
     (evidence,) = trial_result(exported(slo(objectives=[limit]), unsent=unsent), search()).evidence
     assert sum(evidence.counts) == 4_000 + unsent
@@ -131,14 +129,14 @@ def test_requests_that_were_never_sent_are_beyond_a_limit_on_due_requests(
 
 
 @pytest.mark.parametrize("unsent", [0, 7])
-def test_an_average_of_which_a_value_is_unknown_has_no_batches(unsent: int) -> None:
+def test_average_with_an_unknown_value_has_no_batches(unsent: int) -> None:
     limit = {"metric": "intended_request_latency", "stat": "avg", "max": "500ms"}
     (evidence,) = trial_result(exported(slo(objectives=[limit]), unsent=unsent), search()).evidence
     assert bool(evidence.counts) is not bool(unsent)
     assert is_held([evidence]) is not bool(unsent)
 
 
-def test_a_trial_of_few_responses_breaks_if_the_server_failed_the_others() -> None:
+def test_trial_breaks_if_the_server_failed_most_requests() -> None:
     (evidence,) = trial_result(
         exported(slo(objectives=[P99]), failed_share=0.99), search()
     ).evidence
@@ -166,7 +164,7 @@ def test_a_client_bound_trial_is_not_the_servers() -> None:
     assert (found.is_client_bound, found.problem) == (True, "late by 20 ms")
 
 
-def test_a_metric_that_no_response_had_tells_nothing_of_the_server() -> None:
+def test_metric_without_values_does_not_judge_the_server() -> None:
     limits = slo(objectives=[{"metric": "inter_token_latency", "stat": "p99", "max": "50ms"}])
     content = exported(limits)
     content["aiperf_svc"] |= {"verdict": "valid", "cause": ""}

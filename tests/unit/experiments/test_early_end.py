@@ -108,7 +108,7 @@ def test_a_trial_that_ends_early_would_have_broken(stat: str) -> None:
 
 
 @pytest.mark.parametrize("stat", ALLOWED)
-def test_a_trial_whose_long_waits_may_be_all_there_are_goes_on(stat: str) -> None:
+def test_trial_with_possibly_few_long_waits_goes_on(stat: str) -> None:
     arrivals = np.arange(300 * SECONDS) / 300
     for share, ends in ((0.9, False), (2.0, True)):
         # Spread over all batches, but in each of them before the others.
@@ -119,7 +119,7 @@ def test_a_trial_whose_long_waits_may_be_all_there_are_goes_on(stat: str) -> Non
 
 
 @pytest.mark.parametrize("holds", ["slo", "goodput >= 99%"])
-def test_a_trial_that_ended_early_breaks_and_is_no_measurement(holds: str) -> None:
+def test_early_ended_trial_breaks_and_is_no_measurement(holds: str) -> None:
     search = searched(holds=holds)
     config, rows = trial(300.0), served(300.0, 1)
     if holds != "slo":
@@ -160,7 +160,7 @@ def test_an_objective_that_may_hold_is_not_judged() -> None:
         {"requests": 6_000, "duration": None},
     ],
 )
-def test_a_load_whose_number_of_requests_is_not_known_runs_to_its_end(load: dict[str, Any]) -> None:
+def test_load_of_unknown_length_runs_to_its_end(load: dict[str, Any]) -> None:
     config = trial(300.0, **load)
     assert most_requests(config) is None
     assert ended_early(config, served(300.0, 1), searched()) is None
@@ -174,7 +174,7 @@ def test_a_load_whose_number_of_requests_is_not_known_runs_to_its_end(load: dict
         {"kind": "mooncake_trace", "file": "f"},
     ],
 )
-def test_a_rate_of_conversations_does_not_say_how_many_requests_there_are(
+def test_conversation_rate_does_not_give_a_request_count(
     dataset: dict[str, Any],
 ) -> None:
     config = trial(300.0)
@@ -188,7 +188,7 @@ def test_a_search_for_a_maximum_ends_no_trial() -> None:
     assert ended_early(trial(300.0), served(300.0, 1), search) is None
 
 
-def test_a_client_that_is_the_limit_is_the_cause_of_an_early_end() -> None:
+def test_limiting_client_is_the_cause_of_an_early_end() -> None:
     config, rows = trial(300.0), served(300.0, 1)
     found = ended_early(config, rows, searched())
     assert found is not None

@@ -59,9 +59,7 @@ def test_the_json_has_trials_combinations_and_what_is_best(
     assert found["config"]["name"] == CONFIG.name
 
 
-def test_csv_and_parquet_have_a_row_a_trial_and_the_same_numbers(
-    tmp_path: Path, outcomes: list[TrialOutcome]
-) -> None:
+def test_csv_and_parquet_have_the_same_rows(tmp_path: Path, outcomes: list[TrialOutcome]) -> None:
     write_experiment(tmp_path, CONFIG, summarise(outcomes))
     rows = list(csv.DictReader(StringIO((tmp_path / "experiment.csv").read_text())))
     table = read_parquet(tmp_path / "experiment.parquet").read_all()
@@ -140,7 +138,7 @@ def test_aiperf_reads_the_aggregate_of_each_combination(
     assert ["Total Runs", "3"] in metadata
 
 
-def test_repetitions_of_one_config_have_one_aggregate_and_no_sweep(tmp_path: Path) -> None:
+def test_repetitions_of_one_config_have_no_sweep(tmp_path: Path) -> None:
     outcomes = [outcome(n, {}, repetition=n, throughput=1.0 * n) for n in (1, 2)]
     write_experiment(tmp_path, CONFIG, summarise(outcomes))
     assert (tmp_path / "aggregate" / f"{AGGREGATE}.json").is_file()
@@ -188,7 +186,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_experiment(tmp_path / "file", CONFIG, summarise([]))
 
 
-def test_while_it_runs_the_json_has_the_trials_and_the_manifest_their_files(tmp_path: Path) -> None:
+def test_running_experiment_lists_its_finished_trials(tmp_path: Path) -> None:
     folder = ExperimentFolder(tmp_path, CONFIG, "run")
     first = outcome(1, {"load.concurrency": 1}, throughput=1.0)
     failed = outcome(2, {"load.concurrency": 2}, state="failed", reason="refused")

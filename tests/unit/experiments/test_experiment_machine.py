@@ -22,7 +22,7 @@ def machine(**settings: Any) -> ExperimentMachine:
     return ExperimentMachine(PlannedTrials(TRIALS), **{"on_failure": "continue", **settings})
 
 
-def test_trials_follow_each_other_in_the_order_of_the_plan() -> None:
+def test_trials_follow_the_order_of_the_plan() -> None:
     m = machine()
     assert m.begin() == BeginTrial(1, TRIALS[0], 1)
     assert m.handle(TrialEnded(1, DONE, "")) == BeginTrial(2, TRIALS[1], 1)
@@ -43,7 +43,7 @@ def test_it_does_where_the_config_says_so() -> None:
     assert ended == EndExperiment(FAILED, "trial 1 failed: no target")
 
 
-def test_a_trial_that_fails_is_tried_again_as_often_as_the_config_says() -> None:
+def test_failed_trial_is_retried_as_configured() -> None:
     m = machine(retries=2)
     m.begin()
     assert m.handle(TrialEnded(1, FAILED, "")) == BeginTrial(2, TRIALS[0], 2)

@@ -47,7 +47,7 @@ def printed(outcomes: list[TrialOutcome], width: int = 140) -> str:
     return text.getvalue()
 
 
-def test_the_page_has_a_row_for_each_combination_and_each_trial() -> None:
+def test_page_has_a_row_for_each_combination_and_trial() -> None:
     page = experiment_page.render(summarise(seven_by_two()), CONFIG).decode()
     combinations = page.partition("<h2>Combinations</h2>")[2]
     assert '<th class="wrap">load.<wbr>concurrency</th>' in combinations
@@ -62,14 +62,14 @@ def test_the_page_loads_nothing_and_is_small() -> None:
     assert not re.search(r"<script|src=|@import|url\(|href=\"(?!trials/|data:)", page)
 
 
-def test_there_is_a_plot_for_each_metric_one_of_the_front_and_two_heat_maps() -> None:
+def test_page_has_plots_front_and_heat_maps() -> None:
     summary = summarise(seven_by_two())
     assert len(charts.by_parameter(summary)) == len(summary.headline) == 2
     assert "Time to First Token p99 against" in charts.throughput_against_latency(summary)
     assert len(charts.heat_maps(summary)) == 2
 
 
-def test_the_line_has_a_dot_for_each_value_and_a_bar_for_each_interval() -> None:
+def test_line_has_dots_for_values_and_bars_for_intervals() -> None:
     (throughput, _) = charts.by_parameter(summarise(sweep(POINTS, repetitions=3, step=1.0)))
     assert throughput.count("<circle") == 3
     (bars,) = re.findall(r'class="interval a" d="([^"]+)"', throughput)
@@ -77,7 +77,7 @@ def test_the_line_has_a_dot_for_each_value_and_a_bar_for_each_interval() -> None
     assert "bars" not in charts.by_parameter(summarise(sweep(POINTS)))[0]
 
 
-def test_a_bar_longer_than_the_axis_is_cut_at_the_frame() -> None:
+def test_long_bar_is_cut_at_the_frame() -> None:
     plot = charts.by_parameter(summarise(sweep(POINTS, repetitions=2, step=1000.0)))[0]
     (bars,) = re.findall(r'class="interval a" d="([^"]+)"', plot)
     ends = [float(end) for end in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", bars)]
@@ -103,7 +103,7 @@ def test_names_values_and_reasons_cannot_be_markup() -> None:
     assert "<script" not in experiment_page.render(summarise(outcomes), CONFIG).decode()
 
 
-def test_an_experiment_in_which_everything_failed_has_a_page_and_a_table() -> None:
+def test_experiment_without_results_has_page_and_table() -> None:
     outcomes = [outcome(1, {"load.concurrency": 1}, state="failed", reason="no response")]
     page = experiment_page.render(summarise(outcomes), CONFIG).decode()
     assert "1 of 1 trials does not count." in page
@@ -118,12 +118,12 @@ def test_the_table_has_means_intervals_and_what_is_best() -> None:
     assert "Best Request Throughput: 21 ± 12% requests/sec at load.concurrency=8" in text
 
 
-def test_a_narrow_terminal_gets_fewer_metrics_and_no_line_is_cut() -> None:
+def test_narrow_terminal_shows_fewer_metrics() -> None:
     text = printed(seven_by_two(), width=60)
     assert max(map(len, text.split("±: 95%")[0].splitlines())) <= 60
 
 
-def test_neither_a_url_nor_a_unit_is_cut_at_a_hundred_columns() -> None:
+def test_urls_and_units_are_not_cut_at_hundred_columns() -> None:
     outcomes = [
         outcome(
             number,
@@ -173,7 +173,7 @@ def a_search() -> SearchReport:
     )
 
 
-def test_a_terminal_has_the_points_of_a_search_by_name_with_units_and_breaks_no_word() -> None:
+def test_terminal_lists_search_points_with_units() -> None:
     summary = summarise(sweep({1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}))
     for width in (80, 120):
         text = StringIO()
@@ -203,7 +203,7 @@ def test_a_search_recommends_only_what_it_found_to_hold() -> None:
     assert swept["best_configurations"]["best_throughput"]["metric"] == 20.0
 
 
-def test_a_best_of_overlapping_intervals_says_so_and_a_single_run_has_none() -> None:
+def test_overlapping_best_is_marked_and_single_runs_are_not() -> None:
     near = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (20.5, 700.0)}
     text = printed(sweep(near, repetitions=3, step=1.0))
     said = "at load.concurrency=64; not told apart from load.concurrency=8: the intervals overlap"
@@ -229,14 +229,14 @@ def test_a_search_has_its_answer_curve_and_path() -> None:
     ]
 
 
-def test_a_search_without_a_percentile_is_plotted_by_its_statistic() -> None:
+def test_search_without_percentile_is_plotted_by_its_statistic() -> None:
     found = a_search()
     points = tuple(replace(point, share_beyond=None) for point in found.points)
     assert "<b>time_to_first_token:p99</b>" in charts.search_curve(replace(found, points=points))
     assert charts.search_curve(replace(found, points=())) == ""
 
 
-def test_the_terminal_and_the_file_have_the_answer_of_a_search(tmp_path: Path) -> None:
+def test_terminal_and_file_have_the_search_result(tmp_path: Path) -> None:
     outcomes = sweep({1: (10.0, 5.0), 8: (20.0, 6.0)})
     text = StringIO()
     print_experiment(summarise(outcomes), Console(file=text, width=120), a_search())
@@ -264,7 +264,7 @@ def test_trials_whose_slo_is_not_judged_say_so() -> None:
     assert [row.measured.slo for row in summarise(outcomes).rows if row.measured] == ["not judged"]
 
 
-def test_trials_that_miss_the_slo_are_named_with_what_was_measured() -> None:
+def test_trials_that_miss_the_slo_are_named() -> None:
     outcomes = sweep({1: (10.0, 20.0), 2: (20.0, 90.0)})
     slow = outcomes[1].summary
     assert slow is not None

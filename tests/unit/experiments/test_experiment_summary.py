@@ -68,7 +68,7 @@ def test_a_single_run_has_no_interval() -> None:
     assert found.values[THROUGHPUT].half_width is None
 
 
-def test_what_is_not_to_be_used_is_left_out_and_named() -> None:
+def test_unusable_trials_are_left_out_and_named() -> None:
     good = sweep({4: (100.0, 20.0)}, repetitions=2)
     bad = [
         outcome(
@@ -88,7 +88,7 @@ def test_what_is_not_to_be_used_is_left_out_and_named() -> None:
     }
 
 
-def test_a_value_that_one_repetition_does_not_have_has_no_mean() -> None:
+def test_value_missing_in_a_repetition_has_no_mean() -> None:
     outcomes = sweep({4: (100.0, 20.0)}, repetitions=2)
     cut = summary_of(throughput=100.0, ttft=20.0)
     cut["time_to_first_token"] |= {"p99": None, "beyond": {"p99": 900.0}}
@@ -98,7 +98,7 @@ def test_a_value_that_one_repetition_does_not_have_has_no_mean() -> None:
     assert found.mean(THROUGHPUT) == 100.0
 
 
-def test_combinations_are_in_the_order_of_their_values_whatever_ran_first() -> None:
+def test_combinations_are_ordered_by_value() -> None:
     outcomes = [
         outcome(number, {"load.concurrency": concurrency, "endpoint.model": model}, throughput=1.0)
         for number, (concurrency, model) in enumerate([(16, "b"), (2, "b"), (16, "a"), (2, "a")], 1)

@@ -5,7 +5,7 @@ from aiperf_svc.core.experiments.outcomes import read_summary
 from tests.support.fake_trials import summary_of
 
 
-def test_requests_have_throughput_and_the_tail_of_the_first_token() -> None:
+def test_requests_show_throughput_and_first_token_tail() -> None:
     found = read_summary(summary_of(throughput=412.34, ttft=51.0))
     assert headline(found) == "412.3 requests/s, 51 ms TTFT p99"
 

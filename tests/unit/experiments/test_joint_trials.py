@@ -33,7 +33,7 @@ def test_the_total_is_a_trial_of_its_own() -> None:
     assert [value for key, value in row.measured.values.items() if key.stat == "avg"] == [7.0]
 
 
-def test_it_has_the_worst_verdict_and_names_the_runs_of_the_causes() -> None:
+def test_joint_trial_has_the_worst_verdict_with_its_runs() -> None:
     invalid = member("b", verdict="invalid", cause="client-bound")
     of_both = joint(member("a"), invalid, total_of=("a", "b"), verdict="invalid")
     assert row_of(total_outcome(TRIAL, of_both)).left_out == "invalid: b: client-bound"
@@ -61,7 +61,7 @@ def test_it_holds_the_slo_if_all_runs_do() -> None:
         ({}, "failed: b: no records"),
     ],
 )
-def test_a_trial_that_a_run_did_not_finish_has_no_total(broken: dict[str, str], said: str) -> None:
+def test_unfinished_trial_of_a_run_has_no_total(broken: dict[str, str], said: str) -> None:
     of_one = joint(member("a"), member("b", **broken), total_of=("a",))
     row = row_of(total_outcome(TRIAL, of_one))
     assert row.left_out == said
@@ -73,7 +73,7 @@ def test_runs_that_have_no_records_have_no_total() -> None:
     assert row.left_out == "nothing was measured"
 
 
-def test_the_widest_start_is_told_with_how_well_its_clocks_were_known() -> None:
+def test_widest_start_is_reported_with_its_clock_uncertainty() -> None:
     def started(spread_ms: float | None, uncertainty_ms: float | None) -> Joint:
         close = {"start_spread_ms": spread_ms, "start_uncertainty_ms": uncertainty_ms}
         return joint(member("a"), member("b"), total_of=("a", "b"), **close)

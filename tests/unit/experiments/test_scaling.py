@@ -46,7 +46,7 @@ def efficiencies(found: list[TrialOutcome]) -> list[float | None]:
     return [each.mean(EFFICIENCY) for each in summarise(found).combinations]
 
 
-def test_it_is_the_value_of_each_process_relative_to_the_fewest() -> None:
+def test_efficiency_is_relative_to_the_fewest_processes() -> None:
     found = outcomes([({PROCESSES: 8}, 40.0), ({PROCESSES: 2}, 20.0), ({PROCESSES: 4}, 36.0)])
     assert efficiencies(found) == [1.0, 0.9, 0.5]
     summary = summarise(found)
@@ -65,7 +65,7 @@ def test_only_trials_that_are_otherwise_the_same_are_compared() -> None:
     assert efficiencies(found) == [1.0, 0.75, None]
 
 
-def test_the_number_of_processes_is_the_product_of_all_keys_that_say_it() -> None:
+def test_process_count_is_the_product_of_its_keys() -> None:
     found = outcomes([({RANKS: 1, PROCESSES: 2}, 10.0), ({RANKS: 2, PROCESSES: 4}, 30.0)])
     assert efficiencies(found) == [1.0, 0.75]
 

@@ -59,7 +59,7 @@ def test_hidden_tokens_are_generated_and_not_streamed() -> None:
     assert result.value == pytest.approx(1_000 * 10_000 / 702)
 
 
-def test_the_latency_of_a_query_is_that_of_its_slowest_sample() -> None:
+def test_query_latency_is_that_of_its_slowest_sample() -> None:
     rng = np.random.default_rng(1)
     start = fake_run.START_NS + np.repeat(np.arange(700) * S, 8)
     took = rng.integers(10 * MS, 90 * MS, 5_600)
@@ -122,7 +122,7 @@ def test_a_request_without_a_record_is_beyond_every_limit() -> None:
     assert (result.completed, result.failed) == (10_000, 90)
 
 
-def test_a_query_without_the_record_of_a_sample_is_not_whole() -> None:
+def test_query_with_a_missing_sample_is_incomplete() -> None:
     start = np.full(16, fake_run.START_NS)
     rows = fake_run.make_rows(
         16, due_wall_ns=start, start_wall_ns=start, end_wall_ns=start + S, output_tokens=1

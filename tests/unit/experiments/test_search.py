@@ -99,7 +99,7 @@ def test_neighbouring_whole_numbers_are_not_called_too_wide() -> None:
     assert report.advice == ""
 
 
-def test_a_bracket_around_what_cannot_be_decided_would_be_narrowed_by_longer_trials() -> None:
+def test_undecided_bracket_is_narrowed_by_longer_trials() -> None:
     search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
     while (parameters := search.next()) is not None:
         value = parameters["load.concurrency"]
@@ -150,7 +150,7 @@ def test_what_an_undecided_search_knows_is_said() -> None:
     )
 
 
-def test_a_search_that_never_breaks_says_so_after_longer_runs() -> None:
+def test_search_that_never_breaks_ends_after_longer_runs() -> None:
     search = searched(high=100)
     asked = carry_out(search, math.inf)
     assert [p["load.request_rate"] for p in asked if "load.duration" in p] == [100] * 3
@@ -158,7 +158,7 @@ def test_a_search_that_never_breaks_says_so_after_longer_runs() -> None:
     assert SearchReport.of(search).result.startswith("holds 100 req/s, the end of the range")
 
 
-def test_a_search_that_breaks_at_once_says_so_after_longer_runs() -> None:
+def test_search_that_breaks_at_once_ends_after_longer_runs() -> None:
     search = searched()
     assert len(carry_out(search, 0)) == 4
     assert search.ending is Ending.BREAKS_AT_ONCE
@@ -166,7 +166,7 @@ def test_a_search_that_breaks_at_once_says_so_after_longer_runs() -> None:
     assert result.startswith("breaks at 1 req/s, the start of the range (p99 TTFT 512 ms > 500 ms)")
 
 
-def test_a_client_that_is_the_limit_is_never_the_servers_limit() -> None:
+def test_limiting_client_is_never_the_servers_limit() -> None:
     search = searched(low=100, high=1600)
     carry_out(search, 700, above=CLIENT_BOUND)
     assert search.ending is Ending.CLIENT_BOUND
@@ -180,14 +180,14 @@ def test_a_client_that_is_the_limit_is_never_the_servers_limit() -> None:
     assert "breaks" not in result
 
 
-def test_a_trial_without_a_usable_result_ends_the_range_there() -> None:
+def test_trial_without_usable_result_ends_the_range() -> None:
     search = searched(low=100, high=1600)
     carry_out(search, 300, above=UNUSABLE)
     assert search.ending is Ending.UNUSABLE
     assert "tells nothing of the server: a worker was lost" in SearchReport.of(search).result
 
 
-def test_a_point_that_is_not_clear_gets_a_longer_run_at_once() -> None:
+def test_unclear_point_gets_a_longer_run() -> None:
     search = searched(low=100, high=200)
     search.add({"load.request_rate": 100}, UNCLEAR)
     assert search.points[0].holds is None
@@ -196,7 +196,7 @@ def test_a_point_that_is_not_clear_gets_a_longer_run_at_once() -> None:
     assert search.next() == {"load.request_rate": 200}
 
 
-def test_longer_runs_that_never_decide_end_the_search_with_what_is_known() -> None:
+def test_undecided_longer_runs_end_the_search() -> None:
     search = searched(low=100, high=1600)
     asked = []
     while (parameters := search.next()) is not None:
@@ -224,7 +224,7 @@ def test_a_longer_run_that_disagrees_moves_the_bracket() -> None:
     assert (lower.value, upper.value) == (200, 283)
 
 
-def test_a_trial_that_only_says_no_is_undecided_until_runs_agree() -> None:
+def test_single_failing_trial_is_undecided_until_runs_agree() -> None:
     said = [msgspec.structs.replace(evidence(0), counts=(), is_met=is_met) for is_met in (1, 0)]
     assert is_held([said[0]])
     assert is_held([said[1]]) is not None

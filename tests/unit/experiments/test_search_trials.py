@@ -26,7 +26,7 @@ def machine(search: dict[str, Any], **load: Any) -> Search | MaximumSearch:
     )
 
 
-def test_a_search_of_users_is_of_whole_numbers_and_three_times_as_long_to_confirm() -> None:
+def test_user_search_takes_whole_numbers_and_long_confirmations() -> None:
     found = machine({"parameter": "load.concurrency", "from": 1, "to": 64})
     assert isinstance(found, Search)
     assert (found.space.is_whole, found.space.unit) == (True, "users")
@@ -43,7 +43,7 @@ def test_a_search_of_users_is_of_whole_numbers_and_three_times_as_long_to_confir
     assert counted.space.usual == {"load.requests": 500}
 
 
-def test_trials_are_numbered_and_a_client_that_is_the_limit_ends_the_range() -> None:
+def test_numbered_trials_end_where_the_client_limits() -> None:
     found = machine({"parameter": "load.concurrency", "from": 1, "to": 64})
     assert isinstance(found, Search)
     trials = SearchTrials(found)
@@ -75,7 +75,7 @@ def test_the_maximum_over_one_parameter(peak: float) -> None:
     assert abs(math.log(found.best["load.concurrency"] / peak)) < 0.06
 
 
-def test_the_maximum_over_two_parameters_never_is_where_the_client_is_the_limit() -> None:
+def test_maximum_is_never_where_the_client_limits() -> None:
     spans = {
         "load.concurrency": {"from": 1, "to": 64},
         "dataset.input_tokens.mean": {"from": 100, "to": 1000},
@@ -95,7 +95,7 @@ def test_the_maximum_over_two_parameters_never_is_where_the_client_is_the_limit(
     assert found.best["dataset.input_tokens.mean"] == 100
 
 
-def test_the_maximum_never_is_where_the_server_fails_most_requests() -> None:
+def test_maximum_is_never_where_most_requests_fail() -> None:
     found = machine(
         {"parameter": "load.concurrency", "from": 1, "to": 64, "maximize": "request_throughput"}
     )

@@ -46,14 +46,14 @@ def plan_config(config: Config, facts: Facts) -> Topology:
     return stacks.plan_processes(shape, facts)
 
 
-def test_trials_that_differ_in_load_and_prompts_have_one_shape() -> None:
+def test_trials_with_other_load_or_prompts_share_a_shape() -> None:
     config = config_of({"product": {"load.concurrency": [1, 9], "dataset.entries": [5, 7]}})
     (shape,) = shapes(trial_configs(config), "cluster")
     assert shape.parameters == {}
     assert [trial.number for trial in shape.trials] == [1, 2, 3, 4]
 
 
-def test_each_target_is_a_shape_whose_trials_stay_in_their_order() -> None:
+def test_each_target_is_a_shape_with_ordered_trials() -> None:
     args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
     config = config_of(
         {
@@ -66,13 +66,13 @@ def test_each_target_is_a_shape_whose_trials_stay_in_their_order() -> None:
     assert [[t.number for t in each.trials] for each in found] == [[1, 3, 5, 7], [2, 4, 6, 8]]
 
 
-def test_what_pods_may_reach_is_a_shape_on_a_cluster_only() -> None:
+def test_network_rules_make_a_shape_on_clusters_only() -> None:
     members = trial_configs(config_of({"product": {"tokenizer.name": ["a/b", "c/d"]}}))
     assert len(shapes(members, "cluster")) == 2
     assert len(shapes(members, "local")) == 1
 
 
-def test_a_key_above_those_of_a_shape_makes_one_too() -> None:
+def test_parent_key_of_a_shape_key_makes_a_shape() -> None:
     endpoints = [{**TEMPLATE["endpoint"], "streaming": value} for value in (True, False)]
     members = trial_configs(config_of({"product": {"endpoint": endpoints}}))
     assert len(shapes(members, "cluster")) == 2
@@ -94,7 +94,7 @@ TWO_TARGETS = {
 }
 
 
-def test_a_shape_runs_its_trials_under_their_numbers_and_no_others() -> None:
+def test_shape_runs_exactly_its_trials() -> None:
     config = config_of(TWO_TARGETS)
     everything = trial_configs(config)
     for shape in shapes(everything, "cluster"):
@@ -109,7 +109,7 @@ def test_a_shape_runs_its_trials_under_their_numbers_and_no_others() -> None:
         assert configs == list(shape.configs)
 
 
-def test_what_a_stack_resolves_is_not_undone_by_the_parameters_of_a_trial() -> None:
+def test_resolved_stack_values_survive_trial_parameters() -> None:
     rows = [{"endpoint.url": url, "load.concurrency": 7} for url in ("http://target", "http://b")]
     config = config_of({"explicit": rows})
     plan = stack_of(config, shape=1)
@@ -122,7 +122,7 @@ def test_what_a_stack_resolves_is_not_undone_by_the_parameters_of_a_trial() -> N
     assert found.endpoint.url == plan.config.endpoint.url != "http://target"
 
 
-def test_each_shape_is_a_run_of_its_own_and_their_objects_have_one_label() -> None:
+def test_each_shape_is_a_run_under_one_label() -> None:
     config = config_of(TWO_TARGETS)
     first, second = stack_of(config, shape=1), stack_of(config, shape=2)
     assert first.identity.run_id != second.identity.run_id
@@ -131,7 +131,7 @@ def test_each_shape_is_a_run_of_its_own_and_their_objects_have_one_label() -> No
     assert again.identity.labels() != first.identity.labels()
 
 
-def test_a_target_that_two_shapes_share_is_the_same_pod_and_another_is_not() -> None:
+def test_shapes_share_the_pod_of_an_equal_target() -> None:
     alike = config_of({"product": {"workers.max": [1, 2]}})
     assert stack_of(alike, shape=1).target == stack_of(alike, shape=2).target
     other = config_of(TWO_TARGETS)
@@ -172,13 +172,13 @@ def test_the_topology_is_that_of_the_largest_trial(facts: Facts) -> None:
     assert len({each.workers for each in alone}) > 1
 
 
-def test_a_search_is_planned_for_the_end_of_its_range() -> None:
+def test_search_is_planned_for_the_end_of_its_range() -> None:
     search = {"parameter": "load.concurrency", "from": 1, "to": 4000, "maximize": "goodput"}
     alone = plan_config(config_of(load={**TEMPLATE["load"], "concurrency": 4000}), CLUSTER)
     assert plan_config(config_of({"search": search}), CLUSTER) == alone
 
 
-def test_pods_are_sized_for_the_most_users_of_a_worker() -> None:
+def test_pods_are_sized_for_the_most_users() -> None:
     workers = {"max": 1}
     load = {**TEMPLATE["load"], "concurrency": 20_000}
     alone = stack_of(config_of(load=load, workers=workers))
@@ -235,7 +235,7 @@ def test_both_ends_of_a_search_are_checked() -> None:
         trial_configs(config_of({"search": search}))
 
 
-def test_finished_trials_are_in_no_shape_and_the_shapes_keep_their_numbers() -> None:
+def test_finished_trials_leave_shapes_with_their_numbers() -> None:
     product = {"load.concurrency": [1, 2], "workers.max": [1, 2]}
     config = config_of({"product": product})
     whole = shapes_of(config, "cluster")
@@ -252,7 +252,7 @@ def test_finished_trials_are_in_no_shape_and_the_shapes_keep_their_numbers() -> 
 REPLICAS = "deployment.target.replicas"
 
 
-def test_shapes_begin_in_the_order_of_priority_and_keep_the_numbers_of_their_trials() -> None:
+def test_shapes_begin_by_priority_and_keep_trial_numbers() -> None:
     product = {REPLICAS: [1, 2, 3, 4], "load.concurrency": [1, 9]}
     config = config_of({"product": product, "priority": [{REPLICAS: 3}, {REPLICAS: 2.0}]})
     found = shapes_of(config, "cluster")
@@ -260,7 +260,7 @@ def test_shapes_begin_in_the_order_of_priority_and_keep_the_numbers_of_their_tri
     assert [trial.number for trial in found[0].trials] == [5, 6]
 
 
-def test_a_shape_has_the_priority_of_any_of_its_trials() -> None:
+def test_shape_has_the_highest_priority_of_its_trials() -> None:
     explicit = [{REPLICAS: 1, "load.concurrency": 1}, {REPLICAS: 2, "load.concurrency": 9}]
     config = config_of({"explicit": explicit, "priority": [{"load.concurrency": 9}]})
     assert [each.parameters[REPLICAS] for each in shapes_of(config, "cluster")] == [2, 1]
@@ -288,7 +288,7 @@ def test_a_search_has_one_stack(wrong: dict[str, Any]) -> None:
         config_of({"search": search, **wrong})
 
 
-def test_a_stack_of_one_shape_lives_for_that_shape_alone() -> None:
+def test_stack_of_one_shape_lives_for_that_shape() -> None:
     product = {REPLICAS: [1, 2, 3], "load.concurrency": [1, 9]}
     deployment = {"target": {"kind": "mock"}, "ttl": "30m"}
     with pytest.raises(ConfigError, match="would delete itself"):
@@ -298,7 +298,7 @@ def test_a_stack_of_one_shape_lives_for_that_shape_alone() -> None:
     assert len({plan.identity.labels()["aiperf.dev/run"] for plan in plans}) == 3
 
 
-def test_a_reviewer_reads_that_trials_of_one_shape_do_not_run_at_the_same_time() -> None:
+def test_review_states_that_trials_of_a_shape_are_sequential() -> None:
     product = {"load.concurrency": [1, 9]}
     (note,) = stack_of(config_of({"product": product, "parallel": 2})).notes
     assert note.startswith("experiment.parallel: all trials run in the same pods")

@@ -39,7 +39,7 @@ def test_a_target_changes_its_keys_and_keeps_all_others() -> None:
     assert target_configs(template) == ()
 
 
-def test_keys_of_a_target_are_merged_into_those_that_all_share() -> None:
+def test_keys_of_a_target_are_merged_into_shared_ones() -> None:
     endpoint = {**BASE["endpoint"], "headers": {"X-Team": "a"}, "tls": {"ca": PEM}}
     wanted = {"tls": {"server_name": "b.example"}, "headers": {"X-Model": "b"}}
     (_, b) = target_configs(
@@ -137,7 +137,7 @@ def test_trials_that_need_other_processes_cannot_start_together(place: Any, key:
     assert len(only_shape(same, place, "targets").trials) == 2
 
 
-def test_a_wrong_key_of_a_target_is_named_with_the_target() -> None:
+def test_wrong_key_of_a_target_is_named_with_it() -> None:
     targets = [TARGETS[0], {"name": "b", "endpoint": {"urll": "http://b:2"}}]
     with pytest.raises(ConfigError, match=r"target b: .*endpoint\.urll"):
         target_configs(parsed(targets=targets))

@@ -3,12 +3,12 @@
 from aiperf_svc.core.experiments.time_left import time_left_s
 
 
-def test_the_time_left_shrinks_while_a_trial_goes_on_and_is_never_negative() -> None:
+def test_time_left_shrinks_and_is_never_negative() -> None:
     found = [time_left_s(left=5, ended=1, took_s=4, since_s=since) for since in (0, 3, 30)]
     assert found == [20, 17, 0]
 
 
-def test_each_trial_is_expected_to_take_the_mean_of_those_that_have_ended() -> None:
+def test_each_trial_is_expected_to_take_the_mean() -> None:
     assert time_left_s(left=2, ended=4, took_s=10, since_s=0) == 5
 
 

@@ -35,7 +35,7 @@ def refused(experiment: Any, **template: Any) -> str:
     return str(caught.value)
 
 
-def test_a_trial_is_the_template_with_its_parameters_and_no_experiment() -> None:
+def test_trial_is_the_template_with_its_parameters() -> None:
     load = {"duration": "60s", "warmup": {"duration": "10s"}}
     alone = [
         parse_benchmark({**TEMPLATE, "load": {**load, "concurrency": users}}, "f")
@@ -44,7 +44,7 @@ def test_a_trial_is_the_template_with_its_parameters_and_no_experiment() -> None
     assert configs({"product": {"load.concurrency": [1, 4]}}) == alone
 
 
-def test_a_trial_has_prompts_of_its_own_unless_the_config_says_which() -> None:
+def test_trial_has_its_own_prompts_unless_configured() -> None:
     (config, *_) = configs({"product": {"load.concurrency": [1, 4]}})
     first, second = (WORKLOAD.with_own_prompts(config, number) for number in (1, 2))
     assert isinstance(first, BenchmarkConfig)
@@ -60,7 +60,7 @@ def test_the_template_lacks_what_every_trial_sets() -> None:
     assert [(c.load.concurrency, c.load.request_rate) for c in found] == [(2, None), (None, 5.0)]
 
 
-def test_a_key_that_a_trial_does_not_set_has_the_value_of_the_template() -> None:
+def test_unset_key_has_the_value_of_the_template() -> None:
     load = {"duration": "60s", "concurrency": 3}
     found = configs({"explicit": [{"load.concurrency": 8}, {"load.duration": "5s"}, {}]}, load=load)
     assert [(c.load.concurrency, c.load.duration) for c in found] == [
@@ -70,16 +70,14 @@ def test_a_key_that_a_trial_does_not_set_has_the_value_of_the_template() -> None
     ]
 
 
-def test_a_part_that_the_template_does_not_write_has_its_default_in_trials_that_do_not_set_it() -> (
-    None
-):
+def test_unset_part_has_its_default() -> None:
     mean = "dataset.input_tokens.mean"
     experiment = {"product": {"load.concurrency": [1], mean: [128]}}
     found = configs(experiment | {"explicit": [{"load.concurrency": 2}]})
     assert [c.dataset.input_tokens.mean for c in found] == [128, 550]
 
 
-def test_a_part_of_which_the_template_writes_another_key_has_no_default() -> None:
+def test_part_with_another_key_has_no_default() -> None:
     experiment = {"explicit": [{"dataset.input_tokens.mean": 128}, {"load.concurrency": 2}]}
     load = {"duration": "60s", "concurrency": 1}
     with pytest.raises(ConfigError, match=r"dataset\.input_tokens\.mean: must be given"):
@@ -109,7 +107,7 @@ def test_a_search_is_saved_as_it_is_written() -> None:
     assert parse_benchmark(saved, "f") == config
 
 
-def test_names_in_maps_may_have_dots_and_lists_are_counted() -> None:
+def test_map_names_may_have_dots_and_lists_are_counted() -> None:
     key = "deployment.placement.node_selector.cloud.example.com/gpu"
     objectives = [{"metric": "request_latency", "stat": "p99", "max": "1s"}]
     found = configs(

@@ -16,7 +16,7 @@ def trials(seed: int = 0, **experiment: Any) -> list[dict[str, Any]]:
     return [trial.parameters for trial in planned]
 
 
-def test_a_product_combines_all_values_and_its_first_key_changes_slowest() -> None:
+def test_product_varies_its_first_key_slowest() -> None:
     assert trials(product={"b": [1, 2], "a": ["x", "y"]}) == [
         {"b": 1, "a": "x"},
         {"b": 1, "a": "y"},
@@ -25,7 +25,7 @@ def test_a_product_combines_all_values_and_its_first_key_changes_slowest() -> No
     ]
 
 
-def test_the_order_of_a_product_survives_a_config_with_sorted_maps() -> None:
+def test_product_order_survives_sorted_maps() -> None:
     written = Experiment.model_validate({"product": {"b": [1, 2], "a": [3, 4]}})
     again = Experiment.model_validate_json(written.model_dump_json())
     assert plan_trials(again, 0) == plan_trials(written, 0)
@@ -42,7 +42,7 @@ def test_the_union_has_no_duplicates() -> None:
     assert found == [{"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}]
 
 
-def test_every_trial_has_every_key_with_the_value_of_the_template_where_it_sets_none() -> None:
+def test_every_trial_has_every_key() -> None:
     found = trials(
         product={"a": [1]}, explicit=[{"b": 5}, {"a": 1, "b": 7}, {}], template={"a": 9, "b": 7}
     )
@@ -62,7 +62,7 @@ def test_grouped_repeats_each_before_the_next() -> None:
     assert [(t.parameters["a"], t.repetition) for t in planned] == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
-def test_shuffled_runs_the_same_trials_in_an_order_of_the_seed() -> None:
+def test_shuffled_order_follows_the_seed() -> None:
     experiment = Experiment.model_validate(
         {"product": {"a": list(range(20))}, "repetitions": 3, "order": "shuffled"}
     )
@@ -97,7 +97,7 @@ def test_a_folder_is_one_safe_name_of_bounded_length(value: object) -> None:
     assert folder.startswith("007-")
 
 
-def test_long_parameters_that_differ_only_at_their_end_have_folders_that_differ() -> None:
+def test_long_parameters_have_distinct_folders() -> None:
     first, second = ({"endpoint.model": "m" * 300 + end} for end in "ab")
     assert Trial(1, first).folder != Trial(1, second).folder
 

@@ -56,7 +56,7 @@ def test_a_broken_file_counts_as_none(content: bytes) -> None:
     assert load_calibration(HERE) is None
 
 
-def test_a_file_of_another_machine_under_this_name_is_not_believed() -> None:
+def test_calibration_of_another_machine_is_ignored() -> None:
     path = calibration_file(HERE)
     path.parent.mkdir(parents=True)
     other = msgspec.structs.replace(FOUND, machine="another")

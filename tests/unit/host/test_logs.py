@@ -54,7 +54,7 @@ def test_a_line_in_a_file_says_everything(
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_what_others_wrote_is_harmless_and_bounded_in_a_line(
+def test_foreign_text_in_a_log_line_is_safe_and_bounded(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_FORMAT": form})
@@ -77,7 +77,7 @@ def test_every_service_of_a_process_has_its_own_file(tmp_path: Path) -> None:
     assert told == {"worker-manager": ["own"], "timing-manager": ["own too"]}
 
 
-def test_a_line_of_a_module_that_services_share_names_all_of_the_process(tmp_path: Path) -> None:
+def test_line_of_a_shared_module_names_all_services(tmp_path: Path) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     logging.getLogger("aiperf_svc.adapters.messaging.bus").info("shared")
     (line,) = lines(tmp_path / "timing-manager.log")

@@ -27,9 +27,7 @@ def test_without_a_quota_the_affinity_counts(tmp_path: Path) -> None:
     ("quota", "cores"),
     [("50000 100000", 0.5), ("max 100000", CORES), ("99900000 100000", CORES), ("", CORES)],
 )
-def test_a_quota_of_cgroup_v2_counts_where_it_is_less(
-    tmp_path: Path, quota: str, cores: float
-) -> None:
+def test_cgroup_v2_quota_counts_where_lower(tmp_path: Path, quota: str, cores: float) -> None:
     (own_cgroup(tmp_path) / "cpu.max").write_text(quota)
     assert machine.usable_cores(tmp_path) == cores
 
@@ -41,9 +39,7 @@ def test_a_quota_above_the_own_cgroup_counts_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("50000", 0.5), ("-1", CORES)])
-def test_a_quota_of_cgroup_v1_counts_where_it_is_set(
-    tmp_path: Path, quota: str, cores: float
-) -> None:
+def test_cgroup_v1_quota_counts_where_set(tmp_path: Path, quota: str, cores: float) -> None:
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
     (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")

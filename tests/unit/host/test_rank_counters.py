@@ -22,7 +22,7 @@ Udp: 3 0 997 1000 997 0
 """What Linux counts when 997 of 1,000 datagrams find a full socket."""
 
 
-def test_pressure_is_the_share_of_the_time_between_two_readings() -> None:
+def test_pressure_is_the_share_between_two_readings() -> None:
     before = Counters(mono_ns=10**9, pressure_us={"cpu": 500_000, "io": 7})
     after = Counters(mono_ns=3 * 10**9, pressure_us={"cpu": 1_000_000, "io": 7, "memory": 9})
     assert pressure_shares(before, after) == {"cpu": 0.25, "io": 0.0, "memory": 0.0}
@@ -33,13 +33,13 @@ def test_a_share_is_at_most_the_whole_time() -> None:
     assert pressure_shares(before, after) == {"cpu": 1.0}
 
 
-def test_bytes_of_all_interfaces_are_added_but_those_of_the_loopback(tmp_path: Path) -> None:
+def test_bytes_are_summed_without_the_loopback(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/dev").write_text(_DEV)
     assert interface_bytes(tmp_path) == (1030, 204, 5000)
 
 
-def test_a_datagram_that_a_full_socket_refused_is_one_error(tmp_path: Path) -> None:
+def test_refused_datagram_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/dev").write_text(_DEV)
     (tmp_path / "net/snmp").write_text(_UDP)
@@ -47,6 +47,6 @@ def test_a_datagram_that_a_full_socket_refused_is_one_error(tmp_path: Path) -> N
     assert read_counters({}, tmp_path).udp_errors == 997
 
 
-def test_traffic_is_named_in_the_unit_of_the_larger_direction() -> None:
+def test_traffic_has_the_unit_of_its_larger_direction() -> None:
     assert traffic_text(2e7, 9.4e9, 0.0) == "interfaces send 9.4 and receive 0.02 Gbit/s"
     assert traffic_text(3e3, 2e3, 11.24e9) == "interface lo carries 11.2 Gbit/s"

@@ -24,14 +24,14 @@ def belongs(folder: Path, line: str) -> Path:
     return membership
 
 
-def test_the_wait_for_a_cpu_is_read_from_the_scheduler(tmp_path: Path) -> None:
+def test_cpu_wait_is_read_from_the_scheduler(tmp_path: Path) -> None:
     scheduler = tmp_path / "schedstat"
     assert waited_ns(scheduler) == 0
     scheduler.write_text("606292 2597839 3\n")
     assert waited_ns(scheduler) == 2_597_839
 
 
-def test_a_quota_of_a_nested_group_is_seen_in_version_2(tmp_path: Path) -> None:
+def test_nested_cgroup_v2_quota_is_read(tmp_path: Path) -> None:
     cgroup(tmp_path, "usage_usec 5\n")
     cgroup(tmp_path / "team/run", "usage_usec 5\nthrottled_usec 1500\n")
     assert throttled_ns(belongs(tmp_path, "0::/team/run"), tmp_path) == 1_500_000
@@ -48,7 +48,7 @@ def test_version_1_counts_in_nanoseconds(tmp_path: Path) -> None:
     assert throttled_ns(belongs(tmp_path, "4:cpu,cpuacct:/run"), tmp_path) == 42
 
 
-def test_a_container_that_knows_only_its_hosts_path_reads_the_root(tmp_path: Path) -> None:
+def test_container_with_a_host_path_reads_the_root(tmp_path: Path) -> None:
     cgroup(tmp_path, "usage_usec 9\nthrottled_usec 9\n")
     assert throttled_ns(belongs(tmp_path, "0::/kubepods/pod1"), tmp_path) == 9_000
 
@@ -65,7 +65,7 @@ def test_without_a_quota_nothing_was_taken(tmp_path: Path) -> None:
         (0, 3000, 1000),
     ],
 )
-def test_a_process_is_stopped_for_no_longer_than_has_passed_on_however_many_cpus(
+def test_stopped_time_is_at_most_the_elapsed_time(
     used_ms: int, throttled_ms: int, stopped_ms: int, tmp_path: Path
 ) -> None:
     for folder, version_2 in ((tmp_path / "v2", True), (tmp_path / "v1/cpu", False)):
@@ -85,7 +85,7 @@ def test_a_process_is_stopped_for_no_longer_than_has_passed_on_however_many_cpus
                 assert probe.stopped_ns(10**9) == place * stopped_ms * 10**6
 
 
-def test_what_a_host_takes_is_the_mean_of_the_cores(tmp_path: Path) -> None:
+def test_host_steal_is_the_mean_of_the_cores(tmp_path: Path) -> None:
     machine = tmp_path / "stat"
     machine.write_text("cpu 1 2 3 4 5 6 7 50 0 0\ncpu0 1 2 3 4 5 6 7 40\ncpu1 1 2 3 4 5 6 7 10\n")
     assert stolen_ns(machine) == 250_000_000

@@ -58,7 +58,7 @@ def test_integers_are_written_as_python_writes_them(values: list[int]) -> None:
     assert said(integer_text(np.array(values, dtype=np.int64))) == [b"%d" % v for v in values]
 
 
-def test_decimals_have_what_is_needed_of_six_places_and_at_least_one() -> None:
+def test_decimals_have_one_to_six_places() -> None:
     values = [0.0, 20.0, 0.5, 0.12, 14.404948, 0.000001, 999_999.999999, 10.01, -0.25, 1e9]
     assert said(decimal_text(np.array(values))) == [shortest(value) for value in values]
 

@@ -182,7 +182,7 @@ def mixed() -> tuple[np.ndarray, list[dict[str, Any]], list[Request]]:
     return rows, lines, [r for r in requests if r.phase is Phase.PROFILING]
 
 
-def test_values_are_those_of_the_metric_formulas_and_only_what_is_defined_is_there() -> None:
+def test_values_are_those_of_the_metric_formulas() -> None:
     rows, lines, _ = mixed()
     assert [line["metadata"]["session_num"] for line in lines] == rows["index"].tolist()
     columns = columns_for_formulas(rows)
@@ -256,7 +256,7 @@ def test_names_with_special_characters_stay_valid() -> None:
     assert line["metadata"]["worker_id"] == '50%b "w"\\'
 
 
-def test_lines_of_many_workers_keep_their_order_and_end_at_the_limit() -> None:
+def test_lines_of_many_workers_keep_order_and_limit() -> None:
     assembler = assembler_of()
     made, expected = [], []
     for number in range(6):

@@ -52,7 +52,7 @@ def test_the_choices_of_neighbours_turns_and_seeds_are_independent() -> None:
         assert abs(both - COUNT / 4) < 4 * math.sqrt(COUNT * 3 / 16), name
 
 
-def test_runs_of_chosen_requests_are_as_long_as_chance_makes_them() -> None:
+def test_runs_of_abandoned_requests_are_as_long_as_chance() -> None:
     made = choice(0.5)
     chosen = [made.is_chosen(index, 0) for index in range(COUNT)]
     changes = sum(a != b for a, b in itertools.pairwise(chosen))

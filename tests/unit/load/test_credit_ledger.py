@@ -18,7 +18,7 @@ def ended(
     ledger.returned(worker, WorkerCounts(P, completed=completed), is_idle=idle, taken_mono_ns=now)
 
 
-def test_every_user_gets_a_credit_before_anybody_gets_one_ahead() -> None:
+def test_every_user_gets_a_credit_before_extra_ones() -> None:
     ledger = CreditLedger(P, users={"a": 50, "b": 50}, total=100)
     grants = ledger.closed_loop_grants()
     assert {grant.worker: grant.count for grant in grants} == {"a": 50, "b": 50}
@@ -63,7 +63,7 @@ def test_credits_held_ahead_follow_the_workers_rate() -> None:
         (None, WorkerCounts(P, completed=10), False),
     ],
 )
-def test_credits_have_run_out_when_all_were_granted_and_used(
+def test_credits_run_out_when_all_are_granted_and_used(
     total: int | None, counts: WorkerCounts, has_run_out: bool
 ) -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=total)
@@ -72,7 +72,7 @@ def test_credits_have_run_out_when_all_were_granted_and_used(
     assert ledger.has_run_out is has_run_out
 
 
-def test_near_the_end_no_worker_hoards_what_another_could_send() -> None:
+def test_no_worker_hoards_credits_near_the_end() -> None:
     ledger = CreditLedger(P, users={"a": 10, "b": 10}, total=60)
     counts = {grant.worker: grant.count for grant in ledger.closed_loop_grants()}
     assert counts == {"a": 20, "b": 20}
@@ -116,7 +116,7 @@ def test_a_repeated_return_changes_nothing() -> None:
     assert ledger.counts() == before
 
 
-def test_two_reports_ten_microseconds_apart_say_nothing_of_a_rate() -> None:
+def test_reports_ten_microseconds_apart_give_no_rate() -> None:
     ledger = CreditLedger(P, users={"a": 10}, total=None)
     ledger.closed_loop_grants()
     rate_hz, done, at_ns = 10_000, 0, 0
@@ -139,7 +139,7 @@ def test_credits_held_ahead_have_a_bound_at_any_rate() -> None:
     assert ledger.granted - ledger.counts()["a"].completed <= 10 + MOST_LOOKAHEAD
 
 
-def test_a_report_that_is_older_than_the_last_is_ignored() -> None:
+def test_older_report_is_ignored() -> None:
     ledger = CreditLedger(P, users={"a": 5}, total=None)
     ledger.closed_loop_grants()
     ended(ledger, "a", 4, now=2 * 10**9)
@@ -186,7 +186,7 @@ class _Reporting:
 
 
 @pytest.mark.parametrize("sets_clock", [False, True])
-def test_what_is_held_ahead_is_bounded_whatever_way_reports_arrive(sets_clock: bool) -> None:
+def test_credits_held_ahead_are_bounded_for_any_reports(sets_clock: bool) -> None:
     chance = random.Random(7)
     for _ in range(150):
         workers = {

@@ -28,7 +28,7 @@ def test_credits_come_out_in_the_order_of_their_grants() -> None:
     assert not queue
 
 
-def test_ten_million_credits_take_no_more_memory_than_a_thousand() -> None:
+def test_ten_million_credits_take_constant_memory() -> None:
     tracemalloc.start()
     queue = CreditQueue()
     queue.add(range(MILLIONS))
@@ -71,7 +71,7 @@ def test_a_grant_while_credits_are_held_waits_with_them() -> None:
     assert list(queue.next) == [0, 1, 2]
 
 
-def test_what_is_due_before_a_time_is_counted_over_all_grants() -> None:
+def test_due_credits_are_counted_over_all_grants() -> None:
     queue = CreditQueue()
     queue.add(range(3 * UNPACKED), np.arange(3 * UNPACKED, dtype=np.int64))
     assert queue.due_before(UNPACKED + 5) == UNPACKED + 5
@@ -79,7 +79,7 @@ def test_what_is_due_before_a_time_is_counted_over_all_grants() -> None:
     assert (len(queue), queue.due_before(2**62)) == (0, 0)
 
 
-def test_pairs_come_out_in_the_order_in_which_they_went_in() -> None:
+def test_pairs_come_out_in_order() -> None:
     pairs = PackedPairs()
     found = []
     for i in range(1_000):

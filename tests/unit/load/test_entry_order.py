@@ -24,7 +24,7 @@ def config(order: str, load: dict[str, Any] | None = None, **dataset: Any) -> Be
     return parse_config(data, "test")
 
 
-def test_shuffled_sends_each_entry_once_in_another_order_in_each_pass() -> None:
+def test_shuffled_order_sends_each_entry_once_per_pass() -> None:
     order = EntryOrder("shuffled", 100, 1)
     sent = [order.entry(index) for index in range(1_000)]
     passes = [sent[start : start + 100] for start in range(0, 1_000, 100)]
@@ -33,7 +33,7 @@ def test_shuffled_sends_each_entry_once_in_another_order_in_each_pass() -> None:
     assert len({tuple(each) for each in passes}) == 10
 
 
-def test_every_entry_is_as_likely_at_every_place_of_a_later_pass() -> None:
+def test_every_entry_is_equally_likely_at_every_place() -> None:
     order, size, passes = EntryOrder("shuffled", 8, 1), 8, 8_000
     counts = np.zeros((size, size))
     for place, entry in enumerate(order.entries(size * (passes + 1))[size:]):
@@ -56,7 +56,7 @@ def test_random_draws_each_entry_as_often_and_independently() -> None:
 
 
 @pytest.mark.parametrize("how", ["shuffled", "random"])
-def test_the_order_follows_from_the_seed_whoever_asks_for_which_part(how: Any) -> None:
+def test_order_depends_on_the_seed_only(how: Any) -> None:
     ahead = EntryOrder(how, 7, 5)
     whole = ahead.entries(50).tolist()
     assert [ahead.entry(index) for index in range(50)] == whole
@@ -67,7 +67,7 @@ def test_the_order_follows_from_the_seed_whoever_asks_for_which_part(how: Any) -
     assert EntryOrder(how, 7, 6).entries(50).tolist() != whole
 
 
-def test_a_sequential_dataset_a_trace_and_users_with_clocks_have_no_other_order() -> None:
+def test_sequential_loads_have_no_other_order() -> None:
     users = {"user_centric": {"users": 2, "rate": 1}, "duration": "9s"}
     conversations = {"turns": {"number": {"mean": 3}}}
     assert order_of(config("sequential"), 5) is None
@@ -91,15 +91,13 @@ def test_a_sequential_dataset_a_trace_and_users_with_clocks_have_no_other_order(
         ),
     ],
 )
-def test_what_is_taken_one_after_the_other_is_not_drawn(
-    load: Any, dataset: Any, words: str
-) -> None:
+def test_sequential_entries_are_not_drawn(load: Any, dataset: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config("random", load, **dataset)
 
 
 @pytest.mark.parametrize("how", ["shuffled", "random"])
-def test_a_number_of_requests_is_that_of_the_conversations_drawn(how: str) -> None:
+def test_request_count_is_that_of_drawn_conversations(how: str) -> None:
     turns = np.array([1, 5, 2, 9], dtype="<u2")
     settings = config(how, {"concurrency": 1, "requests": 100})
     shape = DatasetShape("run", "dataset-manager", 1, 4, 0, turns.tobytes())

@@ -17,7 +17,7 @@ def config(*models: str, seed: int = 0, **endpoint: object) -> BenchmarkConfig:
     return made.model_copy(update={"random_seed": seed})
 
 
-def test_models_take_prompts_in_turn_as_often_as_their_weights() -> None:
+def test_models_take_turns_by_their_weights() -> None:
     assert model_numbers(config("a", "b", "c"), np.arange(7)).tolist() == [0, 1, 2, 0, 1, 2, 0]
     found = model_numbers(config("a", "b", "c", model_weights=[5, 1, 1]), np.arange(14)).tolist()
     assert found == [0, 0, 1, 0, 2, 0, 0] * 2, "spread as evenly as the weights allow"
@@ -30,7 +30,7 @@ def test_a_number_does_not_depend_on_those_before_it() -> None:
         assert (model_numbers(made, ENTRIES[777:]) == whole[777:]).all()
 
 
-def test_random_models_have_the_shares_of_their_weights_and_no_order() -> None:
+def test_random_models_have_the_shares_of_their_weights() -> None:
     made = config("a", "b", "c", model_weights=[6, 3, 1], model_selection="random", seed=3)
     numbers = model_numbers(made, ENTRIES)
     expected = np.array([0.6, 0.3, 0.1]) * len(ENTRIES)

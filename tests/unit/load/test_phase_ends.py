@@ -36,7 +36,7 @@ from tests.support.phase_events import (
 )
 
 
-def test_after_its_duration_a_phase_grants_nothing_and_waits_for_what_is_in_flight() -> None:
+def test_phase_waits_for_requests_in_flight_after_its_duration() -> None:
     machine = started("a", duration_ns=S, grace_ns=2 * S)
     (grant, _) = machine.handle(TimePassed(NOW))
     assert grant == GrantCredits("a", 0, 1 + LEAST_LOOKAHEAD)
@@ -48,7 +48,7 @@ def test_after_its_duration_a_phase_grants_nothing_and_waits_for_what_is_in_flig
     assert machine.stop_wall_ns == stop
 
 
-def test_late_open_loop_grants_all_that_was_due_before_the_stop() -> None:
+def test_late_open_loop_grants_all_due_before_the_stop() -> None:
     machine = at_rate(10, "a", duration_ns=S)
     machine.handle(TimePassed(NOW))
     instructions = machine.handle(TimePassed(machine.stop_wall_ns + S))
@@ -56,7 +56,7 @@ def test_late_open_loop_grants_all_that_was_due_before_the_stop() -> None:
     assert (machine.stage, machine.report().granted) == (PhaseStage.SETTLING, 10)
 
 
-def test_a_duration_that_was_longer_than_its_credits_lasted_is_no_stop() -> None:
+def test_duration_longer_than_the_credits_stops_nothing() -> None:
     machine = started("a", credits=1, duration_ns=S)
     machine.handle(TimePassed(NOW))
     machine.handle(returned("a", completed=1))
@@ -64,7 +64,7 @@ def test_a_duration_that_was_longer_than_its_credits_lasted_is_no_stop() -> None
     assert (machine.has_ended, machine.stop_wall_ns) == (True, 0)
 
 
-def test_what_live_workers_never_return_is_given_up_after_the_grace_period() -> None:
+def test_unreturned_credits_are_given_up_after_the_grace_period() -> None:
     machine = started("a", "b", duration_ns=S, grace_ns=2 * S)
     machine.handle(TimePassed(NOW))
     granted = machine.counts()["a"].granted
@@ -79,13 +79,13 @@ def test_what_live_workers_never_return_is_given_up_after_the_grace_period() -> 
     assert machine.report().granted_to_lost == {"b": granted}
 
 
-def test_without_a_duration_a_phase_waits_as_long_as_it_takes() -> None:
+def test_phase_without_duration_waits_without_limit() -> None:
     machine = started("a", credits=1)
     machine.handle(TimePassed(NOW))
     assert machine.handle(TimePassed(NOW + 10**6 * S)) == [settle(1)]
 
 
-def test_a_stop_reaches_the_workers_once_and_is_the_phases_end() -> None:
+def test_stop_reaches_workers_once_and_ends_the_phase() -> None:
     machine = started("a", "b", duration_ns=60 * S, ramp_ns=S)
     machine.handle(TimePassed(NOW))
     assert machine.handle(StopRequested()) == []
@@ -101,7 +101,7 @@ def test_a_stop_reaches_the_workers_once_and_is_the_phases_end() -> None:
     assert machine.handle(TimePassed(stop + SETTLE_NS + 1)) == [PublishReport()]
 
 
-def test_a_stop_after_the_duration_cuts_the_grace_and_not_the_time_of_the_load() -> None:
+def test_stop_after_the_duration_shortens_only_the_grace_period() -> None:
     machine = started("a", duration_ns=2 * S)
     machine.handle(TimePassed(NOW))
     end = machine.start_wall_ns + 2 * S
@@ -111,7 +111,7 @@ def test_a_stop_after_the_duration_cuts_the_grace_and_not_the_time_of_the_load()
     assert machine.report().stop_wall_ns == end
 
 
-def test_a_stop_between_two_requests_ends_the_load_and_its_time() -> None:
+def test_stop_between_requests_ends_the_load() -> None:
     machine = at_rate(1, "a", duration_ns=60 * S)
     begin = machine.start_wall_ns
     machine.handle(TimePassed(begin))
@@ -140,7 +140,7 @@ def test_workers_that_ignore_a_stop_are_given_up() -> None:
     ]
 
 
-def test_a_phase_that_is_stopped_before_it_grants_ends_at_once() -> None:
+def test_phase_stopped_before_grants_ends_at_once() -> None:
     machine = machine_of("a")
     machine.handle(StopRequested())
     machine.handle(PhaseRequested(NOW))
@@ -148,7 +148,7 @@ def test_a_phase_that_is_stopped_before_it_grants_ends_at_once() -> None:
     assert (machine.has_ended, machine.report().granted) == (True, 0)
 
 
-def test_a_lost_worker_gets_no_more_credits_and_does_not_hold_the_phase() -> None:
+def test_lost_worker_gets_no_credits_and_delays_nothing() -> None:
     machine = started("a", "b", credits=3)
     machine.handle(TimePassed(NOW))
     assert machine.handle(WorkerLost("b")) == []
@@ -166,7 +166,7 @@ def test_a_phase_whose_workers_are_all_lost_ends() -> None:
     assert machine.handle(TimePassed(NOW)) == [PublishReport()]
 
 
-def test_what_comes_after_the_end_is_still_in_the_accounts() -> None:
+def test_returns_after_the_end_are_still_counted() -> None:
     machine = started("a", credits=1)
     machine.handle(TimePassed(NOW))
     machine.handle(returned("a", completed=1))
@@ -274,7 +274,7 @@ def test_whatever_happens_what_was_issued_is_returned_or_lost(seed: int) -> None
 
 
 @pytest.mark.parametrize("ended", [0, 1])
-def test_a_load_stops_when_the_clock_was_set_back_so_far_that_it_would_not_end(ended: int) -> None:
+def test_load_stops_after_a_large_step_back_of_the_clock(ended: int) -> None:
     machine = started("a", duration_ns=10 * S, credits=ended or None)
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))
@@ -285,7 +285,7 @@ def test_a_load_stops_when_the_clock_was_set_back_so_far_that_it_would_not_end(e
     assert not any(isinstance(each, ReportClockSetBack | StopWorkers) for each in again)
 
 
-def test_a_load_goes_on_after_a_step_back_that_it_survives() -> None:
+def test_load_survives_a_small_step_back_of_the_clock() -> None:
     machine = started("a", duration_ns=10 * S)
     now = machine.start_wall_ns + 5 * S
     machine.handle(TimePassed(now))

@@ -21,7 +21,7 @@ STEP = ((0, 10.0), (S, 10.0), (S, 1.0), (9 * S, 1.0))
 BURSTS = Bursts.model_validate({"rate": 100, "length": "100ms", "every": "1s"})
 
 
-def test_a_replay_deals_its_times_out_and_ends_with_the_last() -> None:
+def test_replay_grants_its_times_and_ends_with_the_last() -> None:
     times = [0, 240, 260, 900]
     schedule = due(*(time * MS for time in times))
     machine = started("a", "b", concurrency=0, schedule_ns=schedule, credits=4)
@@ -45,7 +45,7 @@ def test_a_replay_deals_its_times_out_and_ends_with_the_last() -> None:
     assert report.scheduled_rate == pytest.approx(3 / 0.9)
 
 
-def test_stages_are_granted_at_their_rates_and_are_what_was_planned() -> None:
+def test_stages_are_granted_at_their_planned_rates() -> None:
     points = ((0, 10.0), (S, 10.0), (S, 20.0), (2 * S, 20.0))
     arrival = Arrival(pattern="constant")
     machine = started("a", concurrency=0, rate_points=points, arrival=arrival, duration_ns=2 * S)
@@ -69,14 +69,14 @@ def test_stages_are_granted_at_their_rates_and_are_what_was_planned() -> None:
         ({"bursts": BURSTS, "duration_ns": 2 * S}, 20, 10.0),
     ],
 )
-def test_a_rate_that_changes_was_planned_until_its_number_of_requests(
+def test_changing_rate_is_planned_until_its_request_count(
     load: dict[str, Any], scheduled: int, rate: float
 ) -> None:
     report = started("a", concurrency=0, **load).report()
     assert (report.scheduled, report.scheduled_rate) == (scheduled, pytest.approx(rate))
 
 
-def test_users_in_the_middle_of_a_conversation_are_granted_what_is_left_of_it() -> None:
+def test_users_in_mid_conversation_get_the_remaining_turns() -> None:
     users = UserCentric(rate=100, users=4)  # a turn each 40 ms
     turns = np.array([5], dtype="<u2").tobytes()
     machine = started("a", "b", concurrency=0, user_centric=users, turns=turns, credits=9)
@@ -93,7 +93,7 @@ def test_users_in_the_middle_of_a_conversation_are_granted_what_is_left_of_it() 
     assert (begins[5] // MS).tolist() == [100, 200]
 
 
-def test_a_replay_that_is_stopped_was_planned_until_the_stop() -> None:
+def test_stopped_replay_was_planned_until_the_stop() -> None:
     schedule = due(*(time * S for time in range(100)))
     machine = started("a", concurrency=0, schedule_ns=schedule, credits=100, duration_ns=4 * S)
     machine.handle(TimePassed(machine.start_wall_ns))
@@ -104,7 +104,7 @@ def test_a_replay_that_is_stopped_was_planned_until_the_stop() -> None:
     assert machine.report().scheduled == 2
 
 
-def test_an_open_loop_deals_arrivals_out_in_turn_ahead_of_their_time() -> None:
+def test_open_loop_grants_arrivals_in_turn_ahead_of_time() -> None:
     machine = at_rate(10, "a", "b", duration_ns=S // 2)
     start = NOW + ANNOUNCE_NS
     assert machine.handle(TimePassed(NOW)) == [Wait(GRANT_EVERY_S)]
@@ -124,7 +124,7 @@ def test_an_open_loop_deals_arrivals_out_in_turn_ahead_of_their_time() -> None:
     assert machine.stage is PhaseStage.SETTLING
 
 
-def test_an_open_loop_with_a_count_grants_no_more_than_that() -> None:
+def test_open_loop_with_a_count_grants_no_more() -> None:
     machine = at_rate(1_000, "a", credits=3)
     start = NOW + ANNOUNCE_NS
     said = machine.handle(TimePassed(start))

@@ -50,7 +50,7 @@ def test_a_hook_of_a_warmup_needs_one() -> None:
         fake_run.config(concurrency=1, requests=1, endpoint={"hooks": [hook]})
 
 
-def test_a_missing_path_is_explained_and_other_refusals_are_quoted() -> None:
+def test_missing_path_is_explained_and_refusals_are_quoted() -> None:
     hook = Hook(before="load", path="/reset_prefix_cache?reset_external=true")
     assert problem_of(hook, 204, "") == ""
     assert "VLLM_SERVER_DEV_MODE=1; SGLang's is /flush_cache" in problem_of(hook, 404, "Not Found")

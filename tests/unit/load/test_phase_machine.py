@@ -24,7 +24,7 @@ def refill(workers: int, at_most_s: float = LOOK_EVERY_S) -> Wait:
     return Wait(at_most_s, ends_on_news=True, then_s=grant_interval_s(workers))
 
 
-def test_a_closed_loop_with_a_count_ends_when_all_are_returned() -> None:
+def test_closed_loop_with_a_count_ends_when_all_returned() -> None:
     machine = machine_of("a", "b", credits=3, concurrency=2)
     start = NOW + ANNOUNCE_NS + S // CONNECTS_PER_S
     said = machine.handle(PhaseRequested(NOW))
@@ -41,7 +41,7 @@ def test_a_closed_loop_with_a_count_ends_when_all_are_returned() -> None:
     assert machine.report() == PhaseReport(P, start, granted=3)
 
 
-def test_a_closed_loop_in_which_nothing_is_returned_looks_at_the_clock_for_its_end_only() -> None:
+def test_closed_loop_without_returns_wakes_only_for_its_end() -> None:
     machine = machine_of("a", concurrency=1, duration_ns=S)
     machine.handle(PhaseRequested(NOW))
     stop = machine.stop_wall_ns
@@ -60,21 +60,21 @@ def test_a_phase_with_many_users_is_announced_earlier() -> None:
     assert machine.start_wall_ns == NOW + ANNOUNCE_NS + 3 * S // 2
 
 
-def test_where_the_target_is_near_a_phase_is_announced_later_but_by_the_number_of_workers() -> None:
+def test_announcement_delay_grows_with_the_number_of_workers() -> None:
     near = started("a", "b", concurrency=0, is_target_near=True)
     assert near.start_wall_ns == NOW + NEAR_ANNOUNCE_NS + 2 * NEAR_ANNOUNCE_PER_WORKER_NS
     many = started(*(f"worker-{n}" for n in range(99)), concurrency=0, is_target_near=True)
     assert many.start_wall_ns == NOW + ANNOUNCE_NS
 
 
-def test_a_phase_starts_with_those_of_other_runs_unless_that_is_too_soon() -> None:
+def test_phase_starts_with_other_runs_unless_too_soon() -> None:
     for given, start in ((NOW + 3 * S, NOW + 3 * S), (NOW + 1, NOW + ANNOUNCE_NS)):
         machine = machine_of("a", concurrency=0, duration_ns=S)
         said = machine.handle(PhaseRequested(NOW, given))
         assert said == [AnnouncePhase(("a",), start, start + S), PublishReport()]
 
 
-def test_an_event_that_does_not_fit_the_stage_is_refused_with_the_story() -> None:
+def test_event_in_the_wrong_stage_raises_with_history() -> None:
     with pytest.raises(AssertionError, match=r"in profiling: .*planned: TimePassed"):
         machine_of("a").handle(TimePassed(NOW))
     with pytest.raises(AssertionError, match=r"planned: PhaseRequested.*granting: PhaseRequested"):

@@ -22,7 +22,7 @@ def shape(*turns: int, warmup_entries: int = 0) -> DatasetShape:
     return DatasetShape("run", "dataset-manager", 1, len(turns), warmup_entries, packed)
 
 
-def test_users_without_a_conversation_are_left_out_and_keep_their_places_in_a_ramp() -> None:
+def test_users_without_a_conversation_keep_their_ramp_places() -> None:
     given = {"concurrency": 999_999, "requests": 10}
     for ramp, users in (("0s", 10), ("5s", 999_999)):
         plan = plan_phase(Phase.PROFILING, config(**given, ramp=ramp), shape())
@@ -53,7 +53,7 @@ def test_warmup_has_its_own_limits_and_no_ramp() -> None:
     )
 
 
-def test_without_a_bound_the_grace_period_is_as_long_as_a_request_may_take() -> None:
+def test_unbounded_grace_period_is_the_request_timeout() -> None:
     load = config(concurrency=1, duration="3s", grace_period="inf", warmup={"duration": "1s"})
     load = load.model_copy(
         update={"endpoint": load.endpoint.model_copy(update={"request_timeout": 20 * S})}
@@ -104,7 +104,7 @@ def test_a_replay_runs_each_row_once_at_most(
 
 
 @pytest.mark.parametrize(("conversations", "credits"), [(2, 2), (99, 3)])
-def test_a_warmup_of_conversations_runs_no_more_than_the_rows_of_a_replay(
+def test_conversation_warmup_is_limited_to_the_replayed_rows(
     conversations: int, credits: int
 ) -> None:
     due = np.array([0, 5, 9], dtype="<i8").tobytes()
@@ -120,7 +120,7 @@ def test_a_warmup_of_conversations_runs_no_more_than_the_rows_of_a_replay(
     assert warmup.credits == credits
 
 
-def test_a_load_of_stages_ends_with_the_last_and_its_warmup_has_their_mean_rate() -> None:
+def test_load_of_stages_ends_with_the_last_stage() -> None:
     stages = [{"rate": 10, "duration": "2s"}, {"rate": 40, "duration": "1s"}]
     load = config(stages=stages, warmup={"requests": 5}, concurrency=9)
     plan, warmup = (plan_phase(phase, load, shape()) for phase in (Phase.PROFILING, Phase.WARMUP))
@@ -158,11 +158,11 @@ def test_the_last_entries_are_the_warmups_own() -> None:
     assert turns_of(Phase.PROFILING, given).tolist() == [1, 2, 3]
 
 
-def test_without_entries_of_its_own_warmup_runs_those_of_profiling() -> None:
+def test_warmup_without_entries_runs_those_of_profiling() -> None:
     assert turns_of(Phase.WARMUP, shape(1, 2)).tolist() == [1, 2]
 
 
-def test_a_warmup_has_the_load_of_the_measurement_but_for_its_own() -> None:
+def test_warmup_inherits_the_load_of_the_measurement() -> None:
     load = {
         "request_rate": 50,
         "concurrency": 40,
@@ -200,7 +200,7 @@ def test_a_warmup_has_the_load_of_the_measurement_but_for_its_own() -> None:
         },
     ],
 )
-def test_a_warmup_of_a_rate_that_changes_has_its_mean_or_its_own(load: dict[str, object]) -> None:
+def test_warmup_of_a_changing_rate_has_its_mean(load: dict[str, object]) -> None:
     for own, rate in (({}, 6.04 if "bursts" in load else 6.0), ({"request_rate": 2.0}, 2.0)):
         warm = plan_phase(Phase.WARMUP, config(**load, warmup={"requests": 5} | own), shape())
         assert warm is not None
@@ -208,7 +208,7 @@ def test_a_warmup_of_a_rate_that_changes_has_its_mean_or_its_own(load: dict[str,
         assert warm.curve is None
 
 
-def test_a_warmup_with_a_rate_of_its_own_follows_no_schedule() -> None:
+def test_warmup_with_its_own_rate_follows_no_schedule() -> None:
     users = {"rate": 10, "users": 4}
     data = {"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}}
     data["dataset"] = {"turns": {"number": {"mean": 3}}}  # type: ignore[dict-item]

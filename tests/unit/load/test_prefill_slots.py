@@ -14,7 +14,7 @@ def slots(count: int) -> PrefillSlots:
     return made
 
 
-def test_a_slot_is_given_back_once_at_the_first_token_or_at_the_end() -> None:
+def test_slot_is_released_once_at_first_token_or_end() -> None:
     made = slots(2)
     made.take("a")
     made.take("b")

@@ -31,7 +31,7 @@ def test_users_connect_a_little_before_they_begin() -> None:
     assert ahead.wanted(98 * SECOND_NS) is None
 
 
-def test_as_many_connections_are_wanted_until_the_next_user_is_near() -> None:
+def test_connections_are_opened_until_the_next_user_is_near() -> None:
     ahead = ConnectionsAhead([0, CONNECT_AHEAD_NS + 10])
     assert [ahead.wanted(now) for now in (-10, 9, 10, 11)] == [1, 1, 2, None]
 

@@ -47,13 +47,13 @@ def test_nothing_arrives_after_the_end_or_in_a_pause() -> None:
     assert not ((times > 30) & (times < 40)).any()
 
 
-def test_a_constant_pattern_has_the_expected_number_in_each_part() -> None:
+def test_constant_pattern_has_expected_count_in_each_part() -> None:
     times = arrivals(SERIES, "constant")
     counts = np.histogram(times, bins=[0, 10, 20, 30, 40, 50])[0]
     assert counts.tolist() == pytest.approx([200, 400, 500, 0, 100], abs=1)
 
 
-def test_counts_in_parts_are_those_of_a_poisson_process_of_this_rate() -> None:
+def test_counts_are_those_of_a_poisson_process() -> None:
     """Over many seeds, counts of a part have its area as mean and as variance."""
     bins = [0, 5, 10, 20, 25, 30, 50]
     counts = np.array([np.histogram(arrivals(SERIES, seed=s), bins)[0] for s in range(400)])
@@ -66,7 +66,7 @@ def test_counts_in_parts_are_those_of_a_poisson_process_of_this_rate() -> None:
     assert np.abs(matrix).max() < 4.5 / np.sqrt(400)
 
 
-def test_gaps_within_the_curve_are_exponential_after_the_time_change() -> None:
+def test_gaps_are_exponential_after_the_time_change() -> None:
     times = arrivals(SERIES, seed=3)
     gaps = np.diff([SERIES.expected(time) for time in times])
     assert gaps.mean() == pytest.approx(1, abs=4 / np.sqrt(len(gaps)))

@@ -37,7 +37,7 @@ def test_workers_begin_with_different_addresses() -> None:
     assert firsts == ["a", "b", "c", "a"]
 
 
-def test_one_that_is_down_gets_nothing_until_it_lets_somebody_in() -> None:
+def test_address_that_is_down_gets_no_connections() -> None:
     addresses = TargetAddresses(found("a", "b", "c"))
     down = addresses.next()
     addresses.failed(down, "refused", began=NOW, now=NOW)
@@ -47,7 +47,7 @@ def test_one_that_is_down_gets_nothing_until_it_lets_somebody_in() -> None:
     assert "a" in names(addresses, 3)
 
 
-def test_when_all_are_down_the_one_that_failed_longest_ago_is_tried() -> None:
+def test_oldest_failure_is_tried_when_all_are_down() -> None:
     addresses = TargetAddresses(found("a", "b"))
     for at in range(2):
         addresses.failed(addresses.next(), "refused", began=NOW + at, now=NOW + at)
@@ -55,7 +55,7 @@ def test_when_all_are_down_the_one_that_failed_longest_ago_is_tried() -> None:
     assert names(addresses, 2) == ["a", "a"]
 
 
-def test_an_address_that_let_another_in_since_is_busy_and_not_down() -> None:
+def test_address_that_admitted_a_connection_is_busy_not_down() -> None:
     addresses = TargetAddresses(found("a", "b"))
     busy = addresses.next()
     addresses.connected(busy, began=NOW, now=NOW + MS)
@@ -64,7 +64,7 @@ def test_an_address_that_let_another_in_since_is_busy_and_not_down() -> None:
     assert not addresses.is_silent(busy, began=NOW)
 
 
-def test_only_where_there_is_another_address_is_a_silent_one_left() -> None:
+def test_silent_address_is_left_only_for_another() -> None:
     alone = TargetAddresses(found("a"))
     assert not alone.is_silent(alone.next(), began=NOW)
     addresses = TargetAddresses(found("a", "b"))
@@ -102,7 +102,7 @@ def test_the_only_address_is_never_probed() -> None:
     assert addresses.probes(NOW + LONGEST_PROBE_PAUSE_NS) == []
 
 
-def test_a_look_up_keeps_what_is_known_and_leaves_what_is_gone() -> None:
+def test_lookup_keeps_known_and_drops_missing_addresses() -> None:
     addresses = TargetAddresses(found("a", "b"))
     gone, stays = addresses.next(), addresses.next()
     for each in (gone, stays):

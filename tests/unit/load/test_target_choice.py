@@ -14,7 +14,7 @@ def config(seed: int, *urls: str) -> BenchmarkConfig:
     return parse_config(data, "test")
 
 
-def test_each_target_has_its_turn_from_a_place_that_the_seed_chooses() -> None:
+def test_targets_take_turns_from_a_seeded_start() -> None:
     for seed, numbers in ((0, [0, 1, 2, 0, 1, 2, 0]), (4, [1, 2, 0, 1, 2, 0, 1])):
         shift = shift_of(config(seed, "http://b:1", "http://c:1"))
         assert [(i + shift) % 3 for i in range(7)] == numbers

@@ -26,7 +26,7 @@ def turn_times(made: UserSchedule, *, gap_s: float, until_s: float) -> list[floa
     )
 
 
-def test_users_are_in_the_middle_of_their_conversations_as_in_aiperf() -> None:
+def test_users_start_in_mid_conversation_as_in_aiperf() -> None:
     # The example of AIPerf's page on its user-centric rate: 15 users, 20 turns.
     assert [(each.order, each.turns) for each in first_turns(15, 20)] == [
         *((0, 0), (1, 6), (2, 11), (3, 16), (4, 2), (5, 7), (6, 12), (7, 17), (8, 3)),
@@ -36,7 +36,7 @@ def test_users_are_in_the_middle_of_their_conversations_as_in_aiperf() -> None:
 
 @pytest.mark.parametrize("users", [1, 2, 3, 4, 6, 12, 60, 101])
 @pytest.mark.parametrize("turns", [1, 2, 3, 5, 7, 13, 31])
-def test_every_place_has_one_user_and_ages_are_spread_evenly(users: int, turns: int) -> None:
+def test_user_ages_are_spread_evenly(users: int, turns: int) -> None:
     found = first_turns(users, turns)
     assert [each.order for each in found] == list(range(users))
     left = Counter(each.turns or turns for each in found)
@@ -56,7 +56,7 @@ def test_the_rate_is_exact_from_the_first_request_on(users: int, turns: int) -> 
     assert times[0] == 0
 
 
-def test_conversations_of_different_lengths_follow_each_other_without_a_hole() -> None:
+def test_conversations_follow_each_other_without_gaps() -> None:
     made = schedule(users=12, rate=3.0, turns=(2, 9, 4, 6, 3))
     times = turn_times(made, gap_s=4.0, until_s=1_000.0)
     assert np.allclose(np.diff(times), 1 / 3)

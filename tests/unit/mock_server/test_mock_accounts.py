@@ -38,7 +38,7 @@ def test_what_exceeds_the_limit_is_counted() -> None:
     assert len(_rows(rows)) == 2
 
 
-def test_a_row_from_before_a_reset_changes_nothing_after_it() -> None:
+def test_row_from_before_a_reset_changes_nothing() -> None:
     rows = RequestRows(10)
     before = rows.open(b"before", 1, 200, 5)
     rows.clear()

@@ -39,7 +39,7 @@ def test_draws_have_the_stated_mean(text: str) -> None:
     assert min(drawn) >= 0
 
 
-def test_the_median_of_a_lognormal_delay_is_its_first_parameter() -> None:
+def test_lognormal_median_is_the_first_parameter() -> None:
     draw = parse_delay("lognormal:20ms,0.5").sampler(random.Random(7))
     assert median(draw() for _ in range(20_000)) == pytest.approx(20_000_000, rel=0.03)
 

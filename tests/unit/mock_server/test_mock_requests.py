@@ -41,7 +41,7 @@ def test_a_head_gives_what_shapes_the_response() -> None:
 @pytest.mark.parametrize(
     ("url", "path"), [("http://h:1/v1/models", "/v1/models"), ("http://h", "/")]
 )
-def test_a_request_by_way_of_a_proxy_may_have_the_whole_url(url: str, path: str) -> None:
+def test_proxied_request_may_have_the_whole_url(url: str, path: str) -> None:
     assert parse_head(f"GET {url} HTTP/1.1".encode()).path == path
 
 
@@ -68,14 +68,12 @@ def test_a_head_that_cannot_be_served_is_refused(head: bytes, status: int) -> No
 
 @pytest.mark.parametrize("name", [b"X-Request-Id", b"x-request-id", b"X-REQUEST-ID"])
 @pytest.mark.parametrize("after", [b"", b"\r\nAccept: */*"])
-def test_the_request_id_leaves_the_head_as_if_it_had_not_been_there(
-    name: bytes, after: bytes
-) -> None:
+def test_request_id_leaves_no_trace_in_the_head(name: bytes, after: bytes) -> None:
     head = b"GET / HTTP/1.1\r\nHost: h\r\n" + name + b":  abc-1 " + after
     assert split_request_id(head) == (b"GET / HTTP/1.1\r\nHost: h" + after, b"abc-1")
 
 
-def test_a_header_that_only_ends_like_the_request_id_is_not_one() -> None:
+def test_similar_header_is_not_the_request_id() -> None:
     head = b"GET / HTTP/1.1\r\nMy-X-Request-Id: abc"
     assert split_request_id(head) == (head, None)
 
@@ -153,7 +151,7 @@ def test_an_embeddings_request_is_counted_by_its_inputs() -> None:
     "body",
     [b"", b"[]", b"{", b'{"messages":[],"model":1}', b'{"messages":[],"max_tokens":"5"}', b"{}"],
 )
-def test_a_body_of_the_wrong_shape_is_a_bad_request(body: bytes) -> None:
+def test_body_of_the_wrong_shape_is_a_bad_request(body: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_params(CHAT, body, DEFAULTS)
     assert caught.value.status == 400

@@ -102,7 +102,7 @@ def received(client: socket.socket, count: int) -> bytes:
     return data
 
 
-def test_every_token_goes_out_once_in_order_and_is_accounted(stage: Stage) -> None:
+def test_every_token_is_sent_once_in_order(stage: Stage) -> None:
     replies = [reply_of(*(b"%d.%d " % (n, i) for i in range(2 + 3 * n))) for n in range(6)]
     for reply in replies:
         stage.ask(reply)
@@ -124,7 +124,7 @@ def test_every_token_goes_out_once_in_order_and_is_accounted(stage: Stage) -> No
         assert row["end_wall_ns"] == times[-1]
 
 
-def test_gaps_are_of_the_plan_and_not_of_the_sends(stage: Stage) -> None:
+def test_gaps_are_those_of_the_plan(stage: Stage) -> None:
     connection = stage.ask(reply_of(*[b"x"] * 10))
     first_ns, dues = connection.due_ns, []
     while stage.sender.next_due_ns():
@@ -189,7 +189,7 @@ def planned_ends(stage: Stage, fds: list[int]) -> list[int]:
     return [connection.due_ns for connection in asked if connection is not None]
 
 
-def test_slots_serve_in_order_of_arrival_and_a_late_server_serves_no_less(
+def test_slots_serve_in_order_of_arrival(
     limit_to_stage: Callable[..., Stage],
 ) -> None:
     stage, fds = ask_of_two_slots(limit_to_stage, 6)
@@ -202,7 +202,7 @@ def test_slots_serve_in_order_of_arrival_and_a_late_server_serves_no_less(
     assert stage.account.completed == 6
 
 
-def test_the_end_of_one_response_is_the_start_of_the_next(
+def test_response_end_starts_the_next_response(
     limit_to_stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = 10**15

@@ -50,7 +50,7 @@ def streamed(number: int, *, cuts: tuple[int, ...] = (), **fields: Any) -> Reque
     return Request(reads=reads, request_id=number, seq=number, index=number, cuts=cuts, **fields)
 
 
-def test_a_trace_has_the_reads_of_the_body_with_their_stamps() -> None:
+def test_trace_has_the_body_reads_with_stamps() -> None:
     (parts,) = assembler().process(batch_of(streamed(1)), worker_rank=0)
     (line,) = lines(parts)
     found = line["trace_data"]
@@ -75,7 +75,7 @@ def test_a_trace_has_the_reads_of_the_body_with_their_stamps() -> None:
     assert found["response_status_code"] == 200
 
 
-def test_a_trace_does_not_depend_on_the_batches_that_its_reads_came_in() -> None:
+def test_trace_does_not_depend_on_batches() -> None:
     (whole,) = assembler().process(batch_of(streamed(1), streamed(2)), worker_rank=0)
     pieces = [streamed(n, cuts=(2, 3)).fragments() for n in (1, 2)]
     made = assembler()
@@ -87,7 +87,7 @@ def test_a_trace_does_not_depend_on_the_batches_that_its_reads_came_in() -> None
     ]
 
 
-def test_a_request_without_a_response_has_a_trace_without_chunks() -> None:
+def test_request_without_response_has_no_chunks() -> None:
     reused = Request(
         reads=(), request_id=1, seq=1, error=4, outcome=1, message="reset", flags=Flag.REUSED
     )
@@ -108,7 +108,7 @@ def test_what_a_lost_worker_has_left_is_forgotten() -> None:
     assert line["trace_data"]["response_chunks_count"] == 4
 
 
-def test_nobody_gets_a_trace_who_did_not_ask_for_one() -> None:
+def test_trace_is_recorded_only_on_request() -> None:
     (parts,) = assembler(wants_traces=False).process(batch_of(streamed(1)), worker_rank=0)
     assert parts.details is not None
     assert parts.details.chunks == b""

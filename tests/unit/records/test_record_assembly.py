@@ -46,7 +46,7 @@ def test_a_row_holds_what_the_worker_knows() -> None:
     assert row["flags"] == Flag.STREAMED | Flag.RETRIED | Flag.LAST_TURN | Flag.FINAL
 
 
-def test_a_response_that_is_no_stream_has_no_token_times_but_the_last() -> None:
+def test_response_without_stream_has_only_the_last_token_time() -> None:
     body = b'{"choices":[{"message":{"content":"hello"}}],"usage":{"completion_tokens":4}}'
     raw = plain(body)
     row = record_of(Request(reads=reads_of(raw[:90], raw[90:])), streaming=False).rows[0]
@@ -61,7 +61,7 @@ def test_a_response_that_is_no_stream_has_no_token_times_but_the_last() -> None:
 # --- fragments -----------------------------------------------------------------------------------
 
 
-def test_fragments_of_interleaved_requests_in_several_batches_make_the_same_rows() -> None:
+def test_interleaved_fragments_make_the_same_rows() -> None:
     first = Request(reads=streamed(0, 3, 7, 9), request_id=1, seq=2, cuts=(1, 2))
     second = Request(reads=streamed(1, 2, 30), request_id=2, seq=1, cuts=(1,))
     a, b = first.fragments(), second.fragments()
@@ -72,7 +72,7 @@ def test_fragments_of_interleaved_requests_in_several_batches_make_the_same_rows
     assert lines_in(spread) == lines_in(together)
 
 
-def test_a_batch_without_an_end_makes_nothing_and_is_held() -> None:
+def test_batch_without_an_end_is_held() -> None:
     request = Request(reads=streamed(0, 1, 2), cuts=(2,))
     assembler = assembler_of()
     first, last = request.fragments()
@@ -82,7 +82,7 @@ def test_a_batch_without_an_end_makes_nothing_and_is_held() -> None:
     assert assembler.unfinished == []
 
 
-def test_a_held_response_costs_four_bytes_for_each_chunk_after_the_first() -> None:
+def test_held_response_costs_four_bytes_a_chunk() -> None:
     request = Request(reads=streamed(*range(500)), cuts=(499,))
     assembler = assembler_of()
     assembler.process(batch_of(request.fragments()[0]), worker_rank=0)
@@ -148,7 +148,7 @@ def test_a_batch_that_does_not_fit_together_is_refused(field: str) -> None:
 # --- several batches at once ---------------------------------------------------------------------
 
 
-def test_batches_that_wait_for_each_other_say_what_they_say_apart() -> None:
+def test_joined_batches_equal_separate_ones() -> None:
     short = [Request(reads=streamed(i), request_id=i, seq=i) for i in (1, 2)]
     long = [Request(reads=streamed(0, i, 2 * i), request_id=i, seq=i) for i in (3, 4)]
     bad = Request(reads=reads_of(STREAM_HEAD + LAST_CHUNK), request_id=5, seq=5)
@@ -179,7 +179,7 @@ def test_nothing_finished_says_nothing() -> None:
 # --- sent again ----------------------------------------------------------------------------------
 
 
-def test_each_record_of_a_batch_sent_again_is_a_message_of_its_own() -> None:
+def test_resent_batch_makes_one_message_per_record() -> None:
     requests = [Request(reads=streamed(0, i, 2 * i), request_id=i, seq=i) for i in (1, 2, 3)]
     bad = Request(reads=reads_of(STREAM_HEAD + LAST_CHUNK), request_id=4, seq=4)
     once = process(batch_of(*requests, bad))
@@ -196,7 +196,7 @@ def test_each_record_of_a_batch_sent_again_is_a_message_of_its_own() -> None:
     assert gaps_in(again) == whole_delta
 
 
-def test_what_is_lost_of_a_batch_sent_again_is_said_once() -> None:
+def test_loss_in_a_resent_batch_is_counted_once() -> None:
     cut = Request(reads=streamed(0, 1), request_id=9, seq=3, cuts=(1,)).fragments()[1]
     requests = [Request(reads=streamed(0, 1), request_id=i, seq=i) for i in (1, 2)]
     made = process(batch_of(*requests, cut, is_resent=True))

@@ -84,7 +84,7 @@ def test_a_body_without_an_end_is_too_large() -> None:
     assert record.errors[0].message == "a body of over 0 MiB"
 
 
-def test_what_is_too_large_and_then_cut_off_by_the_end_of_the_run_is_cancelled() -> None:
+def test_too_large_response_cut_by_the_end_is_cancelled() -> None:
     parts = [chunk(b"x" * 1_000)] * 50
     request = request_of(STREAM_HEAD + chunk(b"data: "), *parts, outcome=Outcome.CANCELLED)
     _, record = most_held(assembler_of(), request)
@@ -92,7 +92,7 @@ def test_what_is_too_large_and_then_cut_off_by_the_end_of_the_run_is_cancelled()
     assert record.errors == ()
 
 
-def test_an_event_may_come_in_many_parts_again_and_again() -> None:
+def test_event_may_come_in_many_parts() -> None:
     stream = EventStream()
     part = b"x" * 400
     for _ in range(10):

@@ -58,7 +58,7 @@ def test_an_unheard_worker_misses_everything() -> None:
     assert RecordLedger().missing("w", 3) == 3
 
 
-def test_any_order_with_any_repeats_ends_complete_and_counts_each_once() -> None:
+def test_repeats_in_any_order_are_counted_once() -> None:
     chance = random.Random(2)
     for _ in range(300):
         cuts = sorted(chance.sample(range(1, 60), 7))

@@ -23,7 +23,7 @@ def test_batches_leave_in_the_order_in_which_they_came() -> None:
     assert (bool(outbox), outbox.waiting_bytes) == (False, 0)
 
 
-def test_it_is_full_beyond_its_bound_and_has_room_at_half_of_it() -> None:
+def test_outbox_fills_at_its_bound_and_reopens_at_half() -> None:
     outbox = filled(FULL_BYTES // MIB)
     assert not outbox.is_full
     outbox.add(batch(0), 0)
@@ -33,7 +33,7 @@ def test_it_is_full_beyond_its_bound_and_has_room_at_half_of_it() -> None:
     assert outbox.waiting_bytes == FULL_BYTES // 2
 
 
-def test_another_processor_gets_what_is_not_confirmed_before_all_that_waits() -> None:
+def test_new_processor_gets_unconfirmed_batches_first() -> None:
     outbox = filled(5)
     for _ in range(3):
         outbox.take()
@@ -49,7 +49,7 @@ def test_another_processor_gets_what_is_not_confirmed_before_all_that_waits() ->
     assert (bool(outbox), outbox.waiting_bytes) == (False, 0)
 
 
-def test_what_is_kept_has_a_bound_and_what_had_to_go_is_counted() -> None:
+def test_kept_batches_are_bounded_and_drops_are_counted() -> None:
     count = KEPT_BYTES // MIB + 10
     outbox = filled(count)
     for _ in range(count):

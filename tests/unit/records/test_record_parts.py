@@ -48,7 +48,7 @@ def test_phases_are_kept_apart() -> None:
     assert len(lines_in(made)) == 1
 
 
-def test_errors_are_counted_by_phase_kind_and_status_with_the_first_message() -> None:
+def test_errors_are_counted_by_phase_kind_and_status() -> None:
     def refused(request_id: int, body: bytes, phase: Phase = Phase.PROFILING) -> Request:
         return Request(
             reads=reads_of(plain(body, status=b"429 Slow")),

@@ -73,7 +73,7 @@ def test_without_tokenizer_and_usage_tokens_are_unknown() -> None:
     assert set(tokens_of(record_of(request).rows[0]).values()) == {-1}
 
 
-def test_input_tokens_that_the_dataset_does_not_know_are_the_servers() -> None:
+def test_unknown_input_tokens_are_those_of_the_server() -> None:
     request = Request(reads=reads_of(stream(delta(content="a"), finish(), TOLD)), input_tokens=-1)
     assert record_of(request).rows["input_tokens"] == [500]
 
@@ -83,7 +83,7 @@ def test_the_last_usage_counts() -> None:
     assert record_of(Request(reads=reads_of(raw))).rows["usage_completion_tokens"] == [2]
 
 
-def test_a_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
+def test_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
     first = stream(
         delta(reasoning_content="hm hm"), delta(content=" one tw"), delta(content="o three"), TOLD
     )
@@ -130,16 +130,14 @@ def generated(*texts: str) -> bytes:
         (("a ", "a ", "a b "), 4),
     ],
 )
-def test_text_that_each_event_of_another_api_repeats_is_counted_once(
-    texts: tuple[str, ...], tokens: int
-) -> None:
+def test_text_repeated_by_events_is_counted_once(texts: tuple[str, ...], tokens: int) -> None:
     request = Request(reads=reads_of(generated(*texts)), input_tokens=-1)
     (row,) = record_of(request, kind="raw", counter=Words()).rows
     assert (row["output_tokens"], row["usage_completion_tokens"]) == (tokens, len(texts))
     assert row["input_tokens"] == 7
 
 
-def test_text_of_the_chat_api_is_never_taken_for_a_repeated_one() -> None:
+def test_chat_text_is_never_taken_as_repeated() -> None:
     raw = stream(*(delta(content=text) for text in ("a ", "a b ", "a b c ")), finish())
     assert record_of(Request(reads=reads_of(raw)), counter=Words()).rows["output_tokens"] == [6]
 
@@ -151,7 +149,7 @@ def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
     assert record_of(request, counter=Words()).rows["output_tokens"] == [4]
 
 
-def test_choices_whose_parts_come_in_turns_are_counted_one_by_one() -> None:
+def test_interleaved_choices_are_counted_separately() -> None:
     parts = [
         event_json(1, [{"index": place % 2, "delta": {"content": text}, "finish_reason": None}])
         for place, text in enumerate(("one tw", "three fo", "o", "ur"))
@@ -165,7 +163,7 @@ def test_choices_whose_parts_come_in_turns_are_counted_one_by_one() -> None:
     assert row["usage_completion_tokens"] == 20
 
 
-def test_the_choices_of_a_body_are_counted_one_by_one() -> None:
+def test_choices_of_a_body_are_counted_separately() -> None:
     body = {
         "choices": [
             {"index": i, "message": {"content": "a b"}, "finish_reason": "stop"} for i in range(3)

@@ -117,7 +117,7 @@ def test_reasoning_inside_the_content_is_not_hidden() -> None:
     assert np.isnan(metric("hidden_token_count", rows))
 
 
-def test_a_short_text_in_place_of_the_reasoning_is_none_of_its_tokens() -> None:
+def test_short_text_in_place_of_reasoning_is_not_reasoning() -> None:
     thoughts = [delta(reasoning_content=" hm") for _ in range(4)]
     times = [100, 110, 120, 130, *(200 + 10 * place for place in range(8))]
     rows = streamed(*thoughts, *TEXTS, finish(), reasoned(1006, 1000), at_ms=times)
@@ -222,7 +222,7 @@ def ten(*, blank: range) -> list[bytes]:
 @pytest.mark.parametrize("blank", [range(5), range(5, 10), range(3, 7), range(0, 9, 2)], ids=repr)
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("counter", [None, Words()])
-def test_deltas_without_text_are_tokens_where_the_usage_counts_them(
+def test_empty_deltas_are_tokens_if_usage_counts_them(
     blank: range, more: int, counter: Any
 ) -> None:
     events = [ROLE, *ten(blank=blank), finish(), usage(50, 10 + more)]
@@ -261,7 +261,7 @@ def test_openings_of_several_choices_are_no_tokens() -> None:
 
 
 @pytest.mark.parametrize("tokens", [5, 6, 9])
-def test_deltas_without_text_are_no_tokens_where_the_usage_counts_fewer(tokens: int) -> None:
+def test_empty_deltas_are_no_tokens_if_usage_counts_fewer(tokens: int) -> None:
     rows = streamed(*ten(blank=range(5)), finish(), usage(50, tokens))
     assert metric("time_to_first_token", rows) == 150
     assert (rows["chunks"], rows["blank_tokens"], rows["blank_lead_us"]) == ([5], [0], [0])

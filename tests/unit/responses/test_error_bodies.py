@@ -56,7 +56,7 @@ def test_a_hint_stays_whole_behind_a_long_message() -> None:
         (200, b"", "", (ErrorKind.CONTENT_TYPE, "or application/x-ndjson")),
     ],
 )
-def test_a_body_that_is_not_read_as_a_response_is_explained(
+def test_unreadable_body_is_explained(
     status: int, body: bytes, coding: str, expected: tuple[ErrorKind, str]
 ) -> None:
     kind, text = explained(status, body, coding=coding)

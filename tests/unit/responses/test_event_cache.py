@@ -66,7 +66,7 @@ def said(parse: object, data: bytes) -> Delta | str:
 @pytest.mark.parametrize(
     "endpoint", [CHAT, COMPLETIONS, RESPONSES, MESSAGES, HUGGINGFACE_GENERATE], ids=lambda e: e.type
 )
-def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object) -> None:
+def test_cached_events_equal_the_endpoints_reading(endpoint: object) -> None:
     parse_event = endpoint.parse_event  # type: ignore[attr-defined]
     memo, rng = EventMemo(parse_event), random.Random(1)
     for _ in range(200):
@@ -86,7 +86,7 @@ def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object)
         (b'{"delta":{"role":"assistant"}}', [], []),
     ],
 )
-def test_only_what_says_nothing_else_is_known_as_content_or_reasoning(
+def test_only_pure_content_or_reasoning_is_cached(
     choice: bytes, content: list[str], reasoning: list[str]
 ) -> None:
     memo = EventMemo(CHAT.parse_event)
@@ -98,7 +98,7 @@ def test_only_what_says_nothing_else_is_known_as_content_or_reasoning(
     assert {*memo.content, *memo.reasoning} <= memo.known.keys()
 
 
-def test_an_event_that_differs_in_its_id_only_is_not_decoded_again() -> None:
+def test_event_that_differs_in_its_id_is_cached() -> None:
     decoded: list[bytes] = []
 
     def parse(data: bytes) -> Delta:

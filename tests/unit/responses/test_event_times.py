@@ -148,13 +148,13 @@ def first_cut(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_times_are_exact_for_every_place_at_which_a_read_may_end(name: str) -> None:
+def test_times_are_exact_for_every_end_of_a_read(name: str) -> None:
     raw = RESPONSES[name]
     check(name, [(split(raw, [cut]), ()) for cut in range(len(raw))])
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_times_are_exact_for_every_place_at_which_a_fragment_may_end(name: str) -> None:
+def test_times_are_exact_for_every_end_of_a_fragment(name: str) -> None:
     raw = RESPONSES[name]
     check(name, [(split(raw, [cut]), (1,)) for cut in range(first_cut(name), len(raw))])
 
@@ -190,7 +190,7 @@ ONE, TWO = (chunk(sse(data)) for data in TOKENS[:2])
 END = chunk(sse(finish())) + chunk(DONE) + LAST_CHUNK
 
 
-def test_an_event_at_the_end_of_its_read_is_certain() -> None:
+def test_event_at_the_end_of_its_read_is_certain() -> None:
     reads = [
         Read(STREAM_HEAD + ONE, stamp_of(0)),
         Read(TWO, stamp_of(1)),
@@ -200,7 +200,7 @@ def test_an_event_at_the_end_of_its_read_is_certain() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 5))
-def test_the_end_of_a_chunk_belongs_to_the_event_in_it(cut: int) -> None:
+def test_end_of_a_chunk_belongs_to_its_event(cut: int) -> None:
     first = STREAM_HEAD + ONE
     reads = [
         Read(first[:-cut], stamp_of(0)),
@@ -211,7 +211,7 @@ def test_the_end_of_a_chunk_belongs_to_the_event_in_it(cut: int) -> None:
     assert uncertainties(reads) == (0, 0)
 
 
-def test_an_event_that_something_follows_may_have_come_since_the_previous_poll() -> None:
+def test_followed_event_may_be_as_old_as_the_poll() -> None:
     reads = [
         Read(STREAM_HEAD, stamp_of(0)),
         Read(ONE + TWO, stamp_of(5), polled=stamp_of(5) - 3_000),
@@ -246,7 +246,7 @@ def test_a_stamp_older_than_its_poll_leaves_no_uncertainty() -> None:
     assert uncertainties(reads) == (0, 0)
 
 
-def test_the_last_content_is_uncertain_when_the_tail_came_with_it() -> None:
+def test_last_content_is_uncertain_with_a_joined_tail() -> None:
     reads = [
         Read(STREAM_HEAD + ONE, stamp_of(0)),
         Read(TWO + END, stamp_of(1), polled=stamp_of(1) - 40_000),
@@ -282,7 +282,7 @@ FRAGMENT_A_READ = (1, 2, 3, 4, 5)
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_gaps_are_exact_however_long_and_when_a_stamp_goes_back(
+def test_gaps_are_exact_for_any_length_and_backward_stamps(
     place: int, gap: int, cuts: tuple[int, ...], is_framed: bool
 ) -> None:
     gaps = [1, 2**30, 0, 3 * MS_NS + 1, 10**9]

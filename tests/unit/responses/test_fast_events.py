@@ -202,7 +202,7 @@ def numbers(*values: int) -> memoryview:
     ],
     ids=repr,
 )
-def test_all_known_events_are_taken_up_to_the_first_other_one(
+def test_known_events_are_taken_up_to_the_first_other(
     other: bytes, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one = known_chunk()
@@ -231,7 +231,7 @@ def test_the_size_of_the_texts_is_in_bytes(
 
 
 @needs_compiled
-def test_the_compiled_step_takes_chunks_whose_size_has_leading_zeros() -> None:
+def test_compiled_step_takes_sizes_with_leading_zeros() -> None:
     assert compiled is not None
     one = known_chunk()
     data = one + b"0" * 500 + one + one.upper()[:2] + one[2:]
@@ -242,7 +242,7 @@ def test_the_compiled_step_takes_chunks_whose_size_has_leading_zeros() -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("gap", [-1, LONGEST_GAP_NS + 1, -(2**32), 2**32, 2**62, -(2**62)])
-def test_an_event_whose_gap_does_not_fit_is_left_with_its_read(
+def test_event_with_too_long_a_gap_is_left(
     gap: int, step: Callable[..., tuple[int, int, bytes, int]]
 ) -> None:
     one, texts = known_chunk(), list[str]()

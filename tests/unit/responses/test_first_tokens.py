@@ -60,7 +60,7 @@ def test_what_comes_before_the_first_token_is_none(first: dict[str, Any]) -> Non
         assert end - 4 <= found < end + step
 
 
-def test_a_stream_without_a_token_and_a_response_that_is_no_stream_have_none() -> None:
+def test_responses_without_token_or_stream_have_no_first_token() -> None:
     end = b"data: [DONE]\n\n"
     assert found_at(body=chunked(ROLE, end), step=9) is None
     error = chunked(b'{"error": {"message": "no"}}')

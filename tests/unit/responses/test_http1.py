@@ -59,7 +59,7 @@ def test_the_response_to_head_has_no_body() -> None:
         (b"HTTP/1.1 200 OK", (b"Connection: keep-alive",), False),
     ],
 )
-def test_a_connection_is_kept_only_when_both_sides_can_tell_the_end(
+def test_connection_is_kept_only_with_a_known_end(
     status: bytes, lines: tuple[bytes, ...], keeps: bool
 ) -> None:
     assert head(*lines, status=status).keep_alive is keeps

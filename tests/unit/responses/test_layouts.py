@@ -39,13 +39,13 @@ def test_responses_that_differ_only_in_their_content_fit() -> None:
     ],
     ids=["other sizes", "another head", "no last chunk"],
 )
-def test_a_response_of_the_same_length_with_another_framing_does_not_fit(other: bytes) -> None:
+def test_same_length_with_other_framing_does_not_fit(other: bytes) -> None:
     first = chunked(b"first", b"response")
     assert len(other) == len(first)
     assert not fits(learned(first), other)
 
 
-def test_of_a_response_with_a_length_only_the_head_counts() -> None:
+def test_response_with_a_length_is_matched_by_its_head() -> None:
     layout = learned(SIZED + b"hello", Framing.LENGTH)
     assert fits(layout, SIZED + b"world")
     assert not fits(layout, SIZED.replace(b"5", b"4") + b"world")
@@ -65,5 +65,5 @@ def test_what_is_not_plain_has_no_layout(response: bytes) -> None:
     assert learned(response) is None
 
 
-def test_a_response_that_ends_with_its_connection_has_no_layout() -> None:
+def test_response_that_ends_with_its_connection_has_no_layout() -> None:
     assert learned(HEAD + b"hello", Framing.UNTIL_CLOSE) is None

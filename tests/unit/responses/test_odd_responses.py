@@ -82,11 +82,11 @@ def test_a_ping_that_becomes_an_error_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
-def test_numbers_that_are_none_in_members_that_nobody_reads_are_skipped(step: int) -> None:
+def test_invalid_numbers_in_unread_members_are_skipped(step: int) -> None:
     check_good(stream(LOGPROBS, LOGPROBS, finish(), usage(3, 2)), step=step)
 
 
-def test_a_beginning_with_a_number_that_is_none_hides_nothing() -> None:
+def test_invalid_number_at_the_start_hides_nothing() -> None:
     events = [
         b'{"id":"x","took":NaN,"choices":[{"index":0,"delta":{"content":"%b"}}]}' % text
         for text in (b"a", b"b")
@@ -157,7 +157,7 @@ def test_json_of_too_many_levels_is_one_error(event: bytes, step: int) -> None:
     assert parts_of_both.errors[0].message == "JSON of too many levels"
 
 
-def test_a_deep_body_and_a_deep_error_are_one_error() -> None:
+def test_deep_body_and_deep_error_are_one_error() -> None:
     row = record_of(Request(reads=reads_of(plain(DEEP))), streaming=False).rows[0]
     assert row["error"] == ErrorKind.MALFORMED
     raw = STREAM_HEAD + chunk(b"event: error\ndata: " + DEEP + b"\n\n") + LAST_CHUNK

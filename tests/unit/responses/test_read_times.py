@@ -23,7 +23,7 @@ from aiperf_svc.protocol.records import READ_DTYPE
         ([], [], []),
     ],
 )
-def test_no_read_is_later_than_one_that_follows_it_on_its_connection(
+def test_reads_of_a_connection_are_never_out_of_order(
     stamps: list[int], counts: list[int], expected: list[int]
 ) -> None:
     given = np.array(stamps, dtype=np.int64)
@@ -31,7 +31,7 @@ def test_no_read_is_later_than_one_that_follows_it_on_its_connection(
     assert given.tolist() == stamps
 
 
-def test_a_read_without_a_stamp_cannot_be_later_than_the_stamped_one_after_it() -> None:
+def test_unstamped_read_is_not_later_than_the_next_stamp() -> None:
     reads = np.zeros(2, dtype=READ_DTYPE)
     reads["stamp_wall_ns"] = [5_000, 3_000]
     reads["read_wall_ns"] = [5_000, 5_100]
@@ -40,7 +40,7 @@ def test_a_read_without_a_stamp_cannot_be_later_than_the_stamped_one_after_it() 
     assert times.stamps.tolist() == [3_000, 3_000]
 
 
-def test_random_batches_are_as_looking_at_each_fragment_makes_them() -> None:
+def test_random_batches_equal_fragments_read_one_by_one() -> None:
     random = np.random.default_rng(5)
     for _ in range(50):
         counts = random.integers(0, 6, 20)

@@ -76,7 +76,7 @@ ROLE = vllm(b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reaso
     ],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_finish_reason_is_kept_and_a_failure_is_an_error(
+def test_finish_reason_is_kept_and_failure_is_an_error(
     word: bytes, code: FinishReason, kind: ErrorKind, streaming: bool
 ) -> None:
     raw = stream(ROLE, token(b"a"), token(b"", reason=b'"%b"' % word))
@@ -109,7 +109,7 @@ def cut(*events: bytes) -> bytes:
 SEVERAL = [token(b"a"), token(b"b", 1), token(b"c"), token(b"d", 1), token(b"e", 1), token(b"f")]
 
 
-def test_the_first_finish_of_several_choices_does_not_end_the_stream() -> None:
+def test_first_finished_choice_does_not_end_the_stream() -> None:
     first, second = token(b"", 0, b'"stop"'), token(b"", 1, b'"length"')
     row = row_of(cut(*SEVERAL, first, token(b"g", 1)))
     assert row["error"] == ErrorKind.DISCONNECTED
@@ -120,7 +120,7 @@ def test_the_first_finish_of_several_choices_does_not_end_the_stream() -> None:
     assert row_of(stream(*SEVERAL, first))["error"] == ErrorKind.NONE, "[DONE] ends all"
 
 
-def test_a_choice_that_begins_after_the_first_has_ended_belongs_to_the_stream() -> None:
+def test_late_choice_belongs_to_the_stream() -> None:
     events = [token(b"a"), token(b"", 0, b'"stop"'), token(b"b", 1)]
     assert row_of(cut(*events))["error"] == ErrorKind.DISCONNECTED
     whole = row_of(cut(*events, token(b"", 1, b'"stop"')))
@@ -152,7 +152,7 @@ def test_an_index_that_cannot_be_costs_nothing(index: int) -> None:
 # --- no content ----------------------------------------------------------------------------------
 
 
-def test_a_response_whose_first_token_ends_it_is_complete_and_has_no_first_token() -> None:
+def test_stream_ended_by_its_first_token_is_complete() -> None:
     """vLLM, to a prompt after which the model says nothing."""
     usage = vllm(b"", b',"usage":{"prompt_tokens":11,"total_tokens":12,"completion_tokens":1}')
     parts = stream(ROLE, token(b"", reason=b'"stop"'), usage)
@@ -163,7 +163,7 @@ def test_a_response_whose_first_token_ends_it_is_complete_and_has_no_first_token
     assert (row["end_wall_ns"], row["output_tokens"]) == (stamp_of(1), 1)
 
 
-def test_a_whole_body_whose_first_token_ends_it_is_complete() -> None:
+def test_body_ended_by_its_first_token_is_complete() -> None:
     body = (
         b'{"choices":[{"index":0,"message":{"role":"assistant","content":null},'
         b'"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1}}'
@@ -182,13 +182,13 @@ def test_reasoning_that_is_not_shown_may_be_all() -> None:
 
 
 @pytest.mark.parametrize("word", [b"content_filter", b"tool_calls", b"odd"])
-def test_any_other_response_without_content_is_empty_and_names_its_reason(word: bytes) -> None:
+def test_response_without_content_is_empty_with_a_reason(word: bytes) -> None:
     record = record_of(Request(reads=reads_of(stream(ROLE, token(b"", reason=b'"%b"' % word)))))
     assert record.rows["error"] == [ErrorKind.EMPTY]
     assert f"finish reason {word.decode()!r}" in record.errors[0].message
 
 
-def test_tokens_that_are_counted_and_not_shown_are_no_end() -> None:
+def test_counted_but_hidden_tokens_do_not_end_it() -> None:
     usage = vllm(b"", b',"usage":{"prompt_tokens":11,"completion_tokens":40}')
     assert row_of(stream(ROLE, token(b"", reason=b'"stop"'), usage))["error"] == ErrorKind.EMPTY
 
@@ -232,9 +232,7 @@ def test_a_legacy_function_call_is_output() -> None:
         (b'{"prompt_tokens":-4,"completion_tokens":1e30}', 3, 7),
     ],
 )
-def test_of_each_count_of_the_usage_the_last_one_stated_counts(
-    stated: bytes, prompt: int, completion: int
-) -> None:
+def test_last_stated_usage_count_is_used(stated: bytes, prompt: int, completion: int) -> None:
     first = vllm(b"", b',"usage":{"prompt_tokens":3,"completion_tokens":7}')
     last = vllm(b"", b',"usage":' + stated)
     row = row_of(stream(token(b"a"), first, token(b"", reason=b'"stop"'), last))
@@ -306,9 +304,7 @@ def test_all_legal_chunked_framings_say_the_same(size: bytes, end: bytes) -> Non
         ),
     ],
 )
-def test_a_refused_member_of_the_body_comes_with_what_to_do(
-    status: bytes, body: bytes, remedy: str
-) -> None:
+def test_refused_member_comes_with_a_remedy(status: bytes, body: bytes, remedy: str) -> None:
     raw = plain(body, status=status)
     request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=ErrorKind.STATUS)
     batch = batch_of(request)
@@ -342,7 +338,7 @@ def test_a_refused_member_of_the_body_comes_with_what_to_do(
     ],
     ids=["vLLM", "Ollama", "Anthropic", "LiteLLM"],
 )
-def test_a_model_that_the_server_lacks_comes_with_where_to_look(status: bytes, body: bytes) -> None:
+def test_missing_model_comes_with_a_remedy(status: bytes, body: bytes) -> None:
     raw = plain(body, status=status)
     request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=ErrorKind.STATUS)
     (sample,) = record_of(request).errors

@@ -194,7 +194,7 @@ def test_an_error_before_any_response_is_the_workers(kind: ErrorKind) -> None:
     assert errored(b"", kind) == (kind, "as the worker saw it")
 
 
-def test_a_cut_stream_is_the_workers_error_and_keeps_its_tokens() -> None:
+def test_cut_stream_is_an_error_that_keeps_tokens() -> None:
     raw = STREAM_HEAD + TOKEN + TOKEN
     assert errored(raw, ErrorKind.DISCONNECTED)[0] == ErrorKind.DISCONNECTED
     request = Request(reads=reads_of(raw), outcome=Outcome.ERRORED, error=ErrorKind.TIMEOUT)
@@ -203,7 +203,7 @@ def test_a_cut_stream_is_the_workers_error_and_keeps_its_tokens() -> None:
     assert row["first_token_wall_ns"]
 
 
-def test_an_error_in_the_response_comes_before_the_way_in_which_it_ended() -> None:
+def test_error_in_the_response_comes_before_its_ending() -> None:
     raw = STREAM_HEAD + chunk(sse(b'{"error":{"message":"out of memory"}}'))
     assert errored(raw, ErrorKind.DISCONNECTED) == (ErrorKind.SERVER, "out of memory")
     assert errored(raw, ErrorKind.TIMEOUT) == (ErrorKind.SERVER, "out of memory")
@@ -232,7 +232,7 @@ def test_a_bad_status_is_explained_by_the_body(
     assert errored(raw, ErrorKind.STATUS, "") == (ErrorKind.STATUS, expected)
 
 
-def test_a_cancelled_request_is_no_error_whatever_response_it_had() -> None:
+def test_cancelled_request_is_never_an_error() -> None:
     raw = STREAM_HEAD + TOKEN + chunk(sse(b'{"error":{"message":"out of memory"}}'))
     request = Request(reads=reads_of(raw), outcome=Outcome.CANCELLED, message="cut")
     record = record_of(request)
@@ -264,9 +264,7 @@ def test_nothing_after_an_error_or_the_end_is_counted() -> None:
         (b'{"id":"a","choices":[', b'{"delta":{"content":"a"}}]}'),
     ],
 )
-def test_what_lines_of_data_said_is_not_believed_of_one_line_cut_in_two(
-    before: bytes, after: bytes
-) -> None:
+def test_cut_line_is_not_read_as_whole_lines(before: bytes, after: bytes) -> None:
     lines = b"data: %b\ndata: %b\n\n" % (before, after)
     cut = b"data: %b\n%b\n\n" % (before, after)
     good = STREAM_HEAD + chunk(lines) + TOKEN + chunk(lines) + chunk(DONE) + LAST_CHUNK

@@ -20,7 +20,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def test_the_text_of_a_stream_is_its_content_joined_whatever_the_chunks() -> None:
+def test_text_of_a_stream_joins_its_chunks() -> None:
     events = event("hi") + event(" there") + b"data: [DONE]\n\n"
     body = chunk(events[:20]) + chunk(events[20:]) + b"0\r\n\r\n"
     said = what_was_said(

@@ -51,7 +51,7 @@ def test_events_are_those_of_the_standard(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_events_and_their_ends_are_the_same_under_every_split(name: str) -> None:
+def test_events_are_the_same_under_every_split(name: str) -> None:
     raw, _ = STREAMS[name]
     whole = events_of([raw])
     for cut in range(len(raw) + 1):
@@ -60,7 +60,7 @@ def test_events_and_their_ends_are_the_same_under_every_split(name: str) -> None
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
-def test_an_event_ends_with_the_byte_that_ends_its_empty_line(newline: bytes) -> None:
+def test_event_ends_with_the_last_byte_of_its_empty_line(newline: bytes) -> None:
     raw = (b"data: one" + newline * 2) * 2
     half = len(raw) // 2
     # An LF after a CR is not waited for.

@@ -108,7 +108,7 @@ def test_its_tokens_usage_and_end_are_found(
 
 
 @EACH
-def test_one_that_ends_before_its_last_event_is_an_error(
+def test_stream_without_its_last_event_is_an_error(
     kind: str, raw: bytes, usage: tuple[int, int], first: int
 ) -> None:
     reads = read_of(events_of(raw)[: first + 2], 100)

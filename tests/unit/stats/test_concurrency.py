@@ -28,7 +28,7 @@ def test_the_window_cuts_what_reaches_over_its_edges() -> None:
     assert found.avg == pytest.approx((2 + 1) / 4)
 
 
-def test_a_slot_that_is_refilled_at_once_is_one_slot() -> None:
+def test_slot_refilled_at_once_is_one_slot() -> None:
     found = held_over_time(times(0, 1, 2), times(1, 2, 3), begin_ns=0, stop_ns=3 * S)
     assert found is not None
     assert (found.min, found.max, found.avg) == (1.0, 1.0, 1.0)

@@ -73,7 +73,7 @@ def test_each_worker_has_its_own_window() -> None:
     assert use(np.concatenate([mine, other]), concurrency=2, workers=2).ratio == pytest.approx(1.0)
 
 
-def test_a_worker_that_never_sent_anything_had_its_share_of_slots() -> None:
+def test_silent_worker_had_its_share_of_slots() -> None:
     rows = np.concatenate([a_request(0, 100), a_request(100, 150)])
     assert use(rows, concurrency=2, workers=2).ratio == pytest.approx(0.5)
 
@@ -89,7 +89,7 @@ def test_the_ramp_does_not_count() -> None:
     assert use(rows).ratio == pytest.approx(0.5)
 
 
-def test_the_start_of_the_first_requests_is_no_lost_slot_time() -> None:
+def test_first_starts_are_no_lost_slot_time() -> None:
     # Two users of a short run, whose first requests leave 4 and 6 ms after the phase's start.
     rows = np.concatenate(
         [a_request(4 + n, 104 + n) for n in (0, 100, 200)]
@@ -105,7 +105,7 @@ def test_a_user_that_starts_late_is_lost_slot_time() -> None:
     assert use(rows, concurrency=2, stop_ms=500).ratio == pytest.approx(949 / 1000)
 
 
-def test_what_was_taken_before_the_ramp_ended_is_no_start() -> None:
+def test_starts_before_the_end_of_the_ramp_do_not_count() -> None:
     rows = np.concatenate([a_request(0, 105), a_request(110, 200)])
     assert use(rows, begin_ms=100, stop_ms=200).ratio == pytest.approx(0.95)
 
@@ -137,13 +137,13 @@ def test_think_time_at_the_stop_holds_the_slot() -> None:
     assert use(rows, stop_ms=150, longest_pause_ms=50).ratio == pytest.approx(120 / 150)
 
 
-def test_a_think_time_that_is_longer_than_the_run_holds_the_slot() -> None:
+def test_think_time_longer_than_the_run_holds_the_slot() -> None:
     rows = a_request(0, 10)
     assert use(rows, stop_ms=100, longest_pause_ms=1000).ratio == pytest.approx(1.0)
     assert use(rows, stop_ms=100, longest_pause_ms=1000, prefill=1).ratio == pytest.approx(1.0)
 
 
-def test_the_drain_after_the_last_conversation_has_begun_does_not_count() -> None:
+def test_drain_after_the_last_conversation_does_not_count() -> None:
     # Two users and three conversations: one user has nothing left while the other takes its turns.
     others = [
         a_request(0, 40, index=0, flags=LAST_TURN),
@@ -183,7 +183,7 @@ def test_users_that_wait_for_a_slot_lose_nothing() -> None:
     assert use(rows, concurrency=4, prefill=1).ratio == pytest.approx(1.0)
 
 
-def test_a_free_slot_is_unused_only_while_a_user_waits() -> None:
+def test_free_slot_is_unused_only_while_a_user_waits() -> None:
     rows = np.concatenate([a_prefill(0, 10, 100), a_prefill(10, 20, 100)])
     # Both users read their responses: nobody waits for the slot.
     assert use(rows, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(1.0)
@@ -208,13 +208,13 @@ def test_each_worker_has_its_own_prefill_slots() -> None:
     assert both.ratio == pytest.approx(0.5)
 
 
-def test_a_response_without_a_first_token_has_its_prefill_slot_to_its_end() -> None:
+def test_prefill_slot_is_held_until_first_token_or_end() -> None:
     row = a_prefill(0, 10, 50)
     row["first_token_wall_ns"] = 0
     assert use(row, concurrency=2, prefill=1, stop_ms=100).ratio == pytest.approx(0.5)
 
 
-def test_a_user_that_thinks_does_not_wait_for_a_prefill_slot_and_one_that_is_late_does() -> None:
+def test_only_late_users_wait_for_a_prefill_slot() -> None:
     first = a_prefill(0, 10, 20, index=0, turn=0)
     second = a_prefill(70, 80, 90, due_ms=60, index=0, turn=1, flags=LAST_TURN)
     rows = np.concatenate([first, second])

@@ -36,7 +36,7 @@ def histogram_of(values: np.ndarray) -> Histogram:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_percentiles_are_within_the_stated_error_of_the_exact_ones(name: str) -> None:
+def test_percentiles_are_within_the_stated_error(name: str) -> None:
     values = SAMPLES[name]
     histogram = histogram_of(values)
     for q in (0.0, *QUANTILES.values(), 1.0):
@@ -55,7 +55,7 @@ def test_sums_and_extremes_are_exact(name: str) -> None:
     assert histogram.std_ns == pytest.approx(values.std(), rel=1e-6, abs=1e-3)
 
 
-def test_merged_deltas_of_parts_are_the_histogram_of_the_whole() -> None:
+def test_merged_deltas_equal_the_whole_histogram() -> None:
     values = SAMPLES["lognormal"]
     merged = Histogram()
     for part in np.array_split(values, 17):
@@ -68,7 +68,7 @@ def test_merged_deltas_of_parts_are_the_histogram_of_the_whole() -> None:
         assert merged.percentile(rank) == whole.percentile(rank), rank
 
 
-def test_buckets_grow_with_values_and_are_as_fine_as_stated() -> None:
+def test_buckets_grow_as_stated() -> None:
     values = np.unique(
         np.concatenate([np.arange(5_000), 2 ** np.arange(54) - 1, 2 ** np.arange(54)])
     )

@@ -24,7 +24,7 @@ def test_moments_are_the_populations(count: int) -> None:
     assert found["sum"] == pytest.approx(values.sum())
 
 
-def test_a_percentile_among_censored_values_is_null_and_says_beyond_what() -> None:
+def test_percentile_among_censored_values_is_null_with_a_bound() -> None:
     completed = np.arange(1.0, 98.0)
     found = describe(completed, bounds=np.full(3, 500.0))
     assert found.stats["p50"] == 50.5
@@ -34,7 +34,7 @@ def test_a_percentile_among_censored_values_is_null_and_says_beyond_what() -> No
     assert (found.count, found.censored, found.censored_share) == (97, 3, 0.03)
 
 
-def test_a_percentile_that_only_touches_a_censored_value_is_null_too() -> None:
+def test_percentile_next_to_a_censored_value_is_null() -> None:
     # Ten values: p90 lies at place 8.1, between the ninth and the tenth.
     nine_known = describe(np.arange(1.0, 10.0), bounds=np.array([20.0]))
     assert nine_known.stats["p90"] is None
@@ -42,7 +42,7 @@ def test_a_percentile_that_only_touches_a_censored_value_is_null_too() -> None:
     assert nine_known.stats["p75"] == pytest.approx(7.75)
 
 
-def test_what_was_given_up_early_bounds_by_the_time_waited_and_not_by_the_slowest() -> None:
+def test_abandoned_requests_bound_by_the_time_waited() -> None:
     completed = np.arange(1.0, 91.0)
     found = describe(completed, bounds=np.full(10, 5.0))
     everything = np.sort(np.concatenate((np.arange(1.0, 91.0), np.full(10, 5.0))))
@@ -68,7 +68,7 @@ def test_nothing_observed_and_all_censored_gives_bounds_only() -> None:
 @pytest.mark.parametrize(
     ("q", "enough"), [(0.99, 100), (0.01, 100), (0.999, 1000), (0.9, 10), (0.5, 2), (0.05, 20)]
 )
-def test_a_percentile_is_thin_until_one_value_is_expected_outside_it(q: float, enough: int) -> None:
+def test_percentile_is_thin_until_one_value_lies_outside(q: float, enough: int) -> None:
     assert is_thin(q, enough - 1)
     assert not is_thin(q, enough)
 

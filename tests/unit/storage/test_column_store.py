@@ -77,7 +77,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_that_fills_up_costs_no_record_and_is_told(tmp_path: Path) -> None:
+def test_full_disk_loses_no_record_and_is_reported(tmp_path: Path) -> None:
     rows = fake_run.closed_loop(requests=350, concurrency=50)
     with ColumnStore(tmp_path / "columns") as store:
         for begin in range(0, 350, 70):
@@ -91,9 +91,7 @@ def test_a_disk_that_fills_up_costs_no_record_and_is_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_what_is_kept_in_memory_for_a_full_disk_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_for_a_full_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_store, "KEPT_ROWS", 150)
     with ColumnStore(tmp_path / "columns") as store:
         store.append(fake_run.make_rows(300))

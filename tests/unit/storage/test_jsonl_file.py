@@ -47,7 +47,7 @@ def numbers(folder: Path) -> list[int]:
     return [json.loads(line)["metadata"]["session_num"] for line in text.splitlines()]
 
 
-def test_it_is_written_at_the_end_and_nothing_else_stays(tmp_path: Path) -> None:
+def test_file_is_written_at_the_end_without_leftovers(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     file = file_in(folder)
     file.append(batch(0, 2), 2)
@@ -94,7 +94,7 @@ def test_without_requests_there_is_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 1_000], ids=["meanwhile", "at the end"])
-def test_a_full_disk_leaves_no_part_of_it_and_is_told(
+def test_full_disk_leaves_no_partial_file(
     tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", at_once)
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     assert f"cannot write {tmp_path / 'file' / 'lines.jsonl'}: " in file.error
 
 
-def test_what_is_no_batch_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_bad_batch_costs_the_lines_only(tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append(batch(0, 1), 1)
     file.append(b"nonsense", 1)

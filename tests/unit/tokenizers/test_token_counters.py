@@ -39,7 +39,7 @@ def test_a_tokenizer_is_found_by_file_and_by_folder(file: Path, by_folder: bool)
     assert counter.decode([3, 2]) == "two one"
 
 
-def test_counts_are_of_the_text_alone_neither_cut_nor_padded(file: Path) -> None:
+def test_counts_are_neither_truncated_nor_padded(file: Path) -> None:
     counter = load_token_counter(Options(name=str(file)))
     assert counter is not None
     assert counter.count("one two three one") == 4
@@ -62,7 +62,7 @@ def test_no_name_means_no_tokenizer() -> None:
         "/" + "x" * 999,
     ],
 )
-def test_a_path_to_nothing_is_refused_without_asking_the_hub(name: str) -> None:
+def test_missing_path_is_refused_without_the_hub(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^tokenizer\.name: there is no file .*; give the path"):
         load_token_counter(Options(name=name))
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes) 
         load_token_counter(Options(name=str(path)))
 
 
-def test_the_library_is_not_loaded_when_no_tokenizer_is_configured() -> None:
+def test_library_is_not_loaded_without_a_tokenizer() -> None:
     program = (
         "import sys; from aiperf_svc.adapters.datasets import builder; "
         "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter; "
@@ -90,7 +90,7 @@ def test_the_library_is_not_loaded_when_no_tokenizer_is_configured() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_hub_that_cannot_be_reached_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
+def test_unreachable_hub_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
     program = (
         "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter\n"
         "from aiperf_svc.config.tokenizer import Tokenizer\n"

@@ -64,7 +64,7 @@ def severity(check: str, evidence: Evidence) -> str:
 
 
 @pytest.mark.parametrize("evidence", [CLOSED, OPEN, replace(CLOSED, early_end="it breaks")])
-def test_the_page_of_metrics_has_a_row_for_each_check(evidence: Evidence) -> None:
+def test_metrics_page_has_a_row_for_each_check(evidence: Evidence) -> None:
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     missing = [c.check for c in judge(evidence).checks if f"\n| {c.check} |" not in page]
     assert missing == []
@@ -77,7 +77,7 @@ def test_the_page_of_metrics_has_each_kind_of_error() -> None:
 
 
 @pytest.mark.parametrize("evidence", [CLOSED, OPEN])
-def test_an_honest_run_is_valid_and_lists_what_was_looked_at(evidence: Evidence) -> None:
+def test_good_run_is_valid_and_lists_its_checks(evidence: Evidence) -> None:
     verdict = judge(evidence)
     assert (verdict.label, verdict.reasons) == ("valid", ())
     assert len(verdict.checks) >= 15
@@ -100,7 +100,7 @@ def test_an_honest_run_is_valid_and_lists_what_was_looked_at(evidence: Evidence)
         ({"requests": 50, "errored": 50}, "0 of 50 requests succeeded", "errors"),
     ],
 )
-def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
+def test_run_without_success_states_whether_requests_were_sent(
     fields: dict[str, Any], words: str, remedy: str
 ) -> None:
     evidence = replace(OPEN, **{"completed": 0, "errored": 0, "unsent": 0, **fields})
@@ -219,7 +219,7 @@ def test_each_check_turns_at_its_limits(
     assert severity(check, replace(base, **fields)) == expected
 
 
-def test_every_check_is_tested_and_every_reason_says_what_to_do() -> None:
+def test_every_check_is_tested_and_has_a_remedy() -> None:
     marks = test_each_check_turns_at_its_limits.pytestmark  # type: ignore[attr-defined]
     tested = {case[0] for mark in marks for case in mark.args[1]}
     told = replace(BLANK, with_hidden=9, with_blanks=9)
@@ -234,7 +234,7 @@ def test_every_check_is_tested_and_every_reason_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     "check", ["concurrency", "unsent", "capped", "rate", "arrivals", "clock_uncertainty"]
 )
-def test_checks_of_the_other_kind_of_load_do_not_apply(check: str) -> None:
+def test_checks_of_the_other_load_do_not_apply(check: str) -> None:
     other = CLOSED if check != "concurrency" else OPEN
     assert check not in {c.check for c in judge(other).checks}
 
@@ -263,7 +263,7 @@ def test_a_client_that_is_the_limit_is_named_so() -> None:
         ({"workers": (BUSY,), "fastest_ms": 2.0}, MORE_WORKERS),
     ],
 )
-def test_more_cpu_is_advised_only_to_a_client_that_lacks_it(
+def test_more_cpu_is_advised_only_when_the_client_lacks_it(
     facts: dict[str, Any], words: str
 ) -> None:
     found = judge(
@@ -286,7 +286,7 @@ def test_more_cpu_is_advised_only_to_a_client_that_lacks_it(
         ({"capped": 5_000}, "invalid"),
     ],
 )
-def test_a_shortfall_that_something_else_explains_is_not_blamed_on_the_client(
+def test_explained_shortfall_is_not_blamed_on_the_client(
     elsewhere: dict[str, Any], label: str
 ) -> None:
     verdict = judge(replace(CLOSED, held_ratio=0.5, workers=(BUSY,), **elsewhere))
@@ -295,7 +295,7 @@ def test_a_shortfall_that_something_else_explains_is_not_blamed_on_the_client(
     assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
 
 
-def test_prefill_slots_that_the_client_leaves_unused_are_not_blamed_on_the_slots() -> None:
+def test_unused_prefill_slots_are_not_blamed_on_the_slots() -> None:
     verdict = judge(replace(CLOSED, held_ratio=0.8, prefill_concurrency=4, capped=5_000))
     (reason,) = verdict.reasons
     assert (verdict.verdict, reason.check) == ("invalid", "concurrency")
@@ -303,7 +303,7 @@ def test_prefill_slots_that_the_client_leaves_unused_are_not_blamed_on_the_slots
     assert "did not lack CPU" in reason.remedy
 
 
-def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> None:
+def test_client_shortage_is_not_the_targets_failure() -> None:
     verdict = judge(replace(CLOSED, held_ratio=0.5, errored=5_000, no_resources=5_000))
     assert verdict.label == "invalid: client-bound"
 
@@ -316,14 +316,14 @@ def test_errors_within_their_budget_do_not_explain_a_shortfall(budget: float, la
     assert judge(failing).label == label
 
 
-def test_a_load_whose_clients_all_leave_is_not_blamed_on_the_server() -> None:
+def test_load_of_leaving_clients_is_not_blamed_on_the_server() -> None:
     (found,) = judge(replace(CLOSED, completed=0, abandoned=10_000)).reasons
     assert found.check == "successes"
     assert "the clients of 10,000 left" in found.text
     assert "load.cancellation.rate" in found.remedy
 
 
-def test_errors_are_named_and_a_target_that_was_away_is_suspected() -> None:
+def test_errors_are_named_and_an_absent_target_suspected() -> None:
     away = replace(CLOSED, errored=600, unreachable=500, errors=(("connect", 500), ("status", 100)))
     (found,) = judge(away).reasons
     assert "500 connect, 100 status" in found.text
