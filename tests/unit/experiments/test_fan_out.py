@@ -41,7 +41,7 @@ def begun(*, limit: int | None = 2, stops_on_failure: bool = False) -> FanOut:
     return machine
 
 
-def test_indexes_of_a_status_are_read_as_numbers_and_ranges() -> None:
+def test_indexes_of_a_status_are_numbers_and_ranges() -> None:
     assert read_indexes("") == frozenset()
     assert read_indexes("0,2-4,7") == {0, 2, 3, 4, 7}
 
@@ -64,7 +64,7 @@ def test_a_limit_is_shared_equally(
     assert tuple(found.values()) == wanted
 
 
-def test_a_share_never_shrinks_below_what_its_job_may_run() -> None:
+def test_share_never_shrinks_below_the_jobs_limit() -> None:
     """A smaller parallelism would end a pod in the middle of its measurement."""
     rng = random.Random(1)
     for _ in range(300):
@@ -84,7 +84,7 @@ def test_every_job_begins_with_its_share() -> None:
     assert machine.begin() == [SetParallelism("a", 2), SetParallelism("b", 1)]
 
 
-def test_a_job_that_is_over_leaves_its_share_to_the_others() -> None:
+def test_finished_job_leaves_its_share_to_others() -> None:
     machine = begun()
     assert machine.handle(ShapeEnded(2, has_failed=False)) == []
     assert machine.handle(seen("b", completed="0")) == [
@@ -101,7 +101,7 @@ def test_it_is_over_when_every_shape_has_an_outcome() -> None:
     assert machine.handle(seen("a")) == []
 
 
-def test_an_index_that_fails_for_good_fails_its_shape_with_its_last_reason() -> None:
+def test_failed_index_fails_its_shape_with_a_reason() -> None:
     machine = begun()
     machine.handle(ShapeTried(3, "the server ended with exit code 1"))
     machine.handle(ShapeTried(3, "the server ended with exit code 2"))
@@ -114,18 +114,18 @@ def test_results_that_have_not_arrived_are_lost() -> None:
     assert begun().handle(seen("a", completed="0")) == [FailShape(1, LOST)]
 
 
-def test_a_job_whose_pods_cannot_start_ends_and_the_others_go_on() -> None:
+def test_job_whose_pods_cannot_start_ends_alone() -> None:
     found = begun().handle(JobFailed("a", "no such image"))
     failed: list[Instruction] = [FailShape(shape, "no such image") for shape in (1, 3, 4)]
     assert found == [*failed, SetParallelism("a", 0)]
 
 
-def test_a_job_that_has_failed_as_a_whole_says_why() -> None:
+def test_failed_job_has_its_reason() -> None:
     found = begun().handle(seen("b", problem="its Job has failed: DeadlineExceeded"))
     assert found[0] == FailShape(2, "its Job has failed: DeadlineExceeded")
 
 
-def test_a_job_that_has_failed_as_a_whole_waits_for_its_pods() -> None:
+def test_failed_job_waits_for_its_pods() -> None:
     machine = begun()
     assert machine.handle(seen("a", pods=1, problem="deleted"))[0] == SetParallelism("a", 0)
     machine.handle(ShapeEnded(3, has_failed=False))
@@ -146,7 +146,7 @@ def test_a_cancelled_experiment_ends_when_its_pods_have_ended() -> None:
     assert machine.handle(seen("b")) == [Finish(RunState.CANCELLED, "by the user")]
 
 
-def test_an_experiment_that_is_out_of_time_has_failed_and_its_pods_send_what_has_ended() -> None:
+def test_timed_out_experiment_keeps_finished_trials() -> None:
     machine = begun()
     machine.handle(seen("a", pods=1))
     machine.handle(seen("b", pods=0))
