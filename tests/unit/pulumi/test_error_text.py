@@ -59,11 +59,11 @@ Duration: 4s
         "a program's exception",
     ],
 )
-def test_a_message_is_stripped_to_its_cause(message: str, expected: tuple[str, ...]) -> None:
+def test_message_is_reduced_to_its_cause(message: str, expected: tuple[str, ...]) -> None:
     assert causes([message]) == expected
 
 
-def test_lines_of_progress_are_no_causes() -> None:
+def test_progress_lines_are_no_causes() -> None:
     assert causes_in(PROGRESS) == ()
     assert causes_in(f"{PROGRESS}\nerror: no plugin\nerror: no plugin") == ("no plugin",)
     nested = "\n".join(f"    {line}" for line in f"error: {DEPLOYMENT}".splitlines())
@@ -75,7 +75,7 @@ def test_lines_of_progress_are_no_causes() -> None:
     )
 
 
-def test_a_cause_is_one_line_of_limited_length_and_a_few_are_shown() -> None:
+def test_causes_are_short_and_few() -> None:
     (cut,) = causes(["x" * 1000])
     assert cut == f"{'x' * LONGEST} […]"
     assert in_few_lines(("a", "b", "c", "d", "e")) == "a\n  b\n  c\n  and 2 more"

@@ -42,7 +42,7 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_a_state_that_can_be_read_stays_as_it_is(state: Path) -> None:
+def test_readable_state_is_unchanged(state: Path) -> None:
     before = contents(state)
     assert repair(state, project="aiperf", stack="s") == ()
     assert contents(state) == before
@@ -60,9 +60,7 @@ def test_a_state_that_can_be_read_stays_as_it_is(state: Path) -> None:
         "backups/aiperf/s/s.1.json.attrs",
     ],
 )
-def test_attributes_that_were_not_written_to_their_end_go_and_nothing_else(
-    state: Path, name: str, torn: bytes
-) -> None:
+def test_only_broken_attributes_are_removed(state: Path, name: str, torn: bytes) -> None:
     before = contents(state)
     (state / ".pulumi" / name).write_bytes(torn)
     (said,) = repair(state, project="aiperf", stack="s")
@@ -71,7 +69,7 @@ def test_attributes_that_were_not_written_to_their_end_go_and_nothing_else(
     assert contents(state) == before
 
 
-def test_files_that_nobody_finishes_go_and_those_that_are_being_written_stay(state: Path) -> None:
+def test_only_abandoned_files_are_removed(state: Path) -> None:
     stacks, locks = state / ".pulumi/stacks/aiperf", lock_folder(state)
     for folder, old_s in ((stacks, file_state.OLD_S), (locks, file_state.LOCK_OLD_S)):
         for name in ("fileblob1", "fileblob2"):
@@ -82,9 +80,7 @@ def test_files_that_nobody_finishes_go_and_those_that_are_being_written_stay(sta
 
 
 @pytest.mark.parametrize("broken", [b"", WHOLE[:-3]])
-def test_a_checkpoint_that_cannot_be_read_is_the_newest_backup_that_can(
-    state: Path, broken: bytes
-) -> None:
+def test_broken_checkpoint_becomes_the_newest_backup(state: Path, broken: bytes) -> None:
     stacks, backups = state / ".pulumi/stacks/aiperf", state / ".pulumi/backups/aiperf/s"
     (stacks / "s.json").write_bytes(broken)
     for path, number in ((backups / "s.1.json", 1), (stacks / "s.json.bak", 2)):
@@ -99,14 +95,14 @@ def test_a_checkpoint_that_cannot_be_read_is_the_newest_backup_that_can(
     assert repair(state, project="aiperf", stack="s") == ()
 
 
-def test_a_checkpoint_without_any_backup_is_left_to_the_cli(state: Path) -> None:
+def test_checkpoint_without_backup_is_unchanged(state: Path) -> None:
     checkpoint = state / ".pulumi/stacks/aiperf/s.json"
     checkpoint.write_bytes(b"")
     assert repair(state, project="aiperf", stack="s") == ()
     assert checkpoint.read_bytes() == b""
 
 
-def test_a_folder_is_written_without_attributes_by_an_absolute_path(
+def test_folder_url_is_absolute_without_attributes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,7 +123,7 @@ def test_a_folder_is_written_without_attributes_by_an_absolute_path(
         assert (without_attributes(url), folder_of(url)) == (url, None)
 
 
-def test_the_home_is_found_as_the_cli_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_found_like_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/of-the-variable")
     entry = SimpleNamespace(pw_dir="/home/of-the-entry")
     monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)

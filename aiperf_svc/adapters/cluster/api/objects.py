@@ -252,6 +252,15 @@ async def _pages(
             return tuple(found)
 
 
+async def try_list(cluster: Cluster, path: str, **params: str) -> list[dict[str, Any]] | None:
+    """Return the whole objects of a list; None if the API server refuses. Raises Unreachable."""
+    try:
+        items: list[dict[str, Any]] = (await cluster.get(path, **params))["items"]
+    except Refused:
+        return None
+    return items
+
+
 def object_ref(kind: ResourceType, metadata: dict[str, Any]) -> ObjectRef:
     """Make the reference of an object from its metadata."""
     namespace = metadata.get("namespace", "")

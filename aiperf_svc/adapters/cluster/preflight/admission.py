@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
 from aiperf_svc.core.cluster.check import Check
@@ -81,11 +82,8 @@ async def namespace_for_pods(
         return None if await denied(cluster, probe_rights(namespace)) else namespace
     for name in dict.fromkeys((cluster.namespace, DEFAULT)):
         path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
-        try:
-            policies = (await cluster.get(path, limit="1"))["items"]
-        except Refused:
-            continue
-        if not policies and (await try_admission(cluster, plan, namespace=name)).state == "ok":
+        policies = await try_list(cluster, path, limit="1")
+        if policies == [] and (await try_admission(cluster, plan, namespace=name)).state == "ok":
             return name
     return None
 

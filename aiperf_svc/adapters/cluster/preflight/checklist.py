@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.capacity import (
@@ -98,7 +99,7 @@ class _Preflight:
         if not await self._check_namespace():
             return
         await self._time_left()
-        nodes = await self._list("/api/v1/nodes")
+        nodes = await try_list(self._cluster, "/api/v1/nodes")
         await self._capacity(nodes)
         await self._pull_secrets()
         if not any(check.state == "failed" for check in self.done):
@@ -171,7 +172,7 @@ class _Preflight:
         if plan.config.deployment.namespace.mode == "existing":
             path += f"/{self._namespace}/configmaps"
             params["fieldSelector"] = f"metadata.name={plan.identity.name(ANCHOR)}"
-        found = await self._list(path, **params)
+        found = await try_list(self._cluster, path, **params)
         if found:
             created = min(each["metadata"]["creationTimestamp"] for each in found)
             self._add(judge_time_left(plan, created, await self._cluster.now()))
@@ -182,12 +183,15 @@ class _Preflight:
             return
         inside = f"/api/v1/namespaces/{self._namespace}"
         quotas, ranges = await asyncio.gather(
-            self._list(f"{inside}/resourcequotas"), self._list(f"{inside}/limitranges")
+            try_list(self._cluster, f"{inside}/resourcequotas"),
+            try_list(self._cluster, f"{inside}/limitranges"),
         )
         if quotas is None or ranges is None:
             self._add(Check("quota", "not checked", "not allowed to list ResourceQuotas"))
             return
-        is_up = await self._list(f"{inside}/pods", labelSelector=_selector(self._plan), limit="1")
+        is_up = await try_list(
+            self._cluster, f"{inside}/pods", labelSelector=_selector(self._plan), limit="1"
+        )
         if is_up and quotas:
             words = "the stack exists already, and its own pods count as used"
             self._add(Check("quota", "not checked", words))
@@ -199,7 +203,7 @@ class _Preflight:
         if nodes is None:
             self._add(Check("capacity", "not checked", "not allowed to list nodes"))
             return
-        pods = await self._list("/api/v1/pods", fieldSelector="spec.nodeName!=")
+        pods = await try_list(self._cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
         free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
         can_grow = await adds_nodes(self._cluster)
         knows_pods = pods is not None
@@ -242,14 +246,6 @@ class _Preflight:
         except Refused as error:
             return error.status == 404
         return False
-
-    async def _list(self, path: str, **params: str) -> list[Json] | None:
-        """List objects; None if that is not allowed."""
-        try:
-            items: list[Json] = (await self._cluster.get(path, **params))["items"]
-        except Refused:
-            return None
-        return items
 
     def _add(self, check: Check | None) -> None:
         """Add a result. None: the check does not apply to this stack."""

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight.checklist import judge_cluster
 from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, read_nodes
 from aiperf_svc.adapters.cluster.preflight.network_check import probe_network
@@ -73,11 +73,11 @@ async def nodes_of(cluster: Cluster) -> tuple[NodeFacts, ...] | None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FIRST_LEASE_S
     while True:
-        objects = await _list(cluster, "/api/v1/nodes")
+        objects = await try_list(cluster, "/api/v1/nodes")
         if objects is None:
             return None
-        pods = await _list(cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
-        leases = await _list(cluster, LEASES)
+        pods = await try_list(cluster, "/api/v1/pods", fieldSelector="spec.nodeName!=")
+        leases = await try_list(cluster, LEASES)
         nodes = read_nodes(objects, pods, leases)
         silent = {each.name for each in nodes if each.is_ready and each.clock_ahead_s is None}
         new_s = (await cluster.now()).timestamp() - NEW_NODE_S
@@ -89,12 +89,3 @@ async def nodes_of(cluster: Cluster) -> tuple[NodeFacts, ...] | None:
         if leases is None or not is_new or loop.time() > deadline:
             return nodes
         await asyncio.sleep(LOOK_S)
-
-
-async def _list(cluster: Cluster, path: str, **params: str) -> list[dict[str, Any]] | None:
-    """List objects; None if that is not allowed."""
-    try:
-        items: list[dict[str, Any]] = (await cluster.get(path, **params))["items"]
-    except Refused:
-        return None
-    return items

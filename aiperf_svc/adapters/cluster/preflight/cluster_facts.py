@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.api.quantities import parse_quantity
 from aiperf_svc.adapters.cluster.preflight.capacity import is_ready, used_by_node
 from aiperf_svc.config.telemetry import ClusterExporters
@@ -137,11 +138,10 @@ async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
     pods: dict[str, Object] = {}
     for label, values in VALUES.items():
         selector = f"{label} in ({','.join(values)})"
-        try:
-            found = await cluster.get("/api/v1/pods", labelSelector=selector)
-        except Refused:
+        found = await try_list(cluster, "/api/v1/pods", labelSelector=selector)
+        if found is None:
             return None
-        pods |= {each["metadata"]["uid"]: each for each in found["items"]}
+        pods |= {each["metadata"]["uid"]: each for each in found}
     return exporters_of(pods.values())
 
 

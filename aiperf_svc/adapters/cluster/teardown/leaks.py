@@ -27,6 +27,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
     list_objects,
     object_ref,
     read_catalog,
+    try_list,
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     AUTOMATIC,
@@ -228,13 +229,10 @@ async def _volumes(
 ) -> list[ObjectRef]:
     """Return the PersistentVolumes of the stack's claims that still exist. Without the right to
     list them, the search by label has already reported them as not checked."""
-    try:
-        found = (await cluster.get(VOLUME.path()))["items"]
-    except Refused:
-        return []
+    found = await try_list(cluster, VOLUME.path())
     return [
         object_ref(VOLUME, each["metadata"])
-        for each in found
+        for each in found or ()
         if is_own_volume(each["spec"], stack=stack, namespace=namespace, left=left)
     ]
 
@@ -311,11 +309,8 @@ async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> 
     pods: list[Mapping[str, Any]] = []
     # Pods of Jobs and of ranks carry the stack's label too.
     for namespace in {each.namespace for each in report.left if each.kind == "Pod"}:
-        try:
-            path = f"/api/v1/namespaces/{namespace}/pods"
-            pods += (await cluster.get(path, labelSelector=f"{STACK_LABEL}={stack}"))["items"]
-        except Refused:
-            continue
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        pods += await try_list(cluster, path, labelSelector=f"{STACK_LABEL}={stack}") or ()
     nodes: dict[str, Mapping[str, Any]] = {}
     for name in sorted({each["spec"].get("nodeName", "") for each in pods} - {""})[:NAMED]:
         try:

@@ -88,7 +88,7 @@ async def _make_when_served(cluster: Cluster, path: str, manifest: dict[str, Any
                 return
 
 
-async def test_every_kind_of_leftover_is_seen_and_removed_by_its_label(
+async def test_every_kind_of_leftover_is_found_and_removed(
     connected: Cluster, space: str, stack: str, own_type: tuple[str, str]
 ) -> None:
     kind, own_path = own_type
@@ -120,7 +120,7 @@ async def test_every_kind_of_leftover_is_seen_and_removed_by_its_label(
         await connected.delete(f"{role}/x-{stack}")
 
 
-async def test_a_namespace_held_by_a_finalizer_is_reported_with_who_holds_it(
+async def test_namespace_held_by_a_finalizer_is_reported(
     connected: Cluster, stack: str, own_space: tuple[str, str]
 ) -> None:
     name, uid = own_space
@@ -150,7 +150,7 @@ async def _reasons(cluster: Cluster, look: dict[str, Any]) -> dict[str, ObjectRe
     return left if "Finalizers" in left["Namespace"].detail else {}
 
 
-async def test_a_namespace_made_again_under_the_same_name_is_another_one(
+async def test_recreated_namespace_is_another_one(
     connected: Cluster, space: str, stack: str
 ) -> None:
     report = await find_left(
@@ -159,7 +159,7 @@ async def test_a_namespace_made_again_under_the_same_name_is_another_one(
     assert report.is_clean
 
 
-async def test_in_a_namespace_that_stays_new_objects_count_by_name_and_the_owners_do_not(
+async def test_existing_namespace_counts_own_objects_only(
     connected: Cluster, space: str, stack: str
 ) -> None:
     path = f"/api/v1/namespaces/{space}/configmaps"
@@ -177,7 +177,7 @@ async def test_in_a_namespace_that_stays_new_objects_count_by_name_and_the_owner
     assert [each.name for each in report.missing] == ["lost"]
 
 
-async def test_what_may_not_be_listed_is_not_checked(
+async def test_forbidden_types_are_not_checked(
     cluster: RealCluster,
     connected: Cluster,
     space: str,
@@ -199,9 +199,7 @@ async def test_what_may_not_be_listed_is_not_checked(
     assert not report.is_clean
 
 
-async def test_a_stack_whose_time_is_over_says_so(
-    connected: Cluster, space: str, stack: str
-) -> None:
+async def test_overdue_stack_is_reported(connected: Cluster, space: str, stack: str) -> None:
     anchor = of_stack(_named("anchor"), stack)
     anchor["metadata"]["annotations"] = {TTL_ANNOTATION: "0"}
     await connected.post(f"/api/v1/namespaces/{space}/configmaps", anchor)

@@ -54,7 +54,7 @@ async def _checks(cluster: Cluster, plan: StackPlan) -> dict[str, Check]:
     return {check.name: check for check in done}
 
 
-async def test_nothing_is_wrong_where_nothing_is(
+async def test_all_checks_pass_in_an_empty_namespace(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     checks = await _checks(connected, _plan(space, stack, image))
@@ -63,7 +63,7 @@ async def test_nothing_is_wrong_where_nothing_is(
     assert states == {"ok"}, checks
 
 
-async def test_a_quota_that_is_too_small_is_named_with_what_is_left(
+async def test_small_quota_is_reported_with_its_rest(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "3", "requests.cpu": "1"}}}
@@ -91,7 +91,7 @@ async def test_missing_rights_are_listed(
     assert checks["capacity"].state == "not checked"
 
 
-async def test_a_namespace_that_may_not_be_read_is_used_all_the_same(
+async def test_unreadable_namespace_is_still_used(
     connected: Cluster,
     space: str,
     stack: str,
@@ -110,7 +110,7 @@ async def test_a_namespace_that_may_not_be_read_is_used_all_the_same(
     assert "the rights to create, get and delete pods" in checks["target"].detail
 
 
-async def test_a_deadline_in_a_namespace_of_its_own_needs_the_right_to_delete_it(
+async def test_deadline_needs_the_right_to_delete_its_namespace(
     space: str, stack: str, image: str, lesser_user: Callable[[Any], Awaitable[str]]
 ) -> None:
     plan = _plan(space, stack, image, namespace={"mode": "auto"})
@@ -120,7 +120,7 @@ async def test_a_deadline_in_a_namespace_of_its_own_needs_the_right_to_delete_it
     assert f"delete namespaces aiperf-{stack}" in checks["deadline's rights"].detail
 
 
-async def test_the_target_is_tried_from_a_pod_which_does_not_stay(
+async def test_probe_pod_tries_the_target_and_is_removed(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     await serve(connected, space, image)
@@ -135,7 +135,7 @@ async def test_the_target_is_tried_from_a_pod_which_does_not_stay(
     assert [each["metadata"]["name"] for each in pods] == [SERVICE]
 
 
-async def test_before_there_is_a_namespace_the_target_is_tried_from_another(
+async def test_new_namespace_is_probed_from_another(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     await serve(connected, space, image)
@@ -152,7 +152,7 @@ async def test_before_there_is_a_namespace_the_target_is_tried_from_another(
     assert (await connected.get("/api/v1/pods", labelSelector=label))["items"] == []
 
 
-async def test_a_pod_that_would_be_turned_away_is_known_beforehand_and_not_made(
+async def test_refused_pod_is_found_by_a_dry_run(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     limit = {"type": "Pod", "max": {"memory": "1Mi"}}
@@ -166,7 +166,7 @@ async def test_a_pod_that_would_be_turned_away_is_known_beforehand_and_not_made(
     assert (await connected.get(f"/api/v1/namespaces/{space}/pods"))["items"] == []
 
 
-async def test_a_stack_that_is_there_says_how_long_it_will_be(
+async def test_existing_stack_reports_its_time_left(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     plan = _plan(space, stack, image)
@@ -178,7 +178,7 @@ async def test_a_stack_that_is_there_says_how_long_it_will_be(
     assert "before its deadline" in check.detail
 
 
-async def test_pods_that_fit_on_no_node_are_named_with_what_is_free(
+async def test_unplaceable_pods_are_reported_with_free_resources(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     plan = _plan(space, stack, image, pods={"worker": {"cpu": 10_000}})
@@ -187,7 +187,7 @@ async def test_pods_that_fit_on_no_node_are_named_with_what_is_free(
     assert "no room for worker (10000 CPU" in check.detail
 
 
-async def test_a_stricter_level_than_the_pods_is_refused(
+async def test_stricter_pod_security_is_refused(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     plan = _plan(space, stack, image, placement={"host_network": True})
@@ -196,7 +196,7 @@ async def test_a_stricter_level_than_the_pods_is_refused(
     assert "enforces restricted, the pods need privileged" in check.detail
 
 
-async def test_a_limit_range_that_would_throttle_the_load_is_a_warning(
+async def test_throttling_limit_range_is_a_warning(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     limit = {"type": "Container", "default": {"cpu": "500m"}, "max": {"memory": "100Mi"}}
@@ -213,7 +213,7 @@ async def test_a_limit_range_that_would_throttle_the_load_is_a_warning(
     assert "throttle" in check.detail
 
 
-async def test_a_stack_with_the_limits_that_a_namespace_asks_for_is_let_in_with_its_probe(
+async def test_stack_with_required_limits_is_admitted(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     limit = {"type": "Container", "max": {"cpu": "400m"}, "maxLimitRequestRatio": {"cpu": "4"}}
@@ -229,7 +229,7 @@ async def test_a_stack_with_the_limits_that_a_namespace_asks_for_is_let_in_with_
         assert checks[name].state == "ok", checks[name]
 
 
-async def test_a_default_limit_below_a_request_is_known_beforehand(
+async def test_default_limit_below_a_request_fails(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     limit = {"type": "Container", "default": {"cpu": "20m"}, "defaultRequest": {"cpu": "10m"}}
@@ -271,7 +271,7 @@ async def _owner_wanted(connected: Cluster, stack: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("mode", ["existing", "auto"])
-async def test_a_rule_about_deployments_is_known_beforehand(
+async def test_admission_rule_for_deployments_is_found(
     connected: Cluster, space: str, stack: str, image: str, mode: str
 ) -> None:
     namespace = {"mode": mode, **({"name": space} if mode == "existing" else {})}
@@ -302,7 +302,7 @@ async def _objects(
     return await read_manifests(PROJECT / "infra", stack=stack, config=config, environ=environ)
 
 
-async def test_a_kind_whose_package_the_image_lacks_is_known_beforehand(
+async def test_missing_workload_package_is_found(
     connected: Cluster, space: str, stack: str, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = SimpleNamespace(dist=SimpleNamespace(name="stream-workload", version="1"))

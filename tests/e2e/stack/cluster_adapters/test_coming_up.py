@@ -40,7 +40,7 @@ async def _why(cluster: Cluster, space: str, stack: str) -> str:
     ],
     ids=["no registry", "no such name", "never pulled", "no Secret"],
 )
-async def test_a_container_that_cannot_start_is_named_with_its_reason(
+async def test_container_that_cannot_start_is_reported(
     connected: Cluster, space: str, stack: str, image: str, flaw: dict[str, Any], words: str
 ) -> None:
     await _make(connected, space, stack, pod("flawed", image, container=flaw))
@@ -49,7 +49,7 @@ async def test_a_container_that_cannot_start_is_named_with_its_reason(
     assert words in line
 
 
-async def test_a_pod_that_fits_on_no_node_is_named_with_the_schedulers_reason(
+async def test_unplaced_pod_is_reported_with_the_reason(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     manifest = pod("homeless", image, nodeSelector={"aiperf.test/none": "x"})
@@ -59,7 +59,7 @@ async def test_a_pod_that_fits_on_no_node_is_named_with_the_schedulers_reason(
     assert "didn't match Pod's node affinity/selector" in line
 
 
-async def test_pods_that_a_quota_refuses_are_named_with_the_quota(
+async def test_pods_refused_by_a_quota_are_reported(
     connected: Cluster, space: str, stack: str, image: str
 ) -> None:
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
@@ -70,7 +70,7 @@ async def test_pods_that_a_quota_refuses_are_named_with_the_quota(
     assert "exceeded quota: none" in line
 
 
-async def test_a_pod_that_crashes_is_named_and_what_it_said_is_kept(
+async def test_crashing_pod_is_reported_and_its_log_saved(
     connected: Cluster, space: str, stack: str, image: str, tmp_path: Path
 ) -> None:
     secret = of_stack({"metadata": {"name": "keys"}, "data": {"token": SECRET}}, stack)
@@ -93,7 +93,7 @@ async def test_a_pod_that_crashes_is_named_and_what_it_said_is_kept(
     assert not any(SECRET in path.read_text() for path in written)
 
 
-async def test_evidence_of_what_is_not_there_keeps_nobody_from_going_on(
+async def test_missing_evidence_does_not_stop_the_teardown(
     connected: Cluster, stack: str, tmp_path: Path
 ) -> None:
     await save_evidence(connected, namespace=f"none-{stack}", stack=stack, folder=tmp_path)

@@ -29,7 +29,7 @@ Way = type[PortForward] | type[ServiceProxy]
 
 @pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_gibibyte_of_results_is_here_and_verified_in_less_than_a_minute(
+async def test_gibibyte_is_verified_within_a_minute(
     connected: Cluster,
     space: str,
     image: str,
@@ -55,7 +55,7 @@ async def test_a_gibibyte_of_results_is_here_and_verified_in_less_than_a_minute(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_download_goes_on_where_its_connection_broke(
+async def test_download_resumes_after_a_broken_connection(
     connected: Cluster, space: str, image: str, way: Way, tmp_path: Path
 ) -> None:
     await serve(connected, space, image)
@@ -69,7 +69,7 @@ async def test_a_download_goes_on_where_its_connection_broke(
     assert path.stat().st_size == SIZE
 
 
-async def test_a_port_forward_outlives_its_pod(connected: Cluster, space: str, image: str) -> None:
+async def test_port_forward_survives_its_pod(connected: Cluster, space: str, image: str) -> None:
     await serve(connected, space, image)
     async with open_results(connected, outputs=outputs(space)) as url:
         assert await _name_of_pod(url) == SERVICE
@@ -82,7 +82,7 @@ async def test_a_port_forward_outlives_its_pod(connected: Cluster, space: str, i
                     return
 
 
-async def test_without_the_right_to_forward_ports_the_api_servers_proxy_is_used(
+async def test_proxy_replaces_a_forbidden_port_forward(
     connected: Cluster,
     space: str,
     image: str,
@@ -101,9 +101,7 @@ async def test_without_the_right_to_forward_ports_the_api_servers_proxy_is_used(
         assert await _name_of_pod(url) == SERVICE
 
 
-async def test_a_node_port_is_used_where_the_stack_has_one(
-    connected: Cluster, space: str, image: str
-) -> None:
+async def test_node_port_is_used_first(connected: Cluster, space: str, image: str) -> None:
     await serve(connected, space, image)
     spec = {"type": "NodePort", "selector": {"app": SERVICE}, "ports": [{"port": PORT}]}
     made = await connected.post(
@@ -115,7 +113,7 @@ async def test_a_node_port_is_used_where_the_stack_has_one(
         assert await _name_of_pod(url) == SERVICE
 
 
-async def test_an_address_that_does_not_respond_gives_way_to_the_port_forward(
+async def test_port_forward_replaces_a_silent_address(
     connected: Cluster, space: str, image: str
 ) -> None:
     await serve(connected, space, image)
@@ -125,9 +123,7 @@ async def test_an_address_that_does_not_respond_gives_way_to_the_port_forward(
 
 
 @pytest.mark.parametrize("up", ["..", "%2e%2e", "%2E."])
-async def test_the_proxy_leads_nowhere_but_to_its_service(
-    connected: Cluster, space: str, up: str
-) -> None:
+async def test_proxy_reaches_only_its_service(connected: Cluster, space: str, up: str) -> None:
     async with ServiceProxy(connected, namespace=space, service=SERVICE, port=PORT) as opened:
         host, _, port = opened.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
