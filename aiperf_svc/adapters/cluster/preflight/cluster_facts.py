@@ -85,7 +85,7 @@ def _gpus(status: Object, product: str, used: Mapping[str, float] | None) -> tup
 
 def clock_ahead_s(node: Object) -> int | None:
     """Return how far a ready node's clock is ahead of the API server's, in whole seconds and to a
-    second. None if its last report cannot be told from those of others."""
+    second. None if its last report cannot be identified."""
     reports = [
         each["lastHeartbeatTime"]
         for each in node["status"].get("conditions") or ()
