@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
@@ -40,7 +41,7 @@ class Outlet(AbstractAsyncContextManager[Any], Protocol):
         """Take the newest status."""
         ...
 
-    async def finish(self, summary: dict[str, Any] | None) -> None:
+    async def finish(self, results: Results | None) -> None:
         """Take the results, if there are any; nothing follows."""
         ...
 
@@ -88,7 +89,7 @@ class Following:
         """True if the run has reported its end."""
         return self.status is not None and RunState(self.status.state).is_final
 
-    async def run(self) -> dict[str, Any] | None:
+    async def run(self) -> Results | None:
         """The summary, when there is one. Ends at the second interrupt too.
 
         Raises BenchmarkFailed when the run cannot go on.
@@ -98,7 +99,7 @@ class Following:
                 await open_outlets.enter_async_context(outlet)
             return await self._run()
 
-    async def _run(self) -> dict[str, Any] | None:
+    async def _run(self) -> Results | None:
         follow = asyncio.create_task(self._follow(), name="follow")
         watch = asyncio.create_task(self._watch_processes(), name="watch processes")
         obey = asyncio.create_task(self._obey_interrupts(), name="obey interrupts")
@@ -114,7 +115,7 @@ class Following:
         finally:
             await _cancel(follow, watch, obey, shown)
 
-    async def _follow(self) -> dict[str, Any] | None:
+    async def _follow(self) -> Results | None:
         loop = asyncio.get_running_loop()
         heard_s, settle_by_s = loop.time(), None
         while True:
@@ -134,16 +135,16 @@ class Following:
                 settle_by_s = settle_by_s or heard_s + SETTLE_S
                 if self.status.is_settled or heard_s > settle_by_s:
                     break
-        summary = None
+        results = None
         if self.status.results_ready:
             with suppress(ApiRefused):
-                summary = await self._client.summary()
+                results = await self._client.results()
         if self._is_collected:
             with suppress(ApiUnavailable, ApiRefused):
                 await self._client.collected()
         for outlet in self._outlets:
-            await outlet.finish(summary)
-        return summary
+            await outlet.finish(results)
+        return results
 
     async def _watch_processes(self) -> None:
         """Watch the processes; never returns. Raises BenchmarkFailed if a process ends that the run

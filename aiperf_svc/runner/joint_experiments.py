@@ -24,6 +24,7 @@ from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, describe
 from aiperf_svc.core.results.joint_result import Joint
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
@@ -34,7 +35,7 @@ from aiperf_svc.runner.joint_runs import (
     raised_to_error,
     with_unreadable,
 )
-from aiperf_svc.runner.outcome import RunOutcome, own_part
+from aiperf_svc.runner.outcome import RunOutcome
 
 
 class _Member(NamedTuple):
@@ -105,7 +106,8 @@ def _join_trial(
     objectives: dict[str, Objectives] = {}
     for member in members:
         outcome = _outcome(member, trial)
-        objectives[member.run.name] = own_part(outcome.summary or {}).get("slo", ())
+        results = outcome.results
+        objectives[member.run.name] = results.slo if isinstance(results, RunResult) else ()
         runs.append(
             JointRun(
                 name=member.run.name,
@@ -138,7 +140,7 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
             run_id=whole.run_id,
             state=RunState.FAILED,
             reason=": ".join(filter(None, ("not begun", whole.reason))),
-            summary=None,
+            results=None,
             artifacts=None,
             more=whole.more,
         )
@@ -150,7 +152,7 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
         run_id=whole.run_id,
         state=found.state,
         reason=found.reason,
-        summary=found.summary,
+        results=found.results,
         artifacts=artifacts if artifacts.is_dir() else None,
         more=whole.more,
     )

@@ -15,6 +15,7 @@ from aiperf_svc.adapters.storage.joint_artifacts import (
     write_joint,
     write_joint_experiment,
 )
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import printing
@@ -27,7 +28,6 @@ from aiperf_svc.runner.joint_runs import (
 )
 from aiperf_svc.runner.joint_tables import print_joint, print_joint_experiment
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import is_experiment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,7 @@ def finish(
     content: dict[str, Any]
     write: Callable[[], None]
     show: Callable[[Console], None]
-    if any(is_experiment(run.outcome.summary or {}) for run in runs):
+    if any(isinstance(run.outcome.results, ExperimentResult) for run in runs):
         experiment = join_experiment(kind, name, code, folder, runs)
         code = ExitCode(experiment.exit_code)
         content = joint_experiment_export.export(experiment)

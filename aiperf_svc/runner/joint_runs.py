@@ -7,9 +7,10 @@ from pathlib import Path
 
 from aiperf_svc.adapters.storage.joint_artifacts import FinishedMember
 from aiperf_svc.core.results.joint_result import Joint, JointMember
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.common_start import Offset
-from aiperf_svc.runner.outcome import RunOutcome, own_part
+from aiperf_svc.runner.outcome import RunOutcome
 
 _OF_ALL = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
 """Exit codes of one run that are those of all, whatever became of the results."""
@@ -46,12 +47,12 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
     SLO. If no run has results, it is that of the first one."""
     codes = [outcome.exit_code for outcome in outcomes]
     if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes} and all(
-        each.summary is None for each in outcomes
+        each.results is None for each in outcomes
     ):
         return codes[0]
     # A run without results is a hole in the joint result, whatever the reason.
     codes = [
-        ExitCode.BENCHMARK_FAILED if each.summary is None and code not in _OF_ALL else code
+        ExitCode.BENCHMARK_FAILED if each.results is None and code not in _OF_ALL else code
         for each, code in zip(outcomes, codes, strict=True)
     ]
     return next((code for code in _ORDER if code in codes), ExitCode.OK)
@@ -72,7 +73,7 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
     """Return one of the runs as a part of a joint result, whose files are in `folder`; `trial` is
     the number of the trial that the run is of an experiment."""
     outcome, offset = run.outcome, run.offset(trial)
-    own = own_part(outcome.summary or {})
+    results = outcome.results
     where = outcome.artifacts
     member = JointMember(
         name=run.name,
@@ -82,14 +83,14 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
         state=outcome.state,
         reason=outcome.reason,
         exit_code=int(outcome.exit_code),
-        verdict=own.get("verdict"),
-        cause=str(own.get("cause") or ""),
+        verdict=results.verdict if results is not None else None,
+        cause=results.cause if results is not None else "",
         clock_ahead_ms=offset.ns / 1e6 if offset else None,
         clock_uncertainty_ms=offset.uncertainty_ns / 1e6 if offset else None,
     )
     return FinishedMember(
         member=member,
-        summary=outcome.summary,
+        results=results if isinstance(results, RunResult) else None,
         folder=where,
         ahead_ns=offset.ns if offset else 0,
         uncertainty_ns=offset.uncertainty_ns if offset else None,

@@ -136,7 +136,7 @@ class LocalLaunch:
     ) -> RunOutcome:
         """From the first process to the last one gone. `show` makes another display than the usual
         one; `give_start` starts a run that is held."""
-        status, summary, is_over = None, None, False
+        status, results, is_over = None, None, False
         with counting() as interrupts:
             try:
                 orders = self._orders()
@@ -169,7 +169,7 @@ class LocalLaunch:
                         ),
                     )
                     async with given(give_start, client, display.note):
-                        summary = await following.run()
+                        results = await following.run()
                     status, is_over = following.status, following.is_over
                 finally:
                     display.close()
@@ -180,7 +180,7 @@ class LocalLaunch:
                 state=status.state if status and is_over else RunState.CANCELLED,
                 reason=status.reason if status and is_over else LEFT_AT_ONCE,
                 failure=(status and status.exit_code) or ExitCode.BENCHMARK_FAILED,
-                summary=summary,
+                results=results,
                 artifacts=self._run.artifacts,
                 artifact_error=status.artifact_error if status else "",
                 uploaded_to=status.uploaded_to if status else "",

@@ -140,9 +140,9 @@ class _ShapesRun:
 
     def _outcome(self, last: RunOutcome | None, *, was_interrupted: bool) -> RunOutcome:
         artifact_error = last.artifact_error if last is not None else ""
-        summary, uploaded_to = None, ""
+        results, uploaded_to = None, ""
         try:
-            summary = self._trials.write(self.run_id)
+            results = self._trials.write(self.run_id)
             uploaded_to = self._trials.upload(os.environ)
         except EnvironmentProblem as error:
             artifact_error = artifact_error or str(error)
@@ -151,7 +151,7 @@ class _ShapesRun:
             run_id=self.run_id,
             state=RunState.DONE if self._trials.is_complete else RunState.FAILED,
             reason=last.reason if last is not None else "",
-            summary=summary,
+            results=results,
             artifacts=None if is_empty else self._trials.folder,
             artifact_error=artifact_error,
             uploaded_to=uploaded_to,

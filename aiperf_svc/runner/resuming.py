@@ -86,7 +86,7 @@ def ended_before(folder: Path, config: Config) -> RunOutcome | None:
         run_id=run_id,
         state=RunState.DONE,
         reason="",
-        summary=trials.write(run_id),
+        results=trials.write(run_id),
         artifacts=folder,
         uploaded_to=trials.upload(os.environ),
     )

@@ -7,17 +7,22 @@ of the trials beside it. A run that finished none is in no total.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import Joint
+from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 FAILED = "failed"
-Objectives = Sequence[Mapping[str, Any]]
-"""What became of the SLO of a run, as in profile_export_aiperf.json."""
+Objectives = Sequence[ObjectiveResult]
+"""The objectives of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,25 +80,29 @@ def total_outcome(
         reason = "; ".join(_named(name, said) for name, (_, said) in ends.items())
         return TrialOutcome(trial, state, reason, None)
     causes = [_named(each.name, each.cause) for each in joint.members if each.cause]
-    own = {
-        "verdict": joint.verdict,
-        "cause": "; ".join(causes),
-        "slo": _of_all(objectives or {}),
-    }
-    metrics = {tag: joint.total[tag] for tag in CATALOG if tag in joint.total}
-    return TrialOutcome(trial, DONE, "", {"aiperf_svc": own, **metrics})
+    total = InferenceResult(
+        run_id="",
+        name=joint.name,
+        version="",
+        verdict=Severity(joint.verdict or Severity.INVALID),
+        cause="; ".join(causes),
+        slo=_of_all(objectives or {}),
+        metrics={tag: joint.total[tag] for tag in CATALOG if tag in joint.total},
+        config={},
+    )
+    return TrialOutcome(trial, DONE, "", total)
 
 
 def _named(name: str, said: str) -> str:
     return f"{name}: {said}"
 
 
-def _of_all(objectives: Mapping[str, Objectives]) -> list[dict[str, Any]]:
-    return [
-        {**each, "metric": f"{each['metric']} of {name}"}
+def _of_all(objectives: Mapping[str, Objectives]) -> tuple[ObjectiveResult, ...]:
+    return tuple(
+        replace(each, metric=f"{each.metric} of {name}")
         for name, own in objectives.items()
         for each in own
-    ]
+    )
 
 
 def widest_start(trials: Iterable[Joint]) -> tuple[float, float] | None:

@@ -75,7 +75,7 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
             f"the run is in state {status.state}; wait for its results with `aiperf-svc status "
             f"{attached.stack} --wait`"
         )
-    summary, folder = None, None
+    results, folder = None, None
     run_id = str(attached.outputs["runId"])
     if status.results_ready:
         if name:
@@ -84,13 +84,13 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
             folder = folders.unfinished(parent, run_id)
             folder = folder or folders.make_artifact_folder(parent, attached.stack)
         with folders.collecting(folder, run_id):
-            summary = await attached.client.summary()
+            results = await attached.client.results()
             await attached.client.download_all(folder)
     return RunOutcome(
         run_id=run_id,
         state=status.state,
         reason=status.reason,
-        summary=summary,
+        results=results,
         artifacts=folder,
         artifact_error=status.artifact_error,
         uploaded_to=status.uploaded_to,

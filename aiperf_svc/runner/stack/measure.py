@@ -13,6 +13,7 @@ from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
@@ -23,7 +24,6 @@ from aiperf_svc.runner.common_start import GiveStart, cancel, given
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import failed_checks, own_part
 from aiperf_svc.runner.outlets import make_outlets
 from aiperf_svc.runner.signals import Interrupts
 
@@ -63,7 +63,7 @@ class Measuring:
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
-        self.summary: dict[str, Any] | None = None
+        self.results: Results | None = None
         self.failure: AiperfError | None = None
         """Reason why there may be no results, or incomplete ones."""
         self.is_out_of_time = False
@@ -79,15 +79,19 @@ class Measuring:
     def has_losses(self) -> bool:
         """True if a part of the stack died: the run reports a lost service or rank, or requests
         without a good response from a target of the stack's own."""
-        found = own_part(self.summary or {})
-        if self._has_lost_rank or set(failed_checks(found)) & LOSSES_OF_RANKS:
+        results = self.results
+        if self._has_lost_rank:
+            return True
+        if results is None:
+            return False
+        if set(results.invalid_checks) & LOSSES_OF_RANKS:
             return True
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
-        return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
+        return bool(suspects & {reason.check for reason in results.reasons})
 
     async def follow(
         self, *, interrupts: Interrupts, deadline_mono_s: float | None, timeout_s: float | None
-    ) -> dict[str, Any] | None:
+    ) -> Results | None:
         """Follow the run and return its summary, if there is one. The first interrupt stops the
         run, the second ends this call. Raises AiperfError if the run cannot be followed any
         more."""
@@ -118,15 +122,15 @@ class Measuring:
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
         try:
             async with given(self._give_start, client, display.note) as failures:
-                self.summary = await self._unless_lost(following, display)
+                self.results = await self._unless_lost(following, display)
             self.failure = self.failure or next(iter(failures), None)
         finally:
             self.status = following.status
             limit.cancel()
             display.close()
-        return self.summary
+        return self.results
 
-    async def _unless_lost(self, following: Following, display: Display) -> dict[str, Any] | None:
+    async def _unless_lost(self, following: Following, display: Display) -> Results | None:
         """Follow the run and return the summary. Raises BenchmarkFailed, with the cause, as soon as
         something that the run needs is lost."""
         watch = RunWatch(
@@ -225,7 +229,7 @@ class Measuring:
         await cancel(self._client, "--timeout")
 
 
-def _result(run: "asyncio.Task[dict[str, Any] | None]", watch: RunWatch) -> dict[str, Any] | None:
+def _result(run: "asyncio.Task[Results | None]", watch: RunWatch) -> Results | None:
     """Return the summary of an ended run. Raises BenchmarkFailed, with the cause that the cluster
     shows."""
     try:

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -104,8 +104,8 @@ class _ShapeStacks:
                 outcomes = await run_side_by_side(
                     left, self._options, turns=self._turns, on_end=self._take
                 )
-        summary, uploaded_to = await self._write()
-        return self._outcome(outcomes, summary, uploaded_to)
+        results, uploaded_to = await self._write()
+        return self._outcome(outcomes, results, uploaded_to)
 
     def _prepared(self) -> ShapeTrials:
         """Make the folder, or make that of a resumed experiment ready for the shapes that are
@@ -153,7 +153,7 @@ class _ShapeStacks:
         is_failed = outcome.state == RunState.FAILED and not outcome.was_interrupted
         is_last = is_failed and self._experiment.on_failure == "stop"
         # Where a trial has ended its shape, those after it were not begun.
-        was_ended_by_trial = is_last and outcome.summary is not None
+        was_ended_by_trial = is_last and outcome.results is not None
         try:
             if outcome.artifacts is not None and is_experiment(outcome.artifacts):
                 self._trials.move(shape)
@@ -166,18 +166,18 @@ class _ShapeStacks:
         if is_last or outcome.more.get("kept"):
             self._turns.end()
 
-    async def _write(self) -> tuple[dict[str, Any] | None, str]:
-        """Write the files of the experiment, and upload them if its trials are; the content of
-        experiment.json, and where to."""
-        request, summary = self._request, None
+    async def _write(self) -> tuple[ExperimentResult | None, str]:
+        """Write the files of the experiment, and upload them if its trials are; its results, and
+        where to."""
+        request, results = self._request, None
         try:
-            summary = self._trials.write(request.plan.identity.run_id)
-            if summary is None or not self._trials.has_upload:
-                return summary, ""
-            return summary, await asyncio.to_thread(self._trials.upload, await self._keys())
+            results = self._trials.write(request.plan.identity.run_id)
+            if results is None or not self._trials.has_upload:
+                return results, ""
+            return results, await asyncio.to_thread(self._trials.upload, await self._keys())
         except AiperfError as error:
             self._error = self._error or str(error)
-        return summary, ""
+        return results, ""
 
     async def _keys(self) -> dict[str, str]:
         """Return the keys of the upload by environment variable: those that were given, else those
@@ -191,10 +191,13 @@ class _ShapeStacks:
             return await collection.upload_keys(request, cli)
 
     def _outcome(
-        self, outcomes: Sequence[RunOutcome], summary: dict[str, Any] | None, uploaded_to: str
+        self,
+        outcomes: Sequence[RunOutcome],
+        results: ExperimentResult | None,
+        uploaded_to: str,
     ) -> RunOutcome:
         folder = self._trials.folder
-        if summary is None and self._request.resumed is None:
+        if results is None and self._request.resumed is None:
             resuming.remove_beginning(folder)
         is_empty = folders.remove_if_empty(folder)
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
@@ -209,7 +212,7 @@ class _ShapeStacks:
             reason=next(iter(reasons), "") if not is_whole else "",
             # If nothing was measured, the reason is that of the first stack.
             failure=failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
-            summary=summary,
+            results=results,
             artifacts=None if is_empty else folder,
             artifact_error=self._error or next(errors, ""),
             uploaded_to=uploaded_to,

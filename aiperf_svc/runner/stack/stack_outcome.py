@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
@@ -30,9 +31,9 @@ class StackEnd:
     """The first error."""
     status: Status | None = None
     """The last status of the run, or of the last shape's."""
-    summary: dict[str, Any] | None = None
+    results: Results | None = None
     """The results of that run."""
-    trials: dict[str, Any] | None = None
+    trials: ExperimentResult | None = None
     """The results of an experiment whose trials did not come all at once."""
     has_all_trials: bool = False
     """Whether such an experiment has an outcome of each trial."""
@@ -58,7 +59,7 @@ class StackEnd:
             state=state,
             reason=reason,
             failure=failure,
-            summary=self.trials or self.summary,
+            results=self.trials or self.results,
             artifacts=self.artifacts,
             artifact_error=self.artifact_error or (status.artifact_error if status else ""),
             uploaded_to=self.uploaded_to or (status.uploaded_to if status else ""),
@@ -78,9 +79,9 @@ class StackEnd:
 
     def _judged(self, *, is_unmade: bool) -> tuple[RunState, str, ExitCode]:
         """Return the state of the run, its reason, and the exit code if it failed."""
-        summary, status = self.trials or self.summary, self.status
+        results, status = self.trials or self.results, self.status
         state = RunState.CANCELLED if self.was_interrupted or is_unmade else RunState.FAILED
-        reason = str(self.failure) if self.failure else ("" if summary else STOPPED)
+        reason = str(self.failure) if self.failure else ("" if results else STOPPED)
         failure = self.failure.exit_code if self.failure else ExitCode.BENCHMARK_FAILED
         if is_unmade:
             reason = NOTHING_MADE

@@ -27,12 +27,13 @@ from aiperf_svc.runner.stack.screen import Screen
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
 from aiperf_svc.runner.stack.stages import Stage
 from aiperf_svc.runner.stack.turns import Turns
+from tests.support.fake_results import inference_result
 
 CONFIG = """
 endpoint: {url: "http://10.0.0.1:8000", model: m}
 load: {concurrency: 1, requests: 10}
 """
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+RESULTS = inference_result()
 NAMES = ("eu", "us", "asia")
 
 
@@ -94,7 +95,7 @@ def _outcome(*, was_interrupted: bool) -> RunOutcome:
         run_id="r",
         state="done",
         reason="",
-        summary=SUMMARY,
+        results=RESULTS,
         artifacts=None,
         was_interrupted=was_interrupted,
     )
@@ -176,7 +177,7 @@ async def test_an_interrupt_reaches_every_stack_and_no_other_begins(stacks: Stac
     outcomes = await running
     assert stacks.begun == ["eu", "us"]
     assert [each.exit_code for each in outcomes] == [ExitCode.INTERRUPTED] * 3
-    assert [bool(each.summary) for each in outcomes] == [True, True, False]
+    assert [bool(each.results) for each in outcomes] == [True, True, False]
     assert outcomes[2].reason == "stopped by the user before its turn"
 
 

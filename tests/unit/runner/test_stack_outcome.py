@@ -9,10 +9,10 @@ from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack.stack_outcome import NOTHING_MADE, STOPPED, StackEnd
+from tests.support.fake_results import experiment, inference_result, trial
 
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
-TRIAL = {"number": 1, "state": "done", "left_out": "", "cause": "", "slo": "", "values": {}}
-TRIALS = {"schema_version": "experiment/1", "trials": [TRIAL]}
+RESULTS = inference_result()
+TRIALS = experiment([trial()])
 
 
 def status(state: str = "done", **given: Any) -> Any:
@@ -32,9 +32,9 @@ def judged(**given: Any) -> tuple[str, str, ExitCode]:
 
 
 def test_a_run_that_has_ended_has_the_state_and_the_reason_that_it_says() -> None:
-    assert judged(status=status(), summary=SUMMARY) == ("done", "", ExitCode.OK)
+    assert judged(status=status(), results=RESULTS) == ("done", "", ExitCode.OK)
     failed = status("failed", reason="no records", exit_code=ExitCode.LEAKED)
-    assert judged(status=failed, summary=SUMMARY) == ("failed", "no records", ExitCode.LEAKED)
+    assert judged(status=failed, results=RESULTS) == ("failed", "no records", ExitCode.LEAKED)
     failed.exit_code = None
     assert judged(status=failed)[2] is ExitCode.BENCHMARK_FAILED
 
@@ -49,7 +49,7 @@ def test_an_error_of_the_runner_counts_more_than_what_the_run_says() -> None:
 def test_a_stack_of_which_nothing_was_made_is_a_run_that_was_stopped() -> None:
     assert judged(is_made=False) == ("cancelled", NOTHING_MADE, ExitCode.INTERRUPTED)
     resumed = outcome(is_made=False, trials=TRIALS, has_all_trials=True)
-    assert (resumed.state, resumed.was_interrupted, resumed.summary) == ("done", False, TRIALS)
+    assert (resumed.state, resumed.was_interrupted, resumed.results) == ("done", False, TRIALS)
 
 
 @pytest.mark.parametrize(("has_all", "state"), [(True, "done"), (False, "failed")])
@@ -57,13 +57,13 @@ def test_an_experiment_is_done_when_each_trial_has_an_outcome(has_all: bool, sta
     error = EnvironmentProblem("the second shape has no room")
     found = outcome(
         status=status("profiling"),
-        summary=SUMMARY,
+        results=RESULTS,
         failure=error,
         trials=TRIALS,
         has_all_trials=has_all,
     )
     assert (found.state, found.failure) == (state, ExitCode.BENCHMARK_FAILED)
-    assert (found.summary, found.reason) == (TRIALS, "the second shape has no room")
+    assert (found.results, found.reason) == (TRIALS, "the second shape has no room")
 
 
 def test_an_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> None:
@@ -82,7 +82,7 @@ def test_an_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> Non
     ],
 )
 def test_a_stack_that_may_be_there_still_is_an_error(given: Any, code: ExitCode) -> None:
-    assert judged(**{"status": status(), "summary": SUMMARY} | given)[2] is code
+    assert judged(**{"status": status(), "results": RESULTS} | given)[2] is code
 
 
 def test_what_the_runner_knows_of_the_artifacts_counts_before_what_the_run_says() -> None:
@@ -95,7 +95,7 @@ def test_what_the_runner_knows_of_the_artifacts_counts_before_what_the_run_says(
 
 def test_programs_are_told_what_became_of_the_stack() -> None:
     found = outcome(
-        status=status(), summary=SUMMARY, namespace="n", not_checked=("nodes",), took_s={"up": 1.5}
+        status=status(), results=RESULTS, namespace="n", not_checked=("nodes",), took_s={"up": 1.5}
     )
     assert found.more == {
         "stack": "s",
