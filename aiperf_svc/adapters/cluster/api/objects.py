@@ -15,6 +15,8 @@ AGGREGATED = ",".join(
 """Accept header for all types in two responses. Servers before 1.27 ignore it."""
 EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
 """Events, which describe other objects. They expire after an hour by themselves."""
+PAGE = 500
+"""Most objects in one response, as kubectl requests them."""
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
@@ -134,10 +136,6 @@ def _listed(
         if "/" not in each["name"]:
             kind, is_namespaced = each["kind"], each["namespaced"]
             yield ResourceType(group, version, each["name"], kind, is_namespaced), each["verbs"]
-
-
-PAGE = 500
-"""Most objects in one response, as kubectl requests them."""
 
 
 class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):

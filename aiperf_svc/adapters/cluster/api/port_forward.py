@@ -25,6 +25,7 @@ READ_BYTES = 64 * 1024
 DATA, ERRORS = 0, 1
 
 log = logging.getLogger(__name__)
+ENDED = ("Succeeded", "Failed")
 
 
 class PortForward:
@@ -124,9 +125,6 @@ class PortForward:
 async def _to_pod(reader: asyncio.StreamReader, pod_side: aiohttp.ClientWebSocketResponse) -> None:
     while content := await reader.read(READ_BYTES):
         await pod_side.send_bytes(bytes([DATA]) + content)
-
-
-ENDED = ("Succeeded", "Failed")
 
 
 async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:

@@ -33,6 +33,11 @@ PRESENT_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de
 """Labels that are `true` on a node with a GPU."""
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 """Conditions of a node that lacks a resource. Other conditions may be true on a healthy node."""
+VALUES: dict[str, dict[str, GpuExporter]] = {}
+"""By label of a pod and its value, the kind of exporter."""
+for _kind in GPU_EXPORTERS:
+    for _label_name, _values in _kind.pod_labels.items():
+        VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
 
 
 def read_nodes(
@@ -123,13 +128,6 @@ def _has_heartbeat(fields: Object) -> bool:
     conditions = (fields.get("fieldsV1") or {}).get("f:status", {}).get("f:conditions", {})
     ready = conditions.get("k:" + json.dumps({"type": "Ready"}, separators=(",", ":"))) or {}
     return "f:lastHeartbeatTime" in ready
-
-
-VALUES: dict[str, dict[str, GpuExporter]] = {}
-"""By label of a pod and its value, the kind of exporter."""
-for _kind in GPU_EXPORTERS:
-    for _label_name, _values in _kind.pod_labels.items():
-        VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
 
 
 async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:

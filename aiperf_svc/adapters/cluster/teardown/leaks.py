@@ -54,6 +54,8 @@ USUAL_TYPES = (
     "serviceaccounts", "services",
 )  # fmt: skip
 """Types that every stack uses."""
+NAMED = 3
+"""Most objects and nodes that are named in one line."""
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,10 +297,6 @@ def _kinds(not_listed: Collection[str]) -> str:
 
 def _sort_key(found: ObjectRef) -> tuple[bool, str, str, str]:
     return bool(found.namespace), found.namespace, found.kind, found.name
-
-
-NAMED = 3
-"""Most objects and nodes that are named in one line."""
 
 
 async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> str:
