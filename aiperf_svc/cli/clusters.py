@@ -5,7 +5,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from aiperf_svc.domain.errors import AiperfError, ConfigError
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackPlace:
+class NamedStack:
     """A stack and its cluster."""
 
     stack: str
@@ -32,84 +32,83 @@ class StackPlace:
         return f"{self.name}  {text}" if self.name else text
 
 
-def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
-    """Return the stacks that a stack's file stands for; of those in several clusters only the one
-    that `--context` chooses, if it is given. Raises ConfigError."""
+def stacks_of(stack: str, args: argparse.Namespace) -> list[NamedStack]:
+    """Return the stacks that a stack's file stands for; of those in several clusters only the ones
+    in the cluster that `--context` chooses, if it is given. Raises ConfigError."""
     from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.config.load_config import STACK_KEY, STACKS
     from aiperf_svc.config.yaml_files import read_yaml
-    from aiperf_svc.runner.stack.clusters import member_stack
 
     path = STACKS / f"Pulumi.{stack}.yaml"
     content = read_yaml(path) if path.is_file() else None
     content = content if isinstance(content, dict) else {}
-    here = {"kubeconfig": args.kubeconfig, "context": args.context}
     clusters = read_clusters(content, str(path))
-    if not clusters:
-        benchmark = (content.get("config") or {}).get(STACK_KEY) or {}
-        if (benchmark.get("experiment") or {}).get("parallel", 1) != 1:
-            return _shapes_there(stack, args) or [StackPlace(stack=stack, **here)]
-        return [
-            StackPlace(
-                stack=f"{stack}-{each['name']}",
-                name=each["name"],
-                where=str((each.get("endpoint") or {}).get("url", "")),
-                kind="targets",
-                **here,
-            )
-            for each in benchmark.get("targets") or ()
-        ] or [StackPlace(stack=stack, **here)]
     chosen = [each for each in clusters if args.context in (None, each.context)]
-    if not chosen:
+    if clusters and not chosen:
         contexts = ", ".join(each.context for each in clusters)
         raise ConfigError(f"--context: stack {stack} is not in {args.context!r}, but in {contexts}")
+    benchmark = (content.get("config") or {}).get(STACK_KEY) or {}
+    targets = [
+        (each["name"], str((each.get("endpoint") or {}).get("url", "")))
+        for each in benchmark.get("targets") or ()
+    ]
+    found = []
+    for name, context, kubeconfig in [
+        (each.short, each.context, args.kubeconfig or each.kubeconfig) for each in chosen
+    ] or [("", args.context, args.kubeconfig)]:
+        for target, url in targets or [("", "")]:
+            own = "-".join(filter(None, (name, target)))
+            found.append(
+                NamedStack(
+                    stack=f"{stack}-{own}" if own else stack,
+                    name=own,
+                    where=" ".join(filter(None, (context if name else "", url))),
+                    kind="clusters" if len(chosen) > 1 else "targets",
+                    kubeconfig=kubeconfig,
+                    context=context,
+                )
+            )
+    if (benchmark.get("experiment") or {}).get("parallel", 1) != 1:
+        shapes = [shape for each in found for shape in _shapes_there(each)]
+        return shapes or found
+    return found
+
+
+def _shapes_there(parent: NamedStack) -> list[NamedStack]:
+    """Return the stacks of single shapes that exist, by the records of their runs."""
+    from aiperf_svc.runner.stack.state_home import StateHome
+
+    numbers = []
+    for record in StateHome().records():
+        name, _, number = record.stack.rpartition("-")
+        if name == parent.stack and number.isdecimal():
+            numbers.append(int(number))
     return [
-        StackPlace(
-            stack=member_stack(stack, each),
-            name=each.short,
-            where=each.context,
-            kubeconfig=args.kubeconfig or each.kubeconfig,
-            context=each.context,
+        replace(
+            parent,
+            stack=f"{parent.stack}-{number}",
+            name=" ".join(filter(None, (parent.name, f"shape {number}"))),
+            kind="shapes",
         )
-        for each in chosen
+        for number in sorted(numbers)
     ]
 
 
-def _shapes_there(stack: str, args: argparse.Namespace) -> list[StackPlace]:
-    """Return the stacks of single shapes that are there, as the records of their runs say."""
-    from aiperf_svc.runner.stack.state_home import StateHome
-
-    places = []
-    for record in StateHome().records():
-        name, _, number = record.stack.rpartition("-")
-        if name == stack and number.isdecimal():
-            places.append(
-                StackPlace(
-                    stack=record.stack,
-                    name=f"shape {number}",
-                    kind="shapes",
-                    kubeconfig=args.kubeconfig,
-                    context=args.context,
-                )
-            )
-    return sorted(places, key=lambda place: int(place.stack.rpartition("-")[2]))
-
-
 async def in_each(
-    places: list[StackPlace], work: Callable[[StackPlace], Awaitable[T]]
+    stacks: list[NamedStack], work: Callable[[NamedStack], Awaitable[T]]
 ) -> tuple[list[T | AiperfError], ExitCode]:
     """Do the work for all stacks at once. Returns its results, or its errors, which were printed,
     and the first exit code of an error. Raises the error if there is one stack."""
 
-    async def tried(place: StackPlace) -> T | AiperfError:
+    async def tried(stack: NamedStack) -> T | AiperfError:
         try:
-            return await work(place)
+            return await work(stack)
         except AiperfError as error:
-            if not place.name:
+            if not stack.name:
                 raise
-            print(f"error: {place.line(str(error))}", file=sys.stderr)
+            print(f"error: {stack.line(str(error))}", file=sys.stderr)
             return error
 
-    found = await asyncio.gather(*map(tried, places))
+    found = await asyncio.gather(*map(tried, stacks))
     errors = [each.exit_code for each in found if isinstance(each, AiperfError)]
     return found, errors[0] if errors else ExitCode.OK

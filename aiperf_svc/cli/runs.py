@@ -4,9 +4,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from aiperf_svc.cli.checked_files import CheckedFiles
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
-    from aiperf_svc.config.target_configs import TargetConfig
     from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.fork_server import ForkServer
     from aiperf_svc.workloads.trials import CheckedTrials
@@ -189,60 +187,39 @@ def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
 
 def _show(trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles") -> int:
     """Print the trials or targets of a config; the exit code."""
-    from aiperf_svc.adapters.host.machine import local_facts
-    from aiperf_svc.config.target_configs import target_configs
     from aiperf_svc.runner import trial_lists
-    from aiperf_svc.workloads.shapes import shapes_of
-    from aiperf_svc.workloads.stacks import plan_processes
+    from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.runner.process_placement import ProcessPlacement, expand_local
 
-    config, members, _ = trials
-    if targets := target_configs(config):
-        return _show_targets(targets, args, files)
-    shapes, facts = shapes_of(config, "local", members), local_facts()
-    for shape in shapes:
-        plan_processes(shape, facts)
-    lengths = files.replay_ns
-    if args.json:
-        print(json.dumps(trial_lists.as_json(config, members, lengths), default=str))
-    else:
-        print("\n".join(trial_lists.as_lines(config, members, lengths)))
-        if len(shapes) > 1:
-            print("one after the other, each with processes of its own:")
-            for number in range(1, len(shapes) + 1):
-                print(f"  {trial_lists.shape_title(shapes, number)}")
-    return int(ExitCode.OK)
-
-
-def _show_targets(
-    targets: "Sequence[TargetConfig]", args: argparse.Namespace, files: "CheckedFiles"
-) -> int:
-    """Print the targets that are measured at the same time."""
-    from aiperf_svc.adapters.host.machine import local_facts
-    from aiperf_svc.runner import trial_lists
-    from aiperf_svc.runner.local_targets import share_of
-    from aiperf_svc.workloads.shapes import only_shape
-    from aiperf_svc.workloads.stacks import plan_processes
-    from aiperf_svc.workloads.trials import trial_configs
-
-    facts = share_of(local_facts(), len(targets))
-    for each in targets:
-        plan_processes(only_shape(each.config, "local", "targets"), facts)
-    known = [(each, trial_configs(each.config)) for each in targets]
-    if args.json:
+    expansion = expand_local(trials.config, trials.members)
+    ProcessPlacement(expansion, RunOptions()).prepare(shows_warnings=False)
+    config, members, lengths = trials.config, expansion.first.trials, files.replay_ns
+    if expansion.is_joint:
         shown = [
             {
                 "name": each.name,
-                "url": each.config.endpoint.url,
-                **trial_lists.as_json(each.config, members, files.replay_ns),
+                "url": each.where,
+                **trial_lists.as_json(each.config, each.trials, lengths),
             }
-            for each, members in known
+            for each in expansion.members
         ]
-        print(json.dumps({"targets": shown}, default=str))
-        return int(ExitCode.OK)
-    print(f"{len(targets)} targets at the same time, each with processes of its own:")
-    for each, members in known:
-        headline = trial_lists.headline(each.config, members, files.replay_ns)
-        print(f"  {each.name}: {each.config.endpoint.url}, {headline}")
+        lines = [f"{len(shown)} targets at the same time, each with processes of its own:"]
+        lines += [
+            f"  {each.name}: {each.where}, "
+            f"{trial_lists.headline(each.config, each.trials, lengths)}"
+            for each in expansion.members
+        ]
+        content: dict[str, Any] = {"targets": shown}
+    else:
+        content = trial_lists.as_json(config, members, lengths)
+        lines = trial_lists.as_lines(config, members, lengths)
+    shapes = expansion.shapes[expansion.first.name]
+    if expansion.is_driven:
+        lines.append("one after the other, each with processes of its own")
+    elif len(shapes) > 1:
+        lines.append("one after the other, each with processes of its own:")
+        lines += [f"  {trial_lists.shape_title(shapes, number)}" for number in expansion.rounds]
+    print(json.dumps(content, default=str) if args.json else "\n".join(lines))
     return int(ExitCode.OK)
 
 
@@ -253,11 +230,9 @@ def _run(
     secrets: dict[str, str],
     forks: "ForkServer | None",
 ) -> int:
-    from aiperf_svc.config.target_configs import target_configs
     from aiperf_svc.plan.run_values import RunValues
-    from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.workloads.shapes import shapes_of
+    from aiperf_svc.runner.process_placement import run_local
 
     options = RunOptions(
         ui=ui,
@@ -269,20 +244,7 @@ def _run(
         otlp=otlp_target(args.otlp),
         metrics_address=metrics_address(args.serve_metrics),
     )
-    config = trials.config
-    if targets := target_configs(config):
-        from aiperf_svc.runner.local_targets import run_local_targets
-
-        parent = Path(config.artifacts.dir)
-        return int(
-            run_local_targets(targets, options, parent=parent, name=config.name, forks=forks)
-        )
-    shapes = shapes_of(config, "local", trials.members)
-    if len(shapes) > 1:
-        from aiperf_svc.runner.local_shapes import run_shapes
-
-        return int(run_shapes(config, shapes, options, forks=forks))
-    return int(run_local(config, options, forks=forks))
+    return int(run_local(trials.config, options, trials=trials.members, forks=forks))
 
 
 def display_of(args: argparse.Namespace) -> Display:

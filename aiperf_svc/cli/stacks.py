@@ -17,7 +17,6 @@ from aiperf_svc.domain.errors import ConfigError
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.workload import Config
-    from aiperf_svc.runner.resuming import Resumed
     from aiperf_svc.runner.stack.options import StackOptions
     from aiperf_svc.runner.stack.request import StackRequest
     from aiperf_svc.workloads.trials import CheckedTrials
@@ -75,6 +74,7 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
         json=args.json,
         run=RunValues(cli_command=args.command_line),
         verbose=args.verbose,
+        resume=args.resume,
         otlp=otlp_target(args.otlp),
         metrics_address=metrics_address(args.serve_metrics),
     )
@@ -108,7 +108,6 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
         context=args.context,
         generation=_generation(args),
         secrets={**_from_environment(config), **given},
-        resumed=_resumed(args, config),
     )
 
 
@@ -122,12 +121,11 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     _take_authorities(draft, args)
     checked = _checked(draft)
     config = checked.config
-    resumed = _resumed(args, config)
     suffix = f"-{secrets.token_hex(3)}"
     room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(config) else 0)
     stack = stack_name_of(config.name)[:room].rstrip("-") + suffix
     return StackRequest(
-        stack=(_stack_of(resumed.folder) if resumed else "") or stack,
+        stack=(_stack_of(args.resume) if args.resume else "") or stack,
         config=config,
         checked=checked,
         kubeconfig=args.kubeconfig,
@@ -135,7 +133,6 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
         generation=_generation(args),
         secrets={**_from_environment(config), **given},
         is_ephemeral=True,
-        resumed=resumed,
     )
 
 
@@ -151,12 +148,6 @@ def _checked(draft: "Draft") -> "CheckedTrials":
 
     config = draft.parse()
     return checked_trials(config, cluster_problems, source=draft.source, names=draft.names)
-
-
-def _resumed(args: argparse.Namespace, config: "Config") -> "Resumed | None":
-    from aiperf_svc.runner.resuming import read_resumed
-
-    return None if args.resume is None else read_resumed(args.resume, config)
 
 
 def _stack_of(folder: Path) -> str:

@@ -33,29 +33,25 @@ def problem_of(targets: tuple[NamedTarget, ...], experiment: Experiment | None) 
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         return f"{{targets}}: two are called {twice[0]}"
-    problem = problem_of_joint(experiment) if experiment is not None else ""
+    problem = problem_of_joint(experiment)
     return f"{{targets}}: {problem}" if problem else ""
 
 
-def problem_of_joint(experiment: Experiment) -> str:
+def problem_of_joint(experiment: Experiment | None) -> str:
     """Return why the trials of an experiment cannot start together in several runs; empty if they
     can."""
-    if experiment.search is not None:
-        return (
-            "an {experiment.search} chooses its trials by what it has measured, so each run would "
-            "have its own; list the values in {experiment.product}"
-        )
-    if experiment.retries:
-        return (
-            "with {experiment.retries}, a trial would be run again without the others; leave it out"
-        )
+    if experiment is None:
+        return ""
     if experiment.fan_out != "stacks":
         return (
             "with {experiment.fan_out}: jobs, trials begin when the cluster has room and have no "
             "common start; leave it out"
         )
-    if experiment.parallel != 1:
-        return "{experiment.parallel}: all trials of a run are in one stack; leave it out"
+    if experiment.retries and experiment.parallel != 1:
+        return (
+            "with {experiment.retries}, all runs repeat a trial together, one trial at a time; "
+            "leave out {experiment.parallel}"
+        )
     return ""
 
 

@@ -112,13 +112,6 @@ def _lock(path: Path) -> int | None:
     return fd
 
 
-def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
-    """A new folder `<parent>/<name>-<UTC time>`, with one for logs. Raises ConfigError."""
-    folder = make_dated_folder(parent, name, now=now)
-    _made(folder / "logs")
-    return folder
-
-
 def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
     """A new empty folder `<parent>/<name>-<UTC time>`. Raises ConfigError."""
     stamp = f"{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -137,17 +130,12 @@ def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -
 
 
 def make_folder(folder: Path) -> Path:
-    """A new folder of artifacts at a given place, with one for logs. Raises ConfigError."""
-    _made(folder)
-    _made(folder / "logs")
-    return folder
-
-
-def _made(folder: Path) -> None:
+    """Make a folder of artifacts at a given place, with one for logs. Raises ConfigError."""
     try:
-        folder.mkdir(parents=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from error
+    return folder
 
 
 def remove_if_empty(folder: Path) -> bool:

@@ -8,7 +8,7 @@ from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.options import RunOptions
 
 if TYPE_CHECKING:
-    from aiperf_svc.runner.following import Outlet
+    from aiperf_svc.runner.follower import Outlet
 
 
 def check_single(options: RunOptions) -> None:

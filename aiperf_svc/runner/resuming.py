@@ -4,23 +4,23 @@ The trials that have ended are in its folder. On a cluster, trials go on without
 stack is still up, its run is followed to the end and collected, as the killed runner would have.
 """
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from aiperf_svc.adapters.exports.experiment_file import NAME, ExperimentFile, read_experiment_file
+from aiperf_svc.adapters.exports.experiment_file import (
+    NAME,
+    ExperimentFile,
+    is_experiment,
+    read_experiment_file,
+)
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.environment import new_run_id
-from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.shape_trials import ShapeTrials
-from aiperf_svc.workloads.shapes import shapes_of
 
 SHOWN = 5
 """Most keys that a message names."""
@@ -48,57 +48,39 @@ class Resumed(NamedTuple):
     """Whether the stack's namespace was made for it."""
 
 
-def prepare(folder: Path, config: Config) -> None:
-    """Make the folder of an experiment on this machine ready for the trials that have not ended.
-    Raises ConfigError if it is not an experiment with this config, and EnvironmentProblem."""
-    found = _read(folder, config, _ELSEWHERE)
-    done = {each.folder for each in found.trials if each.state == RunState.DONE}
-    _set_aside(folder, done)
-
-
-def prepare_members(members: Mapping[Path, Config]) -> None:
-    """Make the folders of an experiment that several runs go through together ready for the trials
-    that have not ended in all of them: a trial of some of them has no common start and no total.
-    Raises ConfigError if one is not an experiment with its config, and EnvironmentProblem."""
-    found: dict[Path, ShapeTrials] = {}
+def check(members: Mapping[Path, Config]) -> None:
+    """Raise ConfigError if one of these folders is not that of an experiment with its config."""
+    # The folder of one target must not be taken for that of another.
+    elsewhere = _ELSEWHERE if len(members) == 1 else ("artifacts.dir",)
     for folder, config in members.items():
-        _read(folder, config, ("artifacts.dir",))
-        found[folder] = ShapeTrials(config, (), folder)
-        found[folder].add_finished()
-    in_all = frozenset.intersection(*(trials.finished for trials in found.values()))
-    for folder, trials in found.items():
-        trials.keep(in_all)
-        trials.write_progress()
-        set_aside(folder, in_all)
+        _read(folder, config, (*elsewhere, *_OF_PODS, *_FOUND))
 
 
-def ended_before(folder: Path, config: Config) -> RunOutcome | None:
-    """Write the files of an experiment on this machine whose trials have all ended, and return its
-    outcome: the runner may have been killed before it wrote them. None if a trial is left, or if
-    nobody knows, as of a search. Raises EnvironmentProblem."""
-    trials = ShapeTrials(config, shapes_of(config, "local"), folder)
-    trials.add_finished()
-    assert config.experiment is not None
-    if config.experiment.search is not None or not trials.is_complete:
-        return None
-    run_id = new_run_id()
-    return RunOutcome(
-        run_id=run_id,
-        state=RunState.DONE,
-        reason="",
-        results=trials.write(run_id),
-        artifacts=folder,
-        uploaded_to=trials.upload(os.environ),
-    )
+def keep_finished(opened: Sequence[ShapeTrials], *, may_split_shapes: bool) -> frozenset[int]:
+    """Make the folders of an experiment ready for the trials that have not ended in all of them,
+    and return the numbers of those that have: a trial of some members has no total. Without
+    `may_split_shapes` a shape is run again as a whole if one of its trials is. What a killed runner
+    had collected is put among the trials first. Raises ConfigError, EnvironmentProblem."""
+    for each in opened:
+        each.add_finished()
+        each.move_collected()
+    finished = frozenset.intersection(*(each.finished for each in opened))
+    if not may_split_shapes:
+        finished = opened[0].of_whole_shapes(finished)
+    for each in opened:
+        each.keep(finished)
+        each.write_progress()
+        set_aside(each.folder, finished)
+    return finished
 
 
 def read_resumed(folder: Path, config: Config) -> Resumed:
     """Read what is left to do of an experiment on a cluster. What a killed runner had collected and
     had not put among the trials is put there. Raises ConfigError if it is not an experiment with
     this config, and EnvironmentProblem."""
-    found = _read(folder, config, (*_ELSEWHERE, *_OF_PODS, *_FOUND))
+    _read(folder, config, (*_ELSEWHERE, *_OF_PODS, *_FOUND))
     assert config.experiment is not None
-    mode = str(found.config.get("deployment", {}).get("namespace", {}).get("mode", "create"))
+    mode = namespace_mode(folder)
     if folders.is_collecting(folder):
         # The list of the trials may have come before their files.
         return Resumed(folder, frozenset(), mode)
@@ -112,6 +94,15 @@ def read_resumed(folder: Path, config: Config) -> Resumed:
             "may be left of its stack with `aiperf-svc gc`"
         )
     return Resumed(folder, trials.finished, mode)
+
+
+def namespace_mode(folder: Path) -> str:
+    """Return whether the namespace of the stack of an experiment was made for it, as in
+    `deployment.namespace.mode`. Raises ConfigError."""
+    if not is_experiment(folder):
+        return "create"
+    found = read_experiment_file(folder).config
+    return str(found.get("deployment", {}).get("namespace", {}).get("mode", "create"))
 
 
 def begin(folder: Path, config: Config) -> None:
@@ -130,8 +121,9 @@ def set_aside(folder: Path, finished: frozenset[int]) -> None:
 
 
 def remove_beginning(folder: Path) -> None:
-    """Remove the mark of an experiment of which no trial has ended."""
-    (folder / NAME).unlink(missing_ok=True)
+    """Remove the mark of an experiment, unless one of its trials has ended."""
+    if is_experiment(folder) and not read_experiment_file(folder).trials:
+        (folder / NAME).unlink()
 
 
 def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> ExperimentFile:

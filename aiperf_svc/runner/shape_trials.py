@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+import msgspec
+
+from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -24,7 +26,7 @@ from aiperf_svc.workloads.shapes import Shape
 
 if TYPE_CHECKING:
     from aiperf_svc.core.experiments.combinations import TrialRow
-    from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+    from aiperf_svc.core.experiments.search_report import SearchReport
 
 SHAPES = "shapes"
 """Folder of the logs of each shape, in that of the experiment."""
@@ -103,13 +105,11 @@ class ShapeTrials:
         """Forget all other trials."""
         self._rows = {number: self._rows[number] for number in sorted(numbers)}
 
-    def keep_whole_shapes(self) -> frozenset[int]:
-        """Forget the trials of shapes that have others too, which are run again as a whole; return
-        the numbers of the trials that are kept."""
-        whole = [number for number in range(1, len(self._shapes) + 1) if self.has_all(number)]
-        kept = frozenset(t.number for number in whole for t in self._shapes[number - 1].trials)
-        self.keep(kept)
-        return kept
+    def of_whole_shapes(self, finished: frozenset[int]) -> frozenset[int]:
+        """Return those trials without the ones of shapes that have others too, which are run again
+        as a whole."""
+        found = ([trial.number for trial in shape.trials] for shape in self._shapes)
+        return frozenset(n for numbers in found if finished.issuperset(numbers) for n in numbers)
 
     def add(self, folder: Path) -> None:
         """Take the trials that the services of a shape have left in a folder; nothing if none has
@@ -126,6 +126,28 @@ class ShapeTrials:
         for entry in read_experiment_file(listed).trials:
             (found,) = read_outcomes(self.folder, (entry,))
             self._rows[entry.number] = row_of(found)
+
+    def take(self, shape: int, left: Path) -> None:
+        """Take the trials that a part has left in a folder: that of its shape, from which they are
+        moved, or that of the experiment. Nothing if none has ended. Raises ConfigError,
+        EnvironmentProblem."""
+        if not is_experiment(left):
+            return
+        if left == self.folder:
+            self._take(left)
+        else:
+            self.move(shape)
+
+    def add_outcome(self, outcome: TrialOutcome) -> None:
+        """Add a trial that has ended, in place of an earlier attempt of it."""
+        from aiperf_svc.core.experiments.summary import row_of
+
+        before = self._rows.get(outcome.trial.number)
+        if before is not None:
+            reason = before.left_out or "it failed for another target or cluster"
+            reasons = (*before.outcome.replaced, reason)
+            outcome = outcome._replace(replaced=reasons)
+        self._rows[outcome.trial.number] = row_of(outcome)
 
     def move(self, shape: int) -> None:
         """Take the trials from the folder of a shape, and move them to those of the experiment.
@@ -219,9 +241,9 @@ class ShapeTrials:
     def _in_order(self) -> "list[TrialRow]":
         return [self._rows[number] for number in sorted(self._rows)]
 
-    def write(self, run_id: str) -> "ExperimentResult | None":
-        """Write the files of the experiment, and return its results; None if no trial has
-        begun. Raises EnvironmentProblem."""
+    def write(self, run_id: str, search: "SearchReport | None" = None) -> dict[str, Any] | None:
+        """Write the files of the experiment, and return the content of experiment.json; None if no
+        trial has begun. `search` is the report of a search. Raises EnvironmentProblem."""
         # Reports and Parquet take long to import.
         from aiperf_svc.adapters.storage.artifacts import write_manifest
         from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -235,9 +257,10 @@ class ShapeTrials:
             (self.folder / SHAPES).rmdir()
         if not self._rows:
             return None
-        results = write_experiment(self.folder, self._config, summarise_rows(self._in_order()))
+        write_experiment(self.folder, self._config, summarise_rows(self._in_order()), search)
         write_manifest(self.folder, run_id)
-        return results
+        content: dict[str, Any] = msgspec.json.decode((self.folder / NAME).read_bytes())
+        return content
 
 
 def _clear(folder: Path) -> None:

@@ -83,25 +83,9 @@ def shapes_of(
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
             f"experiment.search: {keys or 'the number of ranks'} needs other {what} for each "
-            "value; search for a load, or list the values in experiment.product"
+            "value, which only `aiperf-svc run` and `profile` start one after the other"
         )
     return found
-
-
-def only_shape(
-    config: Config, where: Where, key: str, members: Sequence[TrialConfig] = ()
-) -> Shape:
-    """Return the shape of the trials that start together in several runs, which `key` of the config
-    asks for. Raises ConfigError if there are several shapes."""
-    found = shapes_of(config, where, members)
-    if len(found) > 1:
-        what = "processes" if where == "local" else "pods"
-        keys = ", ".join(dict.fromkeys(name for each in found for name in each.parameters))
-        raise ConfigError(
-            f"{key}: {keys or 'the number of ranks'} needs other {what} for each value, which come "
-            "up at different times in each run; vary the load, or leave out one of both"
-        )
-    return found[0]
 
 
 def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:

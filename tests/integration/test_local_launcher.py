@@ -15,7 +15,7 @@ import pytest
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import local
+from aiperf_svc.runner import process_placement
 from aiperf_svc.runner.options import OtlpTarget, RunOptions
 
 STUB = Path(__file__).parents[1] / "support" / "stub_service.py"
@@ -29,8 +29,8 @@ def play(
     """Runs the launcher with the stub as all its services; nothing may be left but artifacts."""
     temporary = Path(tempfile.mkdtemp(dir="/tmp", prefix="t"))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(local, "END_S", 0.2)
-    monkeypatch.setattr(local, "KILL_S", 0.5)
+    monkeypatch.setattr(process_placement, "END_S", 0.2)
+    monkeypatch.setattr(process_placement, "KILL_S", 0.5)
 
     def run(name: str, *, command: tuple[str, ...] = (), **options: Any) -> ExitCode:
         monkeypatch.setenv("STUB", name)
@@ -44,7 +44,7 @@ def play(
         )
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            return local.run_local(
+            return process_placement.run_local(
                 config,
                 RunOptions(**{"ui": "plain", **options}),
                 command=command or (sys.executable, str(STUB)),
@@ -170,7 +170,7 @@ def test_the_first_interrupt_keeps_what_was_measured(
 ) -> None:
     assert play("interrupted") is ExitCode.INTERRUPTED
     out, err = capsys.readouterr()
-    assert "stopping: what was measured is kept" in err
+    assert "Stopping. Results so far are kept." in err
     assert "Request Count" in out
     assert "Stopped early: interrupted by the user" in out
 
@@ -179,7 +179,7 @@ def test_the_second_interrupt_leaves_at_once(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert play("left at once") is ExitCode.INTERRUPTED
-    assert "left at once; no results were computed" in capsys.readouterr().out
+    assert "stopped by the user before there were results" in capsys.readouterr().out
 
 
 def test_a_process_that_ignores_signals_is_killed(play: Play) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.pods import GRACE_S
-from aiperf_svc.runner.local import KILL_S
+from aiperf_svc.runner.process_placement import KILL_S
 from aiperf_svc.services import host
 
 WAIT_S = 60.0
@@ -25,7 +25,7 @@ SERVES = """
 import asyncio, sys, time
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.plan.pods import GRACE_S
-from aiperf_svc.runner.local import KILL_S
+from aiperf_svc.runner.process_placement import KILL_S
 from aiperf_svc.services import host
 
 class Stuck:

@@ -9,7 +9,6 @@ import aiohttp
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
-from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
 
@@ -25,7 +24,7 @@ def make_status(**fields: Any) -> Status:
         "main_error": "",
         "uploaded_to": "",
         "verdict": None,
-        "dataset": msgspec.Raw(b"{}"),
+        "dataset": {},
         "number": 1,
         "objectives": (),
     }
@@ -40,7 +39,7 @@ class Provider:
 
     path: Path
     now: Status = field(default_factory=make_status)
-    content: Results | None = None
+    content: dict[str, Any] | None = None
     has_manifest: bool = True
     cancelled: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
@@ -69,16 +68,18 @@ class Provider:
     def collected(self) -> None:
         self.was_collected.set()
 
-    def results(self) -> Results | None:
+    def summary(self) -> dict[str, Any] | None:
         return self.content
 
     def folder(self) -> Path:
         return self.path
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> dict[str, Any] | None:
         if not self.has_manifest:
             return None
-        return self.listed or build_manifest(self.path, "0123456789ab")
+        found = self.listed or build_manifest(self.path, "0123456789ab")
+        listed: dict[str, Any] = msgspec.to_builtins(found)
+        return listed
 
 
 @dataclass

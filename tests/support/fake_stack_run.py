@@ -3,10 +3,12 @@
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import yaml
 
@@ -14,26 +16,25 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
-from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner import folders, resuming
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.screens import WholeScreen
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, collection, launch, measure, removal
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.screen import WholeScreen
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from tests.support.fake_results import inference_result
 
 CONFIG = """
 endpoint: {url: "http://10.0.0.1:8000", model: m}
@@ -42,7 +43,7 @@ load: {concurrency: 1, requests: 10}
 RECORD = RunRecord(
     stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()
 )
-RESULTS = inference_result()
+SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
 NOT_ALL = LeakReport(left=(), not_checked=("nodes (not allowed)", "leases (not allowed)"))
 CLEAN = LeakReport(left=(), not_checked=())
 OTHER = ObjectRef(kind="Namespace", namespace="", name="aiperf-s-x", uid="x", path="")
@@ -101,12 +102,20 @@ class Played:
         cluster = cast("Cluster", SimpleNamespace(identity="uid"))
         options = StackOptions(run=RunOptions(ui="none"), yes=True)
         cli = cast("PulumiCli", self)
-        screen = WholeScreen(options.run)
+        context = PartContext(self.interrupts, WholeScreen(options.run))
         me = this_process({})
-        launch = Launch(
-            self.request, options, self.home, cluster, cli, self.interrupts, screen, me=me
-        )
-        return await launch.run()
+        request = self.with_folder()
+        return await Launch(request, options, self.home, cluster, cli, context, me=me).run()
+
+    def with_folder(self) -> StackRequest:
+        """The request with the folder that a session makes for it."""
+        request, config = self.request, self.request.config
+        if request.resumed is not None or request.folder is not None:
+            return request
+        folder = folders.make_dated_folder(Path(config.artifacts.dir), config.name)
+        if config.experiment is not None:
+            resuming.begin(folder, config)
+        return replace(request, folder=folder)
 
     # --- as PulumiCli ---
 
@@ -136,7 +145,7 @@ class Played:
 
     # --- as Measuring ---
 
-    has_results, has_losses, is_out_of_time, failure, results = True, False, False, None, RESULTS
+    has_results, has_losses, is_out_of_time, failure, summary = True, False, False, None, SUMMARY
 
     @property
     def status(self) -> Any:
@@ -150,7 +159,7 @@ class Played:
         if self.followed == self.killed_in:
             self.killed = self.folder / "killed"
             shutil.copytree(self.made[0], self.killed, symlinks=True)
-        return RESULTS
+        return SUMMARY
 
     async def fetch(self, folder: Path) -> str:
         self.note_watched("fetch")
@@ -161,8 +170,8 @@ class Played:
             for trial in shape.trials:
                 own = folder / "trials" / trial.folder
                 own.mkdir(parents=True)
-                (own / "profile_export_aiperf.json").write_bytes(encode(RESULTS))
-            ended = [TrialOutcome(trial, "done", "", RESULTS) for trial in shape.trials]
+                (own / "profile_export_aiperf.json").write_bytes(msgspec.json.encode(SUMMARY))
+            ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in shape.trials]
             write_experiment(folder, self.request.config, summarise(ended))
         return "all"
 
@@ -233,5 +242,5 @@ def in_shapes(played: Played, *, on_failure: str = "continue", number: int = 3) 
 
 
 def trials_of(outcome: RunOutcome) -> list[tuple[int, str, str]]:
-    assert isinstance(outcome.results, ExperimentResult)
-    return [(each.number, each.state, each.reason) for each in outcome.results.trials]
+    assert outcome.summary is not None
+    return [(t["number"], t["state"], t["reason"]) for t in outcome.summary["trials"]]

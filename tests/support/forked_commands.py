@@ -40,8 +40,8 @@ AHEAD = (
     "cli.runs",
     "runner.experiment_tables",
     "runner.live_display",
-    "runner.local_shapes",
-    "runner.local_targets",
+    "runner.joining",
+    "runner.process_placement",
     "runner.run_tables",
     "runner.tables",
 )

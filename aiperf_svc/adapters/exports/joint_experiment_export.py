@@ -2,16 +2,12 @@
 
 import csv
 from io import StringIO
+from typing import Any
 
 import msgspec
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.experiment_export import (
-    combination_result,
-    csv_head,
-    csv_row,
-    experiment_numbers,
-)
+from aiperf_svc.adapters.exports.experiment_export import csv_head, csv_row, described
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.joint_result import Joint
@@ -20,7 +16,7 @@ SCHEMA = "joint-experiment/1"
 TOTAL = "total"
 
 
-def export(joint: JointExperiment) -> dict[str, object]:
+def export(joint: JointExperiment) -> dict[str, Any]:
     """Return the content of joint.json as an object. The trials of each run are in its folder."""
     return {
         "schema_version": SCHEMA,
@@ -31,7 +27,7 @@ def export(joint: JointExperiment) -> dict[str, object]:
         "notes": joint.notes,
         "members": [_member(each) for each in joint.members],
         "starts": [_start(trial, each) for trial, each in joint.trials],
-        "total": experiment_numbers(joint.total),
+        "total": described(joint.total),
     }
 
 
@@ -53,7 +49,7 @@ def render_csv(joint: JointExperiment) -> bytes:
     return text.getvalue().encode()
 
 
-def _member(each: ExperimentMember) -> dict[str, object]:
+def _member(each: ExperimentMember) -> dict[str, Any]:
     return {
         "name": each.name,
         "where": each.where,
@@ -62,11 +58,11 @@ def _member(each: ExperimentMember) -> dict[str, object]:
         "state": each.state,
         "reason": each.reason,
         "exit_code": each.exit_code,
-        "combinations": [combination_result(c) for c in each.summary.combinations],
+        "combinations": described(each.summary)["combinations"],
     }
 
 
-def _start(trial: Trial, joint: Joint) -> dict[str, object]:
+def _start(trial: Trial, joint: Joint) -> dict[str, Any]:
     """How close the starts of a trial were, in ms, and the time that its loads have in common."""
     return {
         "number": trial.number,

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 from time import time_ns
-from typing import Protocol
+from typing import Any, Protocol
 
-from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.protocol.run_states import RunState
 
@@ -36,15 +34,15 @@ class ResultsProvider(Protocol):
         """Take in that the results were fetched, so that this process may end."""
         ...
 
-    def results(self) -> Results | None:
-        """Results of the run or experiment, once they are computed."""
+    def summary(self) -> dict[str, Any] | None:
+        """Content of profile_export_aiperf.json, once it is computed."""
         ...
 
     def folder(self) -> Path:
         """Folder of the artifacts."""
         ...
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> dict[str, Any] | None:
         """Content of manifest.json, once it is written."""
         ...
 

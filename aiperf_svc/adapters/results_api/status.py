@@ -106,8 +106,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     workers_lost: int
     record_processors: int
-    dataset: msgspec.Raw = msgspec.Raw(b"{}")
-    """The dataset as JSON, as in the results; empty before it is built."""
+    dataset: dict[str, Any] = {}
     message: str
     """Text about what the run waits for."""
     results_ready: bool

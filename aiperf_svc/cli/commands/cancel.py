@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from aiperf_svc.cli.clusters import StackPlace, in_each, places_of
+from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
 from aiperf_svc.cli.stacks import add_cluster_flags
 
 DESCRIPTION = """Stop the run of a stack that is up. What was measured is kept: `aiperf-svc results`
@@ -23,16 +23,16 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
 
-    async def cancel(place: StackPlace) -> None:
-        where = {"kubeconfig": place.kubeconfig, "context": place.context}
-        async with attach(place.stack, environ=os.environ, **where) as attached:
+    async def cancel(stack: NamedStack) -> None:
+        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
+        async with attach(stack.stack, environ=os.environ, **where) as attached:
             status = await attached.client.status()
             if RunState(status.state).is_final:
                 said = f"the run is over ({status.state}): there is nothing to stop"
             else:
                 await attached.client.cancel("cancelled by `aiperf-svc cancel`")
                 said = "the run stops and keeps what it has measured"
-        print(f"stack {place.stack}: {said}", file=sys.stderr)
+        print(f"stack {stack.stack}: {said}", file=sys.stderr)
 
-    _, code = signals.run(in_each(places_of(args.stack, args), cancel))
+    _, code = signals.run(in_each(stacks_of(args.stack, args), cancel))
     return int(code)

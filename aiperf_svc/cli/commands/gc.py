@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiperf_svc.cli.clusters import places_of
+from aiperf_svc.cli.clusters import stacks_of
 from aiperf_svc.cli.stacks import add_cluster_flags
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner.stack import terminal
     from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest
 
-    places = [place for stack in args.stacks for place in places_of(stack, args)]
+    stacks = [stack for name in args.stacks for stack in stacks_of(name, args)]
     request = GarbageRequest(
-        stacks=tuple(place.stack for place in places if not place.name),
+        stacks=tuple(stack.stack for stack in stacks if not stack.name),
         environ=dict(os.environ),
         kubeconfig=args.kubeconfig,
         context=args.context,
@@ -81,9 +81,9 @@ def run(args: argparse.Namespace) -> int:
         yes=args.yes,
     )
     elsewhere = [
-        replace(request, stacks=(place.stack,), kubeconfig=place.kubeconfig, context=place.context)
-        for place in places
-        if place.name
+        replace(request, stacks=(stack.stack,), kubeconfig=stack.kubeconfig, context=stack.context)
+        for stack in stacks
+        if stack.name
     ]
     requests = [request, *elsewhere] if request.stacks or not elsewhere else elsewhere
     with terminal.ignore_closed_stderr():

@@ -56,11 +56,8 @@ def run(args: argparse.Namespace) -> int:
 def _several(request: "StackRequest", path: Path) -> str:
     """Return which stacks are made of the file; empty if it is one."""
     from aiperf_svc.config.clusters import read_clusters
-    from aiperf_svc.runner.stack.clusters import cluster_members
-    from aiperf_svc.runner.stack.joint_run import same_for
-    from aiperf_svc.runner.stack.targets import target_members
+    from aiperf_svc.runner.stack.members import expand_requests, member_requests, several_lines
 
-    if places := read_clusters(request.settings, str(path)):
-        return same_for("clusters", cluster_members(request, places))
-    members = target_members(request)
-    return same_for("targets", members) if members else ""
+    requests = member_requests(request, read_clusters(request.settings, str(path)))
+    expansion = expand_requests(requests)
+    return several_lines(expansion, requests) if expansion.is_joint else ""

@@ -88,12 +88,6 @@ def _run_in_cluster(args: argparse.Namespace) -> int:
         draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
     request, options = ephemeral_request(draft, args), life_options(args)
     notices(draft)
-    if request.config.targets:
-        raise ConfigError(
-            "targets: --kubernetes measures one; a stack file with `targets` runs with "
-            "`aiperf-svc run`"
-        )
+    from aiperf_svc.runner.stack.placement import run_in_namespace
 
-    from aiperf_svc.runner.stack.ephemeral import run_ephemeral
-
-    return int(run_ephemeral(request, options, namespace=args.kubernetes_namespace))
+    return int(run_in_namespace(request, options, args.kubernetes_namespace))

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from aiperf_svc.cli.clusters import StackPlace, in_each, places_of
+from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
 from aiperf_svc.cli.stacks import add_cluster_flags
 from aiperf_svc.domain.errors import ConfigError
 
@@ -35,51 +35,50 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner.outcome import RunOutcome
     from aiperf_svc.runner.stack.attached import attach, fetch
 
-    places = places_of(args.stack, args)
-    if places[0].kind == "shapes":
-        commands = "; ".join(f"aiperf-svc results {place.stack}" for place in places)
+    stacks = stacks_of(args.stack, args)
+    if stacks[0].kind == "shapes":
+        commands = "; ".join(f"aiperf-svc results {stack.stack}" for stack in stacks)
         raise ConfigError(f"stack {args.stack} is one for each shape: {commands}")
-    if len(places) > 1:
-        return _of_all(places, args)
+    if len(stacks) > 1:
+        return _of_all(stacks, args)
 
-    async def fetched(place: StackPlace) -> RunOutcome:
-        where = {"kubeconfig": place.kubeconfig, "context": place.context}
-        async with attach(place.stack, environ=os.environ, **where) as attached:
+    async def fetched(stack: NamedStack) -> RunOutcome:
+        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
+        async with attach(stack.stack, environ=os.environ, **where) as attached:
             return await fetch(attached, parent=args.artifact_dir)
 
-    outcome = signals.run(fetched(places[0]))
+    outcome = signals.run(fetched(stacks[0]))
     if outcome.artifacts is not None:
         manifests.refresh(outcome.artifacts)
     printing.print_outcome(outcome, RunOptions(json=args.json))
     return int(outcome.exit_code)
 
 
-def _of_all(places: list[StackPlace], args: argparse.Namespace) -> int:
+def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
     from aiperf_svc.domain.errors import AiperfError
     from aiperf_svc.runner import folders, signals
-    from aiperf_svc.runner.common_start import measure_offset
-    from aiperf_svc.runner.joint_outcome import finish
-    from aiperf_svc.runner.joint_runs import JointRun
+    from aiperf_svc.runner.joining import JointRun, finish
     from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.runner.outcome import failed_outcome
+    from aiperf_svc.runner.run_end import RunEnd, outcome_of
     from aiperf_svc.runner.stack.attached import attach, fetch
+    from aiperf_svc.runner.start_gate import measure_offset
 
     folder = folders.make_dated_folder(args.artifact_dir, args.stack)
 
-    async def fetched(place: StackPlace) -> JointRun:
-        where = {"kubeconfig": place.kubeconfig, "context": place.context}
-        async with attach(place.stack, environ=os.environ, **where) as attached:
-            outcome = await fetch(attached, parent=folder, name=place.name)
+    async def fetched(stack: NamedStack) -> JointRun:
+        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
+        async with attach(stack.stack, environ=os.environ, **where) as attached:
+            outcome = await fetch(attached, parent=folder, name=stack.name)
             offset = await measure_offset(attached.client)
-        return JointRun(name=place.name, where=place.where, outcome=outcome, offsets={1: offset})
+        return JointRun(name=stack.name, where=stack.where, outcome=outcome, offsets={1: offset})
 
-    found, _ = signals.run(in_each(places, fetched))
+    found, _ = signals.run(in_each(stacks, fetched))
     runs = [
-        JointRun(name=place.name, where=place.where, outcome=failed_outcome(each))
+        JointRun(name=stack.name, where=stack.where, outcome=outcome_of(RunEnd(error=each)))
         if isinstance(each, AiperfError)
         else each
-        for place, each in zip(places, found, strict=True)
+        for stack, each in zip(stacks, found, strict=True)
     ]
-    kind = places[0].kind
+    kind = stacks[0].kind
     assert kind != "shapes"
     return int(finish(kind, args.stack, folder, runs, RunOptions(json=args.json)))

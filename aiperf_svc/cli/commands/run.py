@@ -97,29 +97,10 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     notices(draft)
 
     from aiperf_svc.config.clusters import read_clusters
+    from aiperf_svc.runner.stack.placement import run_stacks
 
-    if places := read_clusters(request.settings, str(args.config)):
-        _refuse_resume(args, "several clusters")
-        from aiperf_svc.runner.stack.clusters import run_in_clusters
-
-        return int(run_in_clusters(request, places, options))
-    if request.config.targets:
-        _refuse_resume(args, "several targets")
-        from aiperf_svc.runner.stack.targets import run_stack_targets
-
-        return int(run_stack_targets(request, options))
-    from aiperf_svc.runner.stack.shape_stacks import needs_stacks, run_shape_stacks
-
-    if needs_stacks(request):
-        return int(run_shape_stacks(request, options))
-    from aiperf_svc.runner.stack.run import run_stack
-
-    return int(run_stack(request, options))
-
-
-def _refuse_resume(args: argparse.Namespace, what: str) -> None:
-    if args.resume:
-        raise ConfigError(f"--resume: for the experiment of one stack; {what} start anew")
+    clusters = read_clusters(request.settings, str(args.config))
+    return int(run_stacks(request, options, clusters))
 
 
 def _refuse_cluster_flags(args: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from aiperf_svc.cli.clusters import StackPlace, in_each, places_of
+from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
 from aiperf_svc.cli.stacks import add_cluster_flags
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -33,28 +33,28 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner.display import final_line, plain_line
     from aiperf_svc.runner.stack.attached import attach
 
-    def show(place: StackPlace, status: Status) -> None:
+    def show(stack: NamedStack, status: Status) -> None:
         if args.json:
-            named = {"name": place.name} if place.name else {}
+            named = {"name": stack.name} if stack.name else {}
             content = {**named, **msgspec.to_builtins(status)}
             print(msgspec.json.encode(content).decode(), flush=True)
             return
         line = final_line(status) if status.is_settled else plain_line(status)
-        print(one_line(place.line(line)), flush=True)
-        if status.is_settled and status.results_ready and not place.name:
+        print(one_line(stack.line(line)), flush=True)
+        if status.is_settled and status.results_ready and not stack.name:
             print(f"results: aiperf-svc results {args.stack}", flush=True)
 
-    async def look(place: StackPlace) -> bool:
-        where = {"kubeconfig": place.kubeconfig, "context": place.context}
-        async with attach(place.stack, environ=os.environ, **where) as attached:
+    async def look(stack: NamedStack) -> bool:
+        where = {"kubeconfig": stack.kubeconfig, "context": stack.context}
+        async with attach(stack.stack, environ=os.environ, **where) as attached:
             status = await attached.client.status()
-            show(place, status)
+            show(stack, status)
             while args.wait and not status.is_settled:
                 before = status.state
                 status = await attached.client.status(after=status.number, timeout_s=POLL_S)
                 if status.state != before or status.is_settled:
-                    show(place, status)
+                    show(stack, status)
             return status.state == RunState.FAILED
 
-    failed, code = signals.run(in_each(places_of(args.stack, args), look))
+    failed, code = signals.run(in_each(stacks_of(args.stack, args), look))
     return int(ExitCode.BENCHMARK_FAILED if True in failed else code)

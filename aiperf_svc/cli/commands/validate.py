@@ -54,10 +54,9 @@ def _check_stack(path: Path, config: "Config") -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
     from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.plan.identity import check_stack_name
-    from aiperf_svc.runner.stack.clusters import cluster_members
+    from aiperf_svc.runner.stack.members import expand_requests, member_requests
     from aiperf_svc.runner.stack.project import read_settings, stack_name
     from aiperf_svc.runner.stack.request import StackRequest
-    from aiperf_svc.runner.stack.targets import target_members
 
     stack, settings = stack_name(path), read_settings(path)
     places = read_clusters(settings, str(path))
@@ -69,9 +68,9 @@ def _check_stack(path: Path, config: "Config") -> None:
             settings=settings,
             environ={},
         )
-        _ = request.plan
-        if places:
-            cluster_members(request, places)
-        target_members(request)
+        requests = member_requests(request, places)
+        expand_requests(requests)
+        for each in requests.values():
+            _ = each.plan
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

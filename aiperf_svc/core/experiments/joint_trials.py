@@ -7,22 +7,21 @@ of the trials beside it. A run that finished none is in no total.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome
+from aiperf_svc.core.experiments.criteria import statistics_of
+from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome, read_summary
+from aiperf_svc.core.experiments.search import TrialResult
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.results.inference_result import InferenceResult
-from aiperf_svc.core.results.joint_result import Joint
-from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.core.results.joint_result import Joint, worst
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 FAILED = "failed"
-Objectives = Sequence[ObjectiveResult]
-"""The objectives of a run."""
+Objectives = Sequence[Mapping[str, Any]]
+"""What became of the SLO of a run, as in profile_export_aiperf.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,28 +79,60 @@ def total_outcome(
         reason = "; ".join(_named(name, said) for name, (_, said) in ends.items())
         return TrialOutcome(trial, state, reason, None)
     causes = [_named(each.name, each.cause) for each in joint.members if each.cause]
-    total = InferenceResult(
-        run_id="",
-        name=joint.name,
-        version="",
-        verdict=Severity(joint.verdict or Severity.INVALID),
-        cause="; ".join(causes),
-        slo=_of_all(objectives or {}),
-        metrics={tag: joint.total[tag] for tag in CATALOG if tag in joint.total},
-        config={},
-    )
-    return TrialOutcome(trial, DONE, "", total)
+    own = {
+        "verdict": joint.verdict,
+        "cause": "; ".join(causes),
+        "slo": _of_all(objectives or {}),
+    }
+    metrics = {tag: joint.total[tag] for tag in CATALOG if tag in joint.total}
+    return TrialOutcome(trial, DONE, "", {"aiperf_svc": own, **metrics})
 
 
 def _named(name: str, said: str) -> str:
     return f"{name}: {said}"
 
 
-def _of_all(objectives: Mapping[str, Objectives]) -> tuple[ObjectiveResult, ...]:
-    return tuple(
-        replace(each, metric=f"{each.metric} of {name}")
+def _of_all(objectives: Mapping[str, Objectives]) -> list[dict[str, Any]]:
+    return [
+        {**each, "metric": f"{each['metric']} of {name}"}
         for name, own in objectives.items()
         for each in own
+    ]
+
+
+def joint_finding(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the worst verdict of several runs, and its cause: what decides whether a trial is run
+    again."""
+    found = [read_summary(dict(each)) for each in summaries]
+    verdict = worst([each.verdict for each in found])
+    causes = [each.cause for each in found if each.verdict == verdict]
+    return {"verdict": verdict, "cause": next(iter(causes), "")}
+
+
+def joint_result(
+    results: Mapping[str, TrialResult], total: Mapping[str, Any], maximized: str | None
+) -> TrialResult:
+    """Return what a trial says of what is searched, over several runs by their names: an objective
+    is held if all of them hold it. The statistics are those of `total`, the metrics of all runs."""
+    if len(results) == 1:
+        return next(iter(results.values()))
+    named = [
+        replace(each, name=f"{each.name} of {name}", text=each.text and f"{name}: {each.text}")
+        for name, result in results.items()
+        for each in result.evidence
+    ]
+    verdict = worst([each.verdict.partition(":")[0] for each in results.values()])
+    problems = [_named(name, each.problem) for name, each in results.items() if each.problem]
+    return TrialResult(
+        evidence=tuple(named),
+        verdict=next(
+            each.verdict
+            for each in results.values()
+            if each.verdict.partition(":")[0] == (verdict or each.verdict)
+        ),
+        is_client_bound=any(each.is_client_bound for each in results.values()),
+        problem=next(iter(problems), ""),
+        statistics=statistics_of(total, maximized),
     )
 
 

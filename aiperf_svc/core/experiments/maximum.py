@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiperf_svc.config.search import MOST_POINTS
-from aiperf_svc.core.experiments.search import SearchedTrial
+from aiperf_svc.core.experiments.search import TrialResult
 from aiperf_svc.core.experiments.search_space import SearchSpace
 
 _GRID = {1: 7, 2: 3}
@@ -43,7 +43,7 @@ class MaximumSearch:
             place = self._refined()
         return None if place is None else self._parameters(place)
 
-    def add(self, parameters: Mapping[str, Any], result: SearchedTrial) -> None:
+    def add(self, parameters: Mapping[str, Any], result: TrialResult) -> None:
         """Take the result of a trial that `next` asked for. One that tells nothing of the server,
         such as that of a busy client, or that is not valid, as the server failed most requests,
         counts as without a value."""

@@ -11,7 +11,7 @@ from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.config.search import Span
 from aiperf_svc.core.experiments.criteria import failed_trial
 from aiperf_svc.core.experiments.maximum import MaximumSearch
-from aiperf_svc.core.experiments.search import Search, SearchedTrial
+from aiperf_svc.core.experiments.search import Search, TrialResult
 from aiperf_svc.core.experiments.search_space import SearchSpace
 from aiperf_svc.core.experiments.trials import Trial
 
@@ -32,7 +32,7 @@ class Machine(Protocol):
         """Return the parameters of the next trial; None when the search is over."""
         ...
 
-    def add(self, parameters: dict[str, Any], result: SearchedTrial) -> None:
+    def add(self, parameters: dict[str, Any], result: TrialResult) -> None:
         """Take the result of a trial."""
         ...
 
@@ -56,10 +56,10 @@ class SearchTrials:
         return Trial(self._begun, parameters)
 
     def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
-        """Take what a trial found: a `SearchedTrial` as plain objects; None when it failed."""
+        """Take what a trial found: a `TrialResult` as plain objects; None when it failed."""
         result = failed_trial("the trial failed")
         if finding is not None:
-            result = msgspec.convert(finding, SearchedTrial)
+            result = msgspec.convert(finding, TrialResult)
         self.machine.add(trial.parameters, result)
 
 

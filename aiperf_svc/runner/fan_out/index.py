@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -36,9 +36,11 @@ from aiperf_svc.runner import folders, fork_server, log_tails
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape
 from aiperf_svc.runner.fork_server import ForkServer
-from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.process_placement import SERVICE_COMMAND, LocalServices
+from aiperf_svc.runner.screens import WholeScreen
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.workloads.shapes import shape_config
 
@@ -199,9 +201,9 @@ class _Index:
                 logs=self._folder / "logs",
             )
             run.write_files()
-            launch = LocalLaunch(run, SERVICE_COMMAND, self._forks)
+            context = PartContext(interrupts, WholeScreen(run.options))
             try:
-                return await launch.run(counting=lambda: nullcontext(interrupts))
+                return await LocalServices(run, SERVICE_COMMAND, self._forks).run(context)
             finally:
                 log_tails.remove_empty(run.logs)
 

@@ -13,6 +13,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.run_end import RunEnd, outcome_of
 from aiperf_svc.runner.stack import deployed
 from aiperf_svc.runner.stack.request import find_place, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
@@ -75,24 +76,23 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
             f"the run is in state {status.state}; wait for its results with `aiperf-svc status "
             f"{attached.stack} --wait`"
         )
-    results, folder = None, None
+    summary, folder = None, None
     run_id = str(attached.outputs["runId"])
     if status.results_ready:
         if name:
             folder = folders.make_folder(parent / name)
         else:
             folder = folders.unfinished(parent, run_id)
-            folder = folder or folders.make_artifact_folder(parent, attached.stack)
+            folder = folder or folders.make_dated_folder(parent, attached.stack)
         with folders.collecting(folder, run_id):
-            results = await attached.client.results()
+            summary = await attached.client.summary()
             await attached.client.download_all(folder)
-    return RunOutcome(
-        run_id=run_id,
-        state=status.state,
-        reason=status.reason,
-        results=results,
-        artifacts=folder,
-        artifact_error=status.artifact_error,
-        uploaded_to=status.uploaded_to,
-        more={"stack": attached.stack},
+    return outcome_of(
+        RunEnd(
+            run_id=run_id,
+            status=status,
+            summary=summary,
+            artifacts=folder,
+            more={"stack": attached.stack},
+        )
     )

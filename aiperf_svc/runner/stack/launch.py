@@ -11,27 +11,26 @@ from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import trial_lists
-from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.run_end import NOTHING_MADE, RunEnd, outcome_of
 from aiperf_svc.runner.stack import bring_up, measure, results_folder, summary, terminal
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.removal import StackRemoval
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.screen import Screen
 from aiperf_svc.runner.stack.shape_preflight import CheckedShapes, check_shapes
-from aiperf_svc.runner.stack.stack_outcome import StackEnd
-from aiperf_svc.runner.stack.stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.stages import StackLifecycle, Stage, StageResult
 
-ASKS_THE_CLUSTER = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
+CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
 """Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
 exists the silence ends the command."""
-OF_A_SHAPE = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
+PER_SHAPE_STAGES = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
 """Stages that are repeated for each shape."""
 
 
@@ -45,15 +44,14 @@ class Launch:
         home: StateHome,
         cluster: Cluster,
         cli: PulumiCli,
-        interrupts: Interrupts,
-        screen: Screen,
+        context: PartContext,
         *,
         me: Holder,
-        give_start: GiveStart | None = None,
     ) -> None:
         """`me` is this process, as the Lease of the stack names it."""
         self._request, self._options, self._home = request, options, home
-        self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
+        self._cluster, self._cli, self._context = cluster, cli, context
+        self._interrupts, screen = context.interrupts, context.screen
         experiment = request.config.experiment
         self._lifecycle = StackLifecycle(
             keep=options.keep,
@@ -62,14 +60,14 @@ class Launch:
             shapes=results_folder.shapes_left(request),
         )
         self._screen, self._say = screen, screen.say
-        self._give_start, self._me = give_start, me
+        self._me = me
         self._keeper = LeaseKeeper(cluster, request.stack, me, screen.say)
         self._failure: AiperfError | None = None
         """The first error."""
         self._shape_failure: AiperfError | None = None
         """The first error in the current shape."""
         self._checked = CheckedShapes()
-        self._collection = Collection(request, cluster, cli, interrupts, screen.say)
+        self._collection = Collection(request, cluster, cli, self._interrupts, screen.say)
         self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._running_shape: int | None = None
         """The shape whose trials a killed runner has left running."""
@@ -107,7 +105,7 @@ class Launch:
                 took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
                 self._took_s[stage.value] = round(took_s, 1)
                 lifecycle.end(stage, result, interrupts=self._interrupts.count)
-                if stage in OF_A_SHAPE and lifecycle.stage not in OF_A_SHAPE[1:]:
+                if stage in PER_SHAPE_STAGES and lifecycle.stage not in PER_SHAPE_STAGES[1:]:
                     self._end_shape(shape)
         finally:
             await self._end_measuring()
@@ -122,7 +120,7 @@ class Launch:
             return self._outcome()
         self._say(summary.took(self._took_s))
         if lifecycle.is_kept and lifecycle.has_only_copy:
-            self._say("the results could not be fetched: they are in the stack and nowhere else")
+            self._say("The results could not be fetched. The stack holds the only copy of them.")
         if lifecycle.is_kept:
             self._say(
                 summary.kept(
@@ -137,7 +135,7 @@ class Launch:
         self, stage: Stage, work: Callable[[], Awaitable[StageResult]]
     ) -> StageResult:
         try:
-            if stage not in ASKS_THE_CLUSTER:
+            if stage not in CLUSTER_STAGES:
                 return await work()
             async with watched_contact(self._cluster, note=self._say):
                 return await work()
@@ -238,8 +236,8 @@ class Launch:
         is_up, self._running_shape = shape == self._running_shape, None
         if is_change:
             await self._end_measuring()
-        elif self._options.timeout_s is not None:
-            self._deadline_mono_s = time.monotonic() + self._options.timeout_s
+        elif self._context.left_s is not None:
+            self._deadline_mono_s = time.monotonic() + self._context.left_s
         earlier = self._home.load(self._request.stack)
         self._record = self._record or self._prepared
         self._home.save(self._record)
@@ -293,16 +291,11 @@ class Launch:
             self._cluster,
             outputs,
             self._request.plans[self._lifecycle.shape - 1],
-            self._screen.display,
-            self._give_start,
+            self._context,
             self._options.run,
             self._keeper,
         )
-        summary = await self._measuring.follow(
-            interrupts=self._interrupts,
-            deadline_mono_s=self._deadline_mono_s,
-            timeout_s=self._options.timeout_s,
-        )
+        summary = await self._measuring.follow(deadline_mono_s=self._deadline_mono_s)
         status = self._measuring.status
         if self._measuring.is_out_of_time:
             self._lifecycle.end_shapes()
@@ -358,24 +351,31 @@ class Launch:
 
     def _outcome(self) -> RunOutcome:
         measuring, collection, removal = self._measuring, self._collection, self._removal
-        return StackEnd(
-            run_id=self._request.plan.identity.run_id,
-            stack=self._request.stack,
-            namespace=self._record.namespace if self._record else None,
-            is_made=self._record is not None,
-            is_kept=self._lifecycle.is_kept,
-            was_interrupted=self._lifecycle.was_interrupted,
-            failure=self._failure,
-            status=measuring.status if measuring else None,
-            results=measuring.results if measuring else None,
-            trials=collection.results,
-            has_all_trials=collection.has_all_trials,
-            artifacts=collection.folder,
-            artifact_error=collection.error,
-            uploaded_to=collection.uploaded_to,
-            left=removal.left,
-            not_checked=removal.not_checked,
-            is_verified=removal.is_verified,
-            is_unlisted=removal.is_unlisted,
-            took_s=self._took_s,
-        ).outcome()
+        lifecycle, is_made = self._lifecycle, self._record is not None
+        is_unmade = not (is_made or collection.has_all_trials)
+        cancelled = (RunState.CANCELLED, NOTHING_MADE, ExitCode.BENCHMARK_FAILED)
+        return outcome_of(
+            RunEnd(
+                run_id=self._request.plan.identity.run_id,
+                known=cancelled if is_unmade else None,
+                is_whole=collection.has_all_trials if collection.summary is not None else None,
+                status=measuring.status if measuring else None,
+                error=self._failure,
+                summary=collection.summary or (measuring.summary if measuring else None),
+                artifacts=collection.folder,
+                artifact_error=collection.error,
+                uploaded_to=collection.uploaded_to,
+                was_interrupted=lifecycle.was_interrupted or is_unmade,
+                left=removal.left,
+                is_unlisted=removal.is_unlisted,
+                is_unverified=is_made and not lifecycle.is_kept and not removal.is_verified,
+                more={
+                    "stack": self._request.stack,
+                    "namespace": self._record.namespace if self._record else None,
+                    "kept": lifecycle.is_kept,
+                    "left": list(removal.left),
+                    "not_checked": list(removal.not_checked),
+                    "took_s": self._took_s,
+                },
+            )
+        )

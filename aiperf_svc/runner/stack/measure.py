@@ -3,32 +3,33 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, TakenOver
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.common_start import GiveStart, cancel, given
-from aiperf_svc.runner.display import Display
-from aiperf_svc.runner.following import Following
+from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import failed_checks, own_part
 from aiperf_svc.runner.outlets import make_outlets
-from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.stack import summary
 
-STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
-STOPPING += "nothing"
+STOPPING = (
+    "Stopping. Results so far are collected, then the stack is removed. Press Ctrl-C again to "
+    "collect nothing."
+)
 UNRESPONSIVE_S = 90.0
 """Longest time without a response of the results' pod. A lost pod is made again, maybe on another
 node, and then reports how the run took its loss."""
@@ -49,25 +50,21 @@ class Measuring:
         cluster: Cluster,
         outputs: Mapping[str, Any],
         plan: StackPlan,
-        make_display: Callable[[StackPlan], Display],
-        give_start: GiveStart | None = None,
-        options: RunOptions | None = None,
-        keeper: LeaseKeeper | None = None,
+        context: PartContext,
+        options: RunOptions,
+        keeper: LeaseKeeper,
     ) -> None:
-        """`give_start` is needed by a stack that is held. `keeper` notices who takes the stack."""
-        self._cluster, self._outputs = cluster, outputs
-        self._plan, self._make_display = plan, make_display
-        self._give_start = give_start
-        self._options = options or RunOptions()
-        self._keeper = keeper
+        """`keeper` notices who takes the stack."""
+        self._cluster, self._outputs, self._plan = cluster, outputs, plan
+        self._context, self._options, self._keeper = context, options, keeper
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
-        self.results: Results | None = None
+        self.summary: dict[str, Any] | None = None
         self.failure: AiperfError | None = None
         """Reason why there may be no results, or incomplete ones."""
         self.is_out_of_time = False
-        """True if `--timeout` has ended the run."""
+        """True if the time limit has ended the run."""
         self._has_lost_rank = False
 
     @property
@@ -79,104 +76,74 @@ class Measuring:
     def has_losses(self) -> bool:
         """True if a part of the stack died: the run reports a lost service or rank, or requests
         without a good response from a target of the stack's own."""
-        results = self.results
-        if self._has_lost_rank:
-            return True
-        if results is None:
-            return False
-        if set(results.invalid_checks) & LOSSES_OF_RANKS:
+        found = own_part(self.summary or {})
+        if self._has_lost_rank or set(failed_checks(found)) & LOSSES_OF_RANKS:
             return True
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
-        return bool(suspects & {reason.check for reason in results.reasons})
+        return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
 
-    async def follow(
-        self, *, interrupts: Interrupts, deadline_mono_s: float | None, timeout_s: float | None
-    ) -> Results | None:
+    async def follow(self, *, deadline_mono_s: float | None) -> dict[str, Any] | None:
         """Follow the run and return its summary, if there is one. The first interrupt stops the
         run, the second ends this call. Raises AiperfError if the run cannot be followed any
         more."""
+        plan, context = self._plan, self._context
         url = await self._open.enter_async_context(
             open_results(self._cluster, outputs=self._outputs)
         )
         token = str(self._outputs["resultsToken"])
         client = await self._open.enter_async_context(ResultsClient(url, token=token))
         self._client = client
-        display = self._make_display(self._plan)
-        following = Following(
+        display = context.screen.display(summary.title(plan), plan.topology)
+        watch = RunWatch(
+            self._cluster, plan, namespace=str(self._outputs["namespace"]), note=display.note
+        )
+
+        async def watch_stack(follower: Follower) -> None:
+            while True:
+                for loss in await watch.next_losses():
+                    self._handle_loss(loss, follower)
+
+        async def watch_lease(_: Follower) -> None:
+            raise await self._keeper.taken()
+
+        follower = Follower(
             client,
-            processes=(),
-            control=(),
-            logs=Path(),
-            interrupts=interrupts,
+            interrupts=context.interrupts,
             display=display,
+            watches=(watch_lease, watch_stack),
+            gate=context.gate,
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
             stopping=STOPPING,
+            deadline_mono_s=deadline_mono_s,
             outlets=make_outlets(
-                self._options,
-                run_id=self._plan.identity.run_id,
-                name=self._plan.config.name,
-                display=display,
+                self._options, run_id=plan.identity.run_id, name=plan.config.name, display=display
             ),
         )
-        limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
         try:
-            async with given(self._give_start, client, display.note) as failures:
-                self.results = await self._unless_lost(following, display)
-            self.failure = self.failure or next(iter(failures), None)
+            self.summary = await follower.run()
+        except BenchmarkFailed as error:
+            # Services behind a silent API server are not to blame.
+            if watch.silence:
+                raise BenchmarkFailed(watch.silence) from error
+            raise
         finally:
-            self.status = following.status
-            limit.cancel()
+            self.status, self.is_out_of_time = follower.status, follower.is_out_of_time
+            self.failure = follower.failure
             display.close()
-        return self.results
+        return self.summary
 
-    async def _unless_lost(self, following: Following, display: Display) -> Results | None:
-        """Follow the run and return the summary. Raises BenchmarkFailed, with the cause, as soon as
-        something that the run needs is lost."""
-        watch = RunWatch(
-            self._cluster,
-            self._plan,
-            namespace=str(self._outputs["namespace"]),
-            note=display.note,
-        )
-        run = asyncio.create_task(following.run(), name="follow the run")
-        taken = asyncio.create_task(self._taken(), name="watch the lease")
-        try:
-            while True:
-                losses = asyncio.create_task(watch.next_losses(), name="watch the stack")
-                try:
-                    waiting = (run, losses, taken)
-                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                    if taken.done():
-                        raise taken.result()
-                    if run.done():
-                        return _result(run, watch)
-                    for loss in losses.result():
-                        self._handle_loss(loss, following, display)
-                finally:
-                    losses.cancel()
-                    await asyncio.gather(losses, return_exceptions=True)
-        finally:
-            for each in (run, taken):
-                each.cancel()
-            await asyncio.gather(run, taken, return_exceptions=True)
-
-    async def _taken(self) -> TakenOver:
-        if self._keeper is None:
-            await asyncio.Event().wait()
-        assert self._keeper is not None
-        return await self._keeper.taken()
-
-    def _handle_loss(self, loss: Loss, following: Following, display: Display) -> None:
+    def _handle_loss(self, loss: Loss, follower: Follower) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""
         results_pod, target = self._plan.results_pod, self._plan.target
+        display = follower.display
         if self._plan.jobs and loss.component == results_pod:
             display.note(f"{loss.line}: it is started again, and goes on with what its pod has")
             return
         if not loss.component or loss.component == results_pod:
             more = "" if not loss.component else ", and what was measured with it"
             raise BenchmarkFailed(f"{loss.line}{more}")
-        if following.is_over:
+        if follower.is_over:
             return
         if target is not None and loss.component == target.name:
             display.note(f"{loss.line}: requests fail until the server is back")
@@ -186,10 +153,10 @@ class Measuring:
             self._has_lost_rank = True
             display.note(loss.line)
             return
-        self.failure = self.failure or BenchmarkFailed(
+        follower.failure = follower.failure or BenchmarkFailed(
             f"{loss.line}; the run cannot go on without it"
         )
-        display.note(f"{self.failure}: what was measured is collected")
+        display.note(f"{follower.failure}: results so far are collected")
 
     async def fetch(self, folder: Path) -> str:
         """Fetch and verify every result file. Returns the amount in words. Raises
@@ -217,24 +184,3 @@ class Measuring:
         """Close the connections. Errors while closing are ignored."""
         with contextlib.suppress(AiperfError, OSError):
             await self._open.aclose()
-
-    async def _limit(self, deadline_mono_s: float | None, timeout_s: float | None) -> None:
-        """Stop the run at the deadline. What was measured until then is kept."""
-        if deadline_mono_s is None:
-            return
-        await asyncio.sleep(max(0.0, deadline_mono_s - time.monotonic()))
-        self.is_out_of_time = True
-        self.failure = BenchmarkFailed(f"--timeout: stopped {timeout_s:g} s after the start of up")
-        assert self._client is not None
-        await cancel(self._client, "--timeout")
-
-
-def _result(run: "asyncio.Task[Results | None]", watch: RunWatch) -> Results | None:
-    """Return the summary of an ended run. Raises BenchmarkFailed, with the cause that the cluster
-    shows."""
-    try:
-        return run.result()
-    except BenchmarkFailed as error:
-        if watch.silence:
-            raise BenchmarkFailed(watch.silence) from error
-        raise

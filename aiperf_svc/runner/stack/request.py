@@ -107,8 +107,15 @@ class StackRequest:
         if self.known is not None and self.known.config is self.config:
             found = self.known.shapes
         else:
-            found = shapes_of(self.config, "cluster", self.members)
+            found = self._find_shapes()
         return without_trials(found, self.resumed.finished) if self.resumed else found
+
+    def _find_shapes(self) -> tuple[Shape, ...]:
+        experiment = self.config.experiment
+        if experiment is not None and experiment.search is not None:
+            # If its values need other pods, the session makes a stack for each of them.
+            return (Shape({}, self.members),)
+        return shapes_of(self.config, "cluster", self.members)
 
     @cached_property
     def all_shapes(self) -> AllShapes:

@@ -28,13 +28,8 @@ def prepare(request: StackRequest, *, is_running: bool) -> Path:
         elif not is_running:
             resuming.begin(folder, request.config)
         return folder
-    if request.folder is not None:
-        return folders.make_folder(request.folder)
-    parent = Path(request.config.artifacts.dir)
-    folder = folders.make_artifact_folder(parent, request.config.name)
-    if request.config.experiment is not None:
-        resuming.begin(folder, request.config)
-    return folder
+    assert request.folder is not None
+    return folders.make_folder(request.folder)
 
 
 def collected_trials(request: StackRequest, folder: Path) -> ShapeTrials | None:

@@ -11,8 +11,8 @@ from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import count
+from aiperf_svc.runner.parts import MOST_BY_ROOM
 from aiperf_svc.runner.stack.changes import Change, changes
-from aiperf_svc.runner.stack.turns import MOST_BY_ROOM
 from aiperf_svc.runner.trial_lists import human_time, shape_title
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape

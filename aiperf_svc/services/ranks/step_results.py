@@ -2,6 +2,7 @@
 them out."""
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from typing import Any
 
@@ -9,11 +10,12 @@ import msgspec
 import zmq
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.run_result_export import render_json
 from aiperf_svc.adapters.messaging.bus import Bus, receive_each
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
 from aiperf_svc.adapters.storage.run_artifacts import write_run
-from aiperf_svc.core.results.tool_result import RankFacts, RankLayout, ToolResult
+from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import AnyMessage
@@ -120,7 +122,7 @@ class StepResults(ResultsService[StepsProgress]):
     async def _process(self) -> None:
         self._raw.close()
         result = await asyncio.to_thread(summarise_steps, self._workload, self._finished())
-        self.result = result
+        self.summary_json = json.loads(await asyncio.to_thread(render_json, result))
         self.progress.set_verdict(result.verdict.value)
         try:
             await asyncio.to_thread(self._write, result)
@@ -150,9 +152,10 @@ class StepResults(ResultsService[StepsProgress]):
             cli_command=self.context.run.cli_command,
             start_wall_ns=self._started_wall_ns,
             end_wall_ns=self._ended_wall_ns or wall_ns(),
-            topology=RankLayout(
-                layout=self.context.topology.layout, ranks=self.context.topology.workers
-            ),
+            topology={
+                "layout": self.context.topology.layout,
+                "ranks": self.context.topology.workers,
+            },
         )
 
     @property
@@ -163,7 +166,7 @@ class StepResults(ResultsService[StepsProgress]):
             return ""
         return "; ".join(progress.failures) or "some steps left no record"
 
-    def _write(self, result: ToolResult) -> None:
+    def _write(self, result: RunResult) -> None:
         if self._raw.error:
             self.progress.set_artifact_error(self._raw.error)
         config = self.context.ranks
@@ -176,7 +179,7 @@ class StepResults(ResultsService[StepsProgress]):
             self.progress.set_uploaded(done.url)
 
     async def _end(self) -> None:
-        if self.result is None and self.state is RunState.FAILED and self._steps:
+        if self.summary_json is None and self.state is RunState.FAILED and self._steps:
             await self._process()
         await self.settle()
 

@@ -27,7 +27,9 @@ class Recorder:
         self.is_server_there = False
         self.code = ExitCode.OK
 
-    def run_local(self, config: BenchmarkConfig, options: RunOptions, *, forks: None) -> ExitCode:
+    def run_local(
+        self, config: BenchmarkConfig, options: RunOptions, *, trials: object, forks: None
+    ) -> ExitCode:
         self.config, self.options = config, options
         address = urlsplit(config.endpoint.url)
         if address.port != 1:
@@ -41,7 +43,7 @@ class Recorder:
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    module = ModuleType("aiperf_svc.runner.local")
+    module = ModuleType("aiperf_svc.runner.process_placement")
     module.run_local = recorder.run_local  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(listeners, "refuses", lambda _: False)

@@ -12,8 +12,7 @@ import yaml
 from aiperf_svc.cli import main as cli
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import resuming
-from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.stack import attached, ephemeral, run
+from aiperf_svc.runner.stack import attached, placement
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
@@ -38,12 +37,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StackRequest, StackOpti
     """What the runner was asked for."""
     requests: list[tuple[StackRequest, StackOptions]] = []
 
-    def run_stack(request: StackRequest, options: StackOptions, **more: Any) -> ExitCode:
+    def run_stack(request: StackRequest, options: StackOptions, *more: Any) -> ExitCode:
         requests.append((request, options))
         return ExitCode.SLO_MISSED
 
-    monkeypatch.setattr(run, "run_stack", run_stack)
-    monkeypatch.setattr(ephemeral, "run_ephemeral", run_stack)
+    monkeypatch.setattr(placement, "run_stacks", run_stack)
+    monkeypatch.setattr(placement, "run_in_namespace", run_stack)
     return requests
 
 
@@ -135,7 +134,7 @@ def test_profile_on_a_cluster_goes_on_with_the_stack_whose_results_a_folder_wait
     cli.main(["profile", "--kubernetes", *flags, "--resume", str(folder)])
     gone, up = (request for request, _ in asked[1:])
     assert gone.stack != first.stack == up.stack
-    assert up.resumed == gone.resumed == Resumed(folder, frozenset(), "auto")
+    assert [options.run.resume for _, options in asked[1:]] == [folder, folder]
     assert up.plan == first.plan
 
 
@@ -182,8 +181,6 @@ def test_a_ca_file_goes_to_the_pods_as_text(
         (("profile", "-k", "-u", "https://10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--tls-ca-file", "Makefile"), "--tls-ca-file: 'Makefile' holds no certificates"),
         (("run", "images/requirements.lock.yaml"), "no such file"),
-        (("run", "bench-smoke", "--resume", "nix"), "this config has no experiment"),
-        (("run", "bench-sweep", "--resume", "nix"), "--resume: nix/experiment.json: No such file"),
     ],
 )  # fmt: skip
 def test_what_a_cluster_cannot_do_is_refused(

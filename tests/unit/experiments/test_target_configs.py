@@ -8,8 +8,7 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.target_configs import chosen_target, target_configs
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts
-from aiperf_svc.runner.local_targets import share_of
-from aiperf_svc.workloads.shapes import only_shape
+from aiperf_svc.runner.process_placement import expand_local, share_of
 from aiperf_svc.workloads.trials import trial_configs
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
@@ -76,20 +75,8 @@ def test_each_target_can_have_a_server_of_its_own() -> None:
             "b: give endpoint or deployment",
         ),
         (
-            {
-                "targets": TARGETS,
-                "slo": {"objectives": [{"metric": "request_latency", "max": "1s"}]},
-                "experiment": {"search": {"parameter": "load.concurrency", "from": 1, "to": 9}},
-            },
-            r"targets: an experiment\.search chooses its trials",
-        ),
-        (
-            {"targets": TARGETS, "experiment": {"repetitions": 2, "retries": 1}},
-            r"with experiment\.retries, a trial would be run again without the others",
-        ),
-        (
-            {"targets": TARGETS, "experiment": {"repetitions": 2, "parallel": 2}},
-            r"experiment\.parallel: all trials of a run are in one stack",
+            {"targets": TARGETS, "experiment": {"repetitions": 2, "retries": 1, "parallel": 2}},
+            r"with experiment\.retries, all runs repeat a trial together",
         ),
         (
             {"targets": TARGETS, "experiment": {"repetitions": 2, "fan_out": "jobs"}},
@@ -127,14 +114,31 @@ def test_an_experiment_cannot_vary_what_a_target_sets() -> None:
         target_configs(parsed(targets=TARGETS, experiment=experiment))
 
 
-@pytest.mark.parametrize(("place", "key"), [("local", "workers.max"), ("cluster", "endpoint.url")])
-def test_trials_that_need_other_processes_cannot_start_together(place: Any, key: str) -> None:
-    values = [1, 2] if key == "workers.max" else ["http://c:1", "http://d:1"]
-    config = parsed(experiment={"product": {key: values}})
-    with pytest.raises(ConfigError, match=f"targets: {key} needs other (pods|processes) for each"):
-        only_shape(config, place, "targets")
-    same = parsed(experiment={"product": {"load.concurrency": [1, 2]}})
-    assert len(only_shape(same, place, "targets").trials) == 2
+def test_trials_of_targets_are_rounds_where_they_need_other_processes() -> None:
+    in_one = {"product": {"load.concurrency": [1, 2]}}
+    in_two = {"product": {"workers.max": [1, 2]}, "repetitions": 2}
+    one, two = (expand_local(parsed(targets=TARGETS, experiment=e)) for e in (in_one, in_two))
+    assert (list(one.rounds), list(two.rounds)) == ([1], [1, 2])
+    assert [len(shape.trials) for shape in two.shapes["b"]] == [2, 2]
+    assert [one.is_driven, two.is_driven] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("targets", "experiment", "is_driven"),
+    [
+        (TARGETS, {"repetitions": 2, "retries": 1}, True),
+        ([], {"repetitions": 2, "retries": 1}, False),
+        (TARGETS, {"search": {"parameter": "load.concurrency", "from": 1, "to": 9}}, True),
+        ([], {"search": {"parameter": "load.concurrency", "from": 1, "to": 9}}, False),
+        ([], {"search": {"parameter": "workers.max", "from": 1, "to": 9}}, True),
+    ],
+)
+def test_a_session_names_trials_that_services_cannot_choose(
+    targets: Any, experiment: Any, is_driven: bool
+) -> None:
+    slo = {"objectives": [{"metric": "request_latency", "max": "1s"}]}
+    config = parsed(targets=targets, experiment=experiment, slo=slo)
+    assert expand_local(config).is_driven is is_driven
 
 
 def test_wrong_key_of_a_target_is_named_with_it() -> None:

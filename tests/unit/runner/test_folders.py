@@ -56,7 +56,7 @@ def test_socket_paths_fit_however_long_the_temporary_folder_is_called(
 
 
 def test_a_folder_into_which_not_all_results_came_is_found_by_its_run(tmp_path: Path) -> None:
-    whole, broken = (folders.make_artifact_folder(tmp_path, name) for name in "ab")
+    whole, broken = (folders.make_dated_folder(tmp_path, name) for name in "ab")
     with folders.collecting(whole, "run"):
         assert folders.unfinished(tmp_path, "run") == whole
 
@@ -68,11 +68,11 @@ def test_a_folder_into_which_not_all_results_came_is_found_by_its_run(tmp_path: 
         fail()
     assert folders.unfinished(tmp_path, "run") == broken
     assert folders.unfinished(tmp_path, "another") is None
-    assert [path.name for path in whole.iterdir()] == ["logs"]
+    assert list(whole.iterdir()) == []
 
 
 def test_the_runs_of_a_collected_experiment_are_linked(tmp_path: Path) -> None:
-    folder = folders.make_artifact_folder(tmp_path, "a")
+    folder = folders.make_dated_folder(tmp_path, "a")
     trial = {"number": 3, "repetition": 1, "parameters": {}, "state": "done", "reason": ""}
     content = {"schema_version": "experiment/1", "trials": [trial | {"folder": "003-r1"}]}
     with folders.collecting(folder, "run"):
@@ -167,14 +167,15 @@ def test_a_temporary_folder_that_cannot_be_made_is_named(
 
 
 def test_artifacts_are_in_a_folder_of_name_and_time(tmp_path: Path) -> None:
-    folder = folders.make_artifact_folder(tmp_path / "a" / "b", "bench", now=NOW)
+    folder = folders.make_dated_folder(tmp_path / "a" / "b", "bench", now=NOW)
     assert folder == tmp_path / "a" / "b" / "bench-20261121T053136Z"
-    assert (folder / "logs").is_dir()
+    assert folder.is_dir()
 
 
 def test_a_folder_of_artifacts_into_which_nothing_came_goes_and_others_stay(tmp_path: Path) -> None:
-    empty, logged, full = (folders.make_artifact_folder(tmp_path, name) for name in "abc")
-    (logged / "logs" / "worker.log").touch()
+    empty, logged, full = (folders.make_dated_folder(tmp_path, name) for name in "abc")
+    folders.make_folder(empty)
+    (folders.make_folder(logged) / "logs" / "worker.log").touch()
     (full / "config.yaml").touch()
     assert [folders.remove_if_empty(each) for each in (empty, logged, full)] == [True, False, False]
     assert sorted(tmp_path.iterdir()) == [logged, full]
@@ -182,7 +183,7 @@ def test_a_folder_of_artifacts_into_which_nothing_came_goes_and_others_stay(tmp_
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
-    made = {folders.make_artifact_folder(tmp_path, "bench", now=NOW) for _ in range(3)}
+    made = {folders.make_dated_folder(tmp_path, "bench", now=NOW) for _ in range(3)}
     assert {path.name for path in made} == {
         "bench-20261121T053136Z",
         "bench-20261121T053136Z-2",
@@ -194,7 +195,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot write .*file.*--artifact-dir"):
-        folders.make_artifact_folder(tmp_path / parent, "bench")
+        folders.make_dated_folder(tmp_path / parent, "bench")
 
 
 def test_why_a_folder_cannot_be_made_is_said(
@@ -205,4 +206,4 @@ def test_why_a_folder_cannot_be_made_is_said(
 
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(ConfigError, match="No space left on device"):
-        folders.make_artifact_folder(tmp_path, "bench")
+        folders.make_dated_folder(tmp_path, "bench")

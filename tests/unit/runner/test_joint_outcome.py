@@ -11,13 +11,12 @@ import pytest
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.common_start import Offset
-from aiperf_svc.runner.joint_outcome import finish
-from aiperf_svc.runner.joint_runs import JointRun, joint_exit_code
+from aiperf_svc.runner.joining import JointRun, finish, joint_exit_code
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.run_end import RunEnd, outcome_of
+from aiperf_svc.runner.start_gate import Offset
 from tests.support.fake_folders import write_run, write_trials
-from tests.support.fake_results import inference_result
 
 
 def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
@@ -25,14 +24,14 @@ def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
         "run_id": "r",
         "state": "done",
         "reason": "",
-        "results": inference_result(1, verdict),
+        "summary": {"request_count": {"avg": 1.0}, "aiperf_svc": {"verdict": verdict}},
         "artifacts": None,
     }
     return RunOutcome(**{**given, **fields})
 
 
-NOT_REACHED = failed_outcome(EnvironmentProblem("nothing responds"))
-REFUSED = failed_outcome(ConfigError("no such model"))
+NOT_REACHED = outcome_of(RunEnd(error=EnvironmentProblem("nothing responds")))
+REFUSED = outcome_of(RunEnd(error=ConfigError("no such model")))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_the_files_hold_every_run_and_an_exact_total(
     runs = []
     for name, count, ahead_ns in (("eu", 800, 0), ("us", 300, 250_000)):
         content = write_run(tmp_path / name, name, count)
-        made = outcome(results=content, artifacts=tmp_path / name)
+        made = outcome(summary=content, artifacts=tmp_path / name)
         offset = Offset(ahead_ns, 40_000)
         runs.append(JointRun(name=name, where=f"context-{name}", outcome=made, offsets={1: offset}))
     runs.append(JointRun(name="asia", where="context-asia", outcome=NOT_REACHED))
@@ -96,7 +95,7 @@ def test_nothing_is_said_of_starts_by_clocks_that_nobody_asked_for(
     runs = []
     for name, offsets in (("eu", {1: Offset(0, 40_000)}), ("us", {})):
         content = write_run(tmp_path / name, name, 300)
-        made = outcome(results=content, artifacts=tmp_path / name)
+        made = outcome(summary=content, artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where="", outcome=made, offsets=offsets))
     finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
     said = capsys.readouterr()
@@ -112,7 +111,7 @@ def test_a_run_that_broke_off_between_its_files_is_in_no_total(
     runs = []
     for name in ("eu", "us"):
         content = write_run(tmp_path / name, name, 100)
-        made = outcome(results=content if name == "eu" else None, artifacts=tmp_path / name)
+        made = outcome(summary=content if name == "eu" else None, artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where=name, outcome=made))
     assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.BENCHMARK_FAILED
     assert json.loads((tmp_path / "joint.json").read_bytes())["total_of"] == ["eu"]
@@ -132,7 +131,7 @@ def test_records_that_cannot_be_read_take_no_other_run_with_them(
 ) -> None:
     runs = []
     for name in ("eu", "us", "asia"):
-        made = outcome(results=write_run(tmp_path / name, name, 100), artifacts=tmp_path / name)
+        made = outcome(summary=write_run(tmp_path / name, name, 100), artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where=name, outcome=made))
     cut(tmp_path / "us" / "records.parquet")
     assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
@@ -149,7 +148,7 @@ def test_records_that_cannot_be_read_take_no_other_run_with_them(
 
 def experiment(folder: Path, *counts: int) -> RunOutcome:
     """The outcome of an experiment whose trials have so many requests."""
-    return outcome(results=write_trials(folder, *counts), artifacts=folder)
+    return outcome(summary=write_trials(folder, *counts), artifacts=folder)
 
 
 def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(

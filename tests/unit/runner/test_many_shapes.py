@@ -2,15 +2,18 @@
 
 import cProfile
 import pstats
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aiperf_svc.core.experiments.schedule import Part
+from aiperf_svc.runner.parts import Expansion, Work
 from aiperf_svc.runner.stack import preview
 from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.members import expand_requests, part_request
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.shape_lines import MOST_SHAPES
-from aiperf_svc.runner.stack.shape_stacks import shape_members
 from aiperf_svc.workloads.registry import parse_benchmark
 
 
@@ -43,8 +46,20 @@ def test_ten_more_shapes_cost_the_same_whatever_their_number(parallel: int) -> N
     assert most - more == pytest.approx(more - few, rel=0.01)
 
 
-def test_stacks_at_the_same_time_share_what_their_plans_have_in_common() -> None:
-    members = shape_members(request_of(3, 2))
-    first, *others = (member.request.all_shapes for member in members)
+def test_stacks_at_the_same_time_share_what_their_plans_have_in_common(tmp_path: Path) -> None:
+    request = request_of(3, 2)
+    expansion = expand_requests({"": request})
+    works = [work_of(expansion, number, tmp_path) for number in expansion.rounds]
+    first, *others = (part_request(request, expansion, each).all_shapes for each in works)
     assert all(each is first for each in others)
-    assert len({member.request.plan.identity.run_id for member in members}) == 3
+    plans = [part_request(request, expansion, each).plan for each in works]
+    assert len({plan.identity.run_id for plan in plans}) == 3
+    assert [plan.identity.stack for plan in plans] == ["s-1", "s-2", "s-3"]
+
+
+def work_of(expansion: Expansion, number: int, folder: Path) -> Work:
+    member, shape = expansion.first, expansion.shapes[""][number - 1]
+    return Work(
+        part=Part(number), member=member, config=member.config, shape=shape, folder=folder,
+        logs=folder, run_id="r",
+    )  # fmt: skip

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -15,7 +14,8 @@ from aiperf_svc.core.experiments.summary import row_of
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.runner.resuming import prepare_members, read_resumed
+from aiperf_svc.runner.resuming import check, keep_finished, read_resumed
+from aiperf_svc.runner.shape_trials import ShapeTrials
 from tests.support import fake_run
 
 
@@ -35,10 +35,9 @@ def write_trials(folder: Path, count: int) -> Path:
         records = fake_run.closed_loop(requests=20, concurrency=number)
         columns = fake_run.columns_of(records)
         context = replace(fake_run.context(records), run_id=f"{folder.name}-{number}")
-        summary = summarise(columns, None, context)
-        write_all(own, summary, columns)
-        results = result_of(summary)
-        rows.append(row_of(TrialOutcome(trial, "done", "", results)))
+        write_all(own, summarise(columns, None, context), columns)
+        summary = json.loads((own / "profile_export_aiperf.json").read_bytes())
+        rows.append(row_of(TrialOutcome(trial, "done", "", summary)))
     (folder / TRIALS / f"{count + 1:03}-begun").mkdir()
     write_progress(folder, config(), rows)
     return folder
@@ -46,7 +45,8 @@ def write_trials(folder: Path, count: int) -> Path:
 
 def test_a_trial_that_has_not_ended_for_all_targets_is_run_again_by_all(tmp_path: Path) -> None:
     eu, us = write_trials(tmp_path / "eu", 2), write_trials(tmp_path / "us", 1)
-    prepare_members({eu: config(), us: config()})
+    opened = [ShapeTrials(config(), (), folder) for folder in (eu, us)]
+    assert keep_finished(opened, may_split_shapes=True) == {1}
     for folder in (eu, us):
         listed = json.loads((folder / "experiment.json").read_bytes())["trials"]
         assert [each["number"] for each in listed] == [1]
@@ -58,10 +58,10 @@ def test_a_trial_that_has_not_ended_for_all_targets_is_run_again_by_all(tmp_path
 def test_a_folder_of_other_targets_is_refused(tmp_path: Path) -> None:
     eu = write_trials(tmp_path / "eu", 1)
     with pytest.raises(ConfigError, match=r"us/experiment.json: No such file"):
-        prepare_members({eu: config(), tmp_path / "us": config()})
+        check({eu: config(), tmp_path / "us": config()})
     other = config(random_seed=9)
     with pytest.raises(ConfigError, match="is of another config: random_seed differs"):
-        prepare_members({eu: other})
+        check({eu: other})
     assert sorted(path.name for path in (eu / TRIALS).iterdir())[-1] == "002-begun"
 
 

@@ -1,25 +1,27 @@
-"""The terminal shows a benchmark of a tool."""
+"""The terminal shows a benchmark of a tool from the content of its results.json."""
 
 import io
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from aiperf_svc.core.results.measured import Column, Table
-from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
 from tests.support import fake_steps as fake
 
 
-def outcome(result: ToolResult, **fields: Any) -> RunOutcome:
+def outcome(result: RunResult, **fields: Any) -> RunOutcome:
+    summary = msgspec.json.decode(msgspec.json.encode(result))
     values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
-    return RunOutcome(**{**values, **fields}, results=result)
+    return RunOutcome(**{**values, **fields}, summary=summary)
 
 
-def printed(result: ToolResult) -> str:
+def printed(result: RunResult) -> str:
     console = Console(file=io.StringIO(), width=100, highlight=False)
     print_results(outcome(result), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -110,5 +112,5 @@ STARVED = fake.record(witnesses=(fake.witness(0), fake.witness(1, throttled_ns=f
         (fake.result(config=MISSED), ExitCode.SLO_MISSED),
     ],
 )
-def test_the_most_serious_thing_is_the_exit_code(result: ToolResult, code: ExitCode) -> None:
+def test_the_most_serious_thing_is_the_exit_code(result: RunResult, code: ExitCode) -> None:
     assert outcome(result).exit_code is code

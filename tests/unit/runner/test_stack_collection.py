@@ -13,7 +13,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack import collection, results_folder
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.measure import Measuring
-from aiperf_svc.runner.stack.stages import StageResult
+from aiperf_svc.runner.stages import StageResult
 from tests.support.fake_stack_run import RECORD, Played, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)
@@ -23,7 +23,7 @@ save_evidence = collection.save_evidence
 def collection_of(played: Played, said: list[str]) -> Collection:
     cli = cast("PulumiCli", played)
     made = Collection(played.request, NO_CLUSTER, cli, played.interrupts, said.append)
-    made.open(results_folder.prepare(played.request, is_running=False))
+    made.open(results_folder.prepare(played.with_folder(), is_running=False))
     return made
 
 
@@ -69,7 +69,7 @@ async def test_the_first_error_is_the_one_that_is_told(
 
     monkeypatch.setattr(made.trials, "write", refuse)
     await made.write_trials()
-    assert (made.error, made.results) == ("the disk is full", None)
+    assert (made.error, made.summary) == ("the disk is full", None)
 
 
 async def test_an_experiment_is_written_with_the_trials_that_failed(played: Played) -> None:
@@ -81,8 +81,8 @@ async def test_an_experiment_is_written_with_the_trials_that_failed(played: Play
         made.fail_trials(shape, EnvironmentProblem("no room"))
     assert made.has_all_trials
     await made.write_trials()
-    assert made.results is not None
-    assert [each.reason for each in made.results.trials] == ["", "no room", "no room"] * 2
+    assert made.summary is not None
+    assert [t["reason"] for t in made.summary["trials"]] == ["", "no room", "no room"] * 2
     made.remove_if_empty()
     assert made.folder is not None
 
@@ -93,7 +93,7 @@ async def test_a_run_of_one_shape_has_no_files_of_trials_and_an_empty_folder_goe
     made = collection_of(played, [])
     made.fail_trials(1, EnvironmentProblem("no room"))
     await made.write_trials()
-    assert (made.results, made.has_all_trials) == (None, False)
+    assert (made.summary, made.has_all_trials) == (None, False)
     made.remove_if_empty()
     assert (made.folder, played.made) == (None, [])
 

@@ -15,10 +15,11 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.stack import bring_up, collection, launch, run
+from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.screens import WholeScreen
+from aiperf_svc.runner.stack import bring_up, collection, launch, placement
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.screen import WholeScreen
 from aiperf_svc.runner.stack.state_home import RunRecord
 from tests.support.fake_stack_run import RECORD, Played, in_shapes, trials_of
 
@@ -82,7 +83,7 @@ async def test_results_that_cannot_be_fetched_keep_their_stack(
     outcome = await played.launched()
     assert (outcome.exit_code, outcome.as_json()["kept"], played.did) == (ExitCode.ERROR, True, [])
     said = capsys.readouterr().err
-    assert "they are in the stack and nowhere else" in said
+    assert "The stack holds the only copy of them" in said
     assert "aiperf-svc results s" in said
     assert played.home.load("s") is not None
 
@@ -146,19 +147,12 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
     monkeypatch.setattr(bring_up, "check", refuse)
     cluster = cast("Cluster", SimpleNamespace(identity="uid"))
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
+    context = PartContext(played.interrupts, WholeScreen(options.run))
     with (
         played.home.hold("s") as held,
         pytest.raises(EnvironmentProblem, match="cannot come up"),
     ):
-        await run._launched(
-            request,
-            options,
-            played.home,
-            cluster,
-            played.interrupts,
-            WholeScreen(options.run),
-            held=held,
-        )
+        await placement.launch(request, options, played.home, cluster, context, held=held)
     assert played.home.ephemeral_stacks() == ()
 
 

@@ -3,16 +3,20 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.display import Display
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.parts import PartContext
+from aiperf_svc.runner.screens import Screen
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import measure
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -45,11 +49,34 @@ class Played:
         self.status = None
         self.silence = ""
         self.notes: list[str] = []
+        self.watches: tuple[Any, ...] = ()
 
-    # --- as Following ---
+    # --- as Follower ---
+
+    failure: Any = None
+    is_out_of_time = False
+
+    @property
+    def display(self) -> Any:
+        return self
 
     async def run(self) -> dict[str, Any] | None:
-        return await self.ended
+        watches = [asyncio.ensure_future(watch(self)) for watch in self.watches]
+        try:
+            await asyncio.wait((self.ended, *watches), return_when=asyncio.FIRST_COMPLETED)
+            for each in watches:
+                if each.done():
+                    each.result()
+            return self.ended.result()
+        finally:
+            for each in (self.ended, *watches):
+                each.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    # --- as LeaseKeeper ---
+
+    async def taken(self) -> Any:
+        await asyncio.Event().wait()
 
     # --- as RunWatch ---
 
@@ -80,21 +107,28 @@ async def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     async def way(*_: Any, **__: Any) -> AsyncIterator[str]:
         yield "http://127.0.0.1:1"
 
-    for name in ("Following", "RunWatch"):
-        monkeypatch.setattr(measure, name, lambda *_, **__: played)
+    def follower(*_: Any, watches: Any, **__: Any) -> Played:
+        played.watches = watches
+        return played
+
+    monkeypatch.setattr(measure, "Follower", follower)
+    monkeypatch.setattr(measure, "RunWatch", lambda *_, **__: played)
     monkeypatch.setattr(measure, "open_results", way)
     return played
 
 
 async def follow(measuring: measure.Measuring) -> dict[str, Any] | None:
     try:
-        return await measuring.follow(interrupts=Interrupts(), deadline_mono_s=None, timeout_s=None)
+        return await measuring.follow(deadline_mono_s=None)
     finally:
         await measuring.close()
 
 
 def measuring(played: Played, plan: StackPlan = PLAN) -> measure.Measuring:
-    return measure.Measuring(cast(Cluster, None), OUTPUTS, plan, lambda _: cast(Display, played))
+    screen = cast(Screen, SimpleNamespace(display=lambda *_: played))
+    context = PartContext(Interrupts(), screen)
+    keeper = cast(LeaseKeeper, played)
+    return measure.Measuring(cast(Cluster, None), OUTPUTS, plan, context, RunOptions(), keeper)
 
 
 @pytest.mark.parametrize("component", ["", "records-manager"])
@@ -132,7 +166,7 @@ async def test_another_single_service_that_is_lost_is_the_reason_and_results_are
     assert await follow(run) == SUMMARY
     reason = "pod t was evicted; the run cannot go on without it"
     assert str(run.failure) == reason
-    assert played.notes[0] == f"{reason}: what was measured is collected"
+    assert played.notes[0] == f"{reason}: results so far are collected"
 
 
 async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: Played) -> None:

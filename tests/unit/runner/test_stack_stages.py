@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from aiperf_svc.runner.stack.stages import IllegalStep, StackLifecycle, Stage, StageResult
+from aiperf_svc.runner.stages import IllegalStep, StackLifecycle, Stage, StageResult
 
 ENDING = (StageResult.FAILED, StageResult.INTERRUPTED) * 4
 MAKING = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)

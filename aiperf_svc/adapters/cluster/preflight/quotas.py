@@ -15,35 +15,35 @@ MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
 """Scopes of a quota that match our pods, which have requests and no active deadline."""
 
 
-def quota_requests(plan: StackPlan) -> dict[str, float]:
+def asked_of_quota(plan: StackPlan) -> dict[str, float]:
     """Return everything that quotas count, for the whole stack, in cores, bytes and objects."""
-    requested: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
     for pod in plan.pods:
         count, requests = plan.at_once[pod.name], pod.total
-        requested["pods"] += count
-        requested["requests.cpu"] += count * requests.cpu_millis
-        requested["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
-        requested["requests.memory"] += count * requests.memory_bytes
-        requested["requests.ephemeral-storage"] += count * requests.storage_bytes
-        requested["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
+        asked["pods"] += count
+        asked["requests.cpu"] += count * requests.cpu_millis
+        asked["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
+        asked["requests.memory"] += count * requests.memory_bytes
+        asked["requests.ephemeral-storage"] += count * requests.storage_bytes
+        asked["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
         if requests.gpu:
-            requested[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
+            asked[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
         for name, number in requests.devices.items():
-            requested[f"requests.{name}"] += count * number
-        requested["services"] += pod.has_service
-        requested["deployments"] += pod in plan.deployed
-        requested["statefulsets"] += len(pod.sets)
+            asked[f"requests.{name}"] += count * number
+        asked["services"] += pod.has_service
+        asked["deployments"] += pod in plan.deployed
+        asked["statefulsets"] += len(pod.sets)
         for volume in pod.all_volumes:
             if volume.kind in ("claim", "shared-claim"):
                 claims = count if volume.kind == "claim" else 1
-                requested["persistentvolumeclaims"] += claims
-                requested["requests.storage"] += claims * volume.size_bytes
+                asked["persistentvolumeclaims"] += claims
+                asked["requests.storage"] += claims * volume.size_bytes
     expose = plan.config.deployment.results.expose
-    requested["services"] += expose != "port-forward"
+    asked["services"] += expose != "port-forward"
     # A load balancer also takes a port of the nodes.
-    requested["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
-    requested["services.loadbalancers"] = expose == "LoadBalancer"
-    found = {name: float(value) for name, value in requested.items()}
+    asked["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
+    asked["services.loadbalancers"] = expose == "LoadBalancer"
+    found = {name: float(value) for name, value in asked.items()}
     for name in ("requests.cpu", "limits.cpu"):
         found[name] /= 1000
     found["limits.memory"] = found["requests.memory"]
@@ -71,7 +71,7 @@ def quota_requests(plan: StackPlan) -> dict[str, float]:
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Object]) -> Check:
     """Check whether every quota leaves enough for the stack."""
-    requested = quota_requests(plan)
+    asked = asked_of_quota(plan)
     short: list[str] = []
     unclear: list[str] = []
     for quota in quotas:
@@ -81,7 +81,7 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Obj
             continue
         if set(spec.get("scopes") or ()) - MATCHING_SCOPES:
             continue
-        short += _short_of(quota, requested)
+        short += _short_of(quota, asked)
         if "limits.cpu" in _hard(quota) and not _default_cpu_limit(ranges):
             bare = _without_cpu_limit(plan)
             if bare:
@@ -124,10 +124,10 @@ def _hard(quota: Object) -> Mapping[str, str]:
     return hard
 
 
-def _short_of(quota: Object, requested: Mapping[str, float]) -> Iterator[str]:
+def _short_of(quota: Object, asked: Mapping[str, float]) -> Iterator[str]:
     used = quota.get("status", {}).get("used") or {}
     for resource, hard in _hard(quota).items():
-        wanted = requested.get(resource, 0.0)
+        wanted = asked.get(resource, 0.0)
         left = parse_quantity(hard) - parse_quantity(used.get(resource, "0"))
         if wanted > left:
             name, free = quota["metadata"]["name"], format_quantity(max(left, 0), resource)
@@ -193,12 +193,12 @@ def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Itera
     """Yield the requests of containers that exceed the limit which a LimitRange gives them. The API
     server refuses such pods."""
     for container in (*pod.preparations, *pod.containers):
-        requests, requested = container.requests, dict[str, float]()
+        requests, asked = container.requests, dict[str, float]()
         if not requests.cpu_limit_millis:
-            requested["cpu"] = requests.cpu_millis / 1000
+            asked["cpu"] = requests.cpu_millis / 1000
         for name, limit in limits:
             default = limit.get("default") or {}
-            for resource, value in requested.items():
+            for resource, value in asked.items():
                 if resource in default and value > parse_quantity(default[resource]):
                     yield (
                         f"{name}: container {container.name} of pod {pod.name} requests "
@@ -208,14 +208,14 @@ def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Itera
 
 
 def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Object) -> Iterator[str]:
-    requested = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
-    limited = {"memory": requested["memory"]}
+    asked = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
+    limited = {"memory": asked["memory"]}
     if requests.storage_limit_bytes:
-        requested["ephemeral-storage"] = float(requests.storage_bytes)
+        asked["ephemeral-storage"] = float(requests.storage_bytes)
         limited["ephemeral-storage"] = float(requests.storage_limit_bytes)
     if requests.cpu_limit_millis:
         limited["cpu"] = requests.cpu_limit_millis / 1000
-    for resource, value in requested.items():
+    for resource, value in asked.items():
         most = (limit.get("max") or {}).get(resource)
         least = (limit.get("min") or {}).get(resource)
         highest = max(value, limited.get(resource, 0.0))

@@ -1,7 +1,8 @@
-"""What the watch over a run makes of a process that ends."""
+"""How a follower handles the end of a process."""
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,10 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.display import Silent
-from aiperf_svc.runner.following import Following
+from aiperf_svc.runner.environment import LocalRun
+from aiperf_svc.runner.follower import Follower
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.process_placement import LocalServices
 from aiperf_svc.runner.processes import Process
 from aiperf_svc.runner.signals import Interrupts
 
@@ -43,7 +47,7 @@ class Api:
     """An API whose second status, if there is one, comes long after the process has ended: the run
     is over."""
 
-    def __init__(self, process: EndedProcess, state: RunState) -> None:
+    def __init__(self, process: Any, state: RunState) -> None:
         self._process, self._state = process, state
 
     async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
@@ -60,20 +64,21 @@ class Api:
         pass
 
 
-async def followed(folder: Path, code: int, state: RunState) -> Following:
-    process = EndedProcess(code)
-    processes = (cast(Process, process),)
+async def followed(folder: Path, code: int, state: RunState) -> Follower:
+    process = cast(Process, EndedProcess(code))
+    config = SimpleNamespace(experiment=None)
+    run = SimpleNamespace(logs=folder, options=RunOptions(), config=config)
+    services = LocalServices(cast(LocalRun, run), (), None)
+    services._processes, services._control = [process], [process]
     with Interrupts() as interrupts:
-        following = Following(
+        follower = Follower(
             cast(RunApi, Api(process, state)),
-            processes=processes,
-            control=processes,
-            logs=folder,
             interrupts=interrupts,
             display=Silent(),
+            watches=(services._watch_processes,),
         )
-        await following.run()
-    return following
+        await follower.run()
+    return follower
 
 
 async def test_a_process_that_ends_in_order_has_seen_the_end_before_the_runner(

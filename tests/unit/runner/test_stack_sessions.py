@@ -3,16 +3,13 @@
 import contextlib
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.exports import experiment_file
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
@@ -22,16 +19,13 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.resuming import read_resumed
-from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import project, shape_stacks, side_by_side
+from aiperf_svc.runner.parts import PartContext, Work
+from aiperf_svc.runner.stack import placement, project
 from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.placement import StackPlacement, run_stacks
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.screen import Screen
-from aiperf_svc.runner.stack.shape_stacks import run_shape_stacks, shape_members
-from tests.support.fake_results import as_json, inference_result
 
-RESULTS = inference_result()
+SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
 LIMIT = 2
 
 
@@ -63,15 +57,7 @@ class Stacks:
         self.resumed: list[int] = []
         """Shapes whose stacks go on with what a runner that was killed has left."""
 
-    async def run_one(
-        self,
-        request: StackRequest,
-        options: StackOptions,
-        screen: Screen,
-        *,
-        counting: Callable[[], AbstractContextManager[Interrupts]],
-        give_start: object,
-    ) -> RunOutcome:
+    async def run_part(self, request: StackRequest, context: PartContext) -> RunOutcome:
         shape = request.only_shape
         assert shape is not None
         assert request.stack == f"s-{shape}"
@@ -79,32 +65,32 @@ class Stacks:
         self.begun.append(shape)
         if error := self.errors.get(shape):
             raise error
-        with counting() as interrupts:
-            folder = request.folder
-            if request.resumed is None:
-                folders.make_folder(folder)
-            else:
-                assert request.resumed.folder == folder
-                self.resumed.append(shape)
-            (folder / "logs" / "worker.log").write_text("line\n")
-            more = {"stack": request.stack, "kept": shape in self.kept}
-            if reason := self.failures.get(shape):
-                return RunOutcome(
-                    run_id="r", state="failed", reason=reason, failure=ExitCode.ERROR,
-                    results=None, artifacts=folder, more=more,
-                )  # fmt: skip
-            if self.stops_at == shape:
-                signal.raise_signal(signal.SIGINT)
-                await interrupts.reached(1)
-            is_whole = shape not in self.ended_by_trial
-            self._leave_trials(request, folder, is_whole=is_whole)
+        interrupts = context.count_interrupts()
+        folder = request.folder
+        if request.resumed is None:
+            folders.make_folder(folder)
+        else:
+            assert request.resumed.folder == folder
+            self.resumed.append(shape)
+        (folder / "logs" / "worker.log").write_text("line\n")
+        more = {"stack": request.stack, "kept": shape in self.kept}
+        if reason := self.failures.get(shape):
             return RunOutcome(
-                run_id="r", state="done" if is_whole else "failed",
-                reason="" if is_whole else "no request completed", artifacts=folder, more=more,
-                results=experiment_file.decode((folder / "experiment.json").read_bytes()),
-                was_interrupted=interrupts.count > 0,
-                left=(self.left[shape],) if shape in self.left else (),
+                run_id="r", state="failed", reason=reason, failure=ExitCode.ERROR,
+                summary=None, artifacts=folder, more=more,
             )  # fmt: skip
+        if self.stops_at == shape:
+            signal.raise_signal(signal.SIGINT)
+            await interrupts.reached(1)
+        is_whole = shape not in self.ended_by_trial
+        self._leave_trials(request, folder, is_whole=is_whole)
+        return RunOutcome(
+            run_id="r", state="done" if is_whole else "failed",
+            reason="" if is_whole else "no request completed", artifacts=folder, more=more,
+            summary=json.loads((folder / "experiment.json").read_bytes()),
+            was_interrupted=interrupts.count > 0,
+            left=(self.left[shape],) if shape in self.left else (),
+        )  # fmt: skip
 
     def _leave_trials(self, request: StackRequest, folder: Path, *, is_whole: bool) -> None:
         (number,) = request.own_shapes
@@ -112,8 +98,8 @@ class Stacks:
         for trial in trials:
             own = folder / "trials" / trial.folder
             own.mkdir(parents=True)
-            (own / "profile_export_aiperf.json").write_text(json.dumps(as_json(RESULTS)))
-        ended = [TrialOutcome(trial, "done", "", RESULTS) for trial in trials]
+            (own / "profile_export_aiperf.json").write_text(json.dumps(SUMMARY))
+        ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in trials]
         if not is_whole:
             ended = [TrialOutcome(trials[0], "failed", "no request completed", None)]
         write_experiment(folder, request.config, summarise(ended))
@@ -139,11 +125,8 @@ class Stacks:
         self, capsys: pytest.CaptureFixture[str], *, resume: Path | None = None, **how: Any
     ) -> tuple[ExitCode, Any]:
         """How a command ends, and what it prints for programs."""
-        options = StackOptions(run=RunOptions(ui="plain", json=True), yes=True)
-        request = self.request(**how)
-        if resume is not None:
-            request = replace(request, resumed=read_resumed(resume, request.config))
-        code = run_shape_stacks(request, options)
+        options = StackOptions(run=RunOptions(ui="plain", json=True, resume=resume), yes=True)
+        code = run_stacks(self.request(**how), options)
         return code, json.loads(capsys.readouterr().out)
 
 
@@ -156,8 +139,12 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stacks:
         yield cast("Cluster", NoRights())
 
     monkeypatch.setattr(project, "check_tools", lambda environ: None)
-    monkeypatch.setattr(shape_stacks, "connect", connect)
-    monkeypatch.setattr(side_by_side, "run_one", stacks.run_one)
+
+    async def run(self: StackPlacement, work: Work, context: PartContext) -> RunOutcome:
+        return await stacks.run_part(self.request_of(work), context)
+
+    monkeypatch.setattr(placement, "connect", connect)
+    monkeypatch.setattr(StackPlacement, "run", run)
     return stacks
 
 
@@ -202,7 +189,7 @@ def test_no_other_begins_after_a_failure_that_is_to_stop(
     assert stacks.begun == [1, 2]
     assert (found["state"], found["reason"]) == ("failed", "no room")
     assert states(found) == ["failed", "done"] * 2
-    assert "ended before its turn" in found["stacks"][4]["reason"]
+    assert "the experiment ended before" in found["stacks"][4]["reason"]
 
 
 def test_trials_after_one_that_ended_its_shape_are_not_said_to_have_failed(
@@ -272,10 +259,10 @@ def test_what_had_no_time_to_begin_is_the_reason_of_an_experiment_that_is_not_wh
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = StackOptions(run=RunOptions(ui="plain", json=True), yes=True, timeout_s=0.0)
-    code = run_shape_stacks(stacks.request(), options)
+    code = run_stacks(stacks.request(), options)
     found = json.loads(capsys.readouterr().out)
     assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [])
-    assert found["reason"] == "not begun: --timeout was over before its turn"
+    assert found["reason"] == "not begun: --timeout was over before"
 
 
 def test_as_many_as_there_is_room_for_needs_to_know_the_room(
@@ -284,16 +271,16 @@ def test_as_many_as_there_is_room_for_needs_to_know_the_room(
     with pytest.raises(ConfigError, match="auto needs to list nodes"):
         stacks.run(capsys, parallel="auto")
     assert stacks.begun == []
-    assert not (stacks.folder / "artifacts").exists()
+    assert list((stacks.folder / "artifacts").iterdir()) == []
 
 
 def test_what_only_one_stack_can_have_is_refused(stacks: Stacks) -> None:
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
     space = {"namespace": {"name": "mine", "mode": "create"}}
     with pytest.raises(ConfigError, match="mine would be made by one stack"):
-        shape_members(stacks.request(deployment=space))
+        run_stacks(stacks.request(deployment=space), options)
     with pytest.raises(ConfigError, match="--keep: stacks that stay take the room"):
-        run_shape_stacks(stacks.request(), StackOptions(run=options.run, yes=True, keep=True))
+        run_stacks(stacks.request(), StackOptions(run=options.run, yes=True, keep=True))
     page = RunOptions(ui="none", metrics_address=("127.0.0.1", 9464))
     with pytest.raises(ConfigError, match="--serve-metrics: a page shows one run"):
-        run_shape_stacks(stacks.request(), StackOptions(run=page, yes=True))
+        run_stacks(stacks.request(), StackOptions(run=page, yes=True))

@@ -1,4 +1,4 @@
-"""The live table of several stacks on a terminal."""
+"""The live table of several parts on a terminal."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.domain.foreign_text import lines, one_line
-from aiperf_svc.runner.stack.stages import Stage
+from aiperf_svc.runner.stages import Stage
 
 WAITING, ENDED = "waiting", Stage.FINISHED.value
 ROWS = 16
-"""Most rows. Of more stacks, those that have finished and those that wait are counted."""
+"""Most rows. Of more parts, those that have finished and those that wait are counted."""
 
 
 class LiveTable:
@@ -42,7 +42,7 @@ class LiveTable:
         self._console.print(Text(lines(text)))
 
     def set(self, name: str, state: str, text: str) -> None:
-        """Change the row of one stack."""
+        """Change the row of one part."""
         self._rows[name] = (state, text)
         self._live.update(self._drawn(), refresh=True)
 

@@ -1,4 +1,4 @@
-"""Several held runs start at one time: who is waited for, and by which clock each is told."""
+"""The parts of a round start at one time, each by its own clock."""
 
 import asyncio
 from time import time_ns
@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.core.experiments.schedule import Event, GiveStart, Part, Schedule
 from aiperf_svc.domain.errors import BenchmarkFailed
-from aiperf_svc.runner.common_start import CommonStart, measure_offset
+from aiperf_svc.runner.start_gate import RoundGate, StartTimes, measure_offset
 
 
 class Run:
@@ -62,54 +63,53 @@ class Run:
         self.was_started.set()
 
 
-async def give(start: CommonStart, **runs: Run) -> None:
-    await asyncio.gather(
-        *(start.give(name, run.api, run.said.append) for name, run in runs.items())
-    )
+class Round:
+    """A round of parts that a schedule starts together."""
+
+    def __init__(self, *names: str, lead_s: float = 5.0) -> None:
+        self.times = StartTimes(lead_s)
+        self.schedule = Schedule([1], names)
+        self.schedule.begin()
+        self.gates = {n: RoundGate(Part(1, n), self.times, self.report) for n in names}
+
+    def report(self, event: Event) -> None:
+        for each in self.schedule.handle(event):
+            assert isinstance(each, GiveStart)
+            self.times.give(*each)
+
+    async def open(self, **runs: Run) -> None:
+        opening = (self.gates[n].open(run.api, run.said.append) for n, run in runs.items())
+        await asyncio.gather(*opening)
 
 
 async def test_all_get_one_time_each_by_its_own_clock() -> None:
     eu, us = Run("pending", "ready"), Run("configuring", "ready", ahead_ns=-40_000_000_000)
-    start = CommonStart(["eu", "us"])
+    round_ = Round("eu", "us")
     before = time_ns()
-    await give(start, eu=eu, us=us)
-    offsets = {name: start.offsets[name][1] for name in ("eu", "us")}
+    await round_.open(eu=eu, us=us)
+    offsets = {name: round_.gates[name].offsets[1] for name in ("eu", "us")}
     (one,), (other,) = eu.started, us.started
     assert one - offsets["eu"].ns == other - offsets["us"].ns > before
     for name, ahead_ns in (("eu", 0), ("us", -40_000_000_000)):
         assert abs(offsets[name].ns - ahead_ns) <= offsets[name].uncertainty_ns
-    assert eu.said[0] == "ready; waits for us"
-
-
-async def test_nobody_starts_before_the_last_is_ready_and_one_that_fails_is_not_waited() -> None:
-    eu, us = Run("ready"), Run("pending")
-    start = CommonStart(["eu", "us", "asia"])
-    giving = asyncio.create_task(give(start, eu=eu, us=us))
-    await us.polled.wait()
-    start.leave("asia")
-    assert eu.started == []
-    start.leave("us")
-    await eu.was_started.wait()
-    assert us.started == []
-    giving.cancel()
-    await asyncio.gather(giving, return_exceptions=True)
+    assert eu.said[0] == "ready; waiting for the others"
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "profiling"])
-async def test_a_run_that_is_over_is_told_nothing(state: str) -> None:
+async def test_a_run_that_is_over_gets_no_start(state: str) -> None:
     run = Run(state)
-    await CommonStart(["eu"]).give("eu", run.api, run.said.append)
+    await Round("eu").open(eu=run)
     assert run.started == []
 
 
-async def test_each_trial_has_a_start_of_its_own_that_all_share() -> None:
+async def test_each_trial_has_a_start_that_all_share() -> None:
     eu = Run((1, "ready"), (1, "ready"), (1, "profiling"), (2, "pending"), (2, "ready"), total=2)
     us = Run((1, "configuring"), (1, "ready"), (1, "processing"), (2, "ready"), total=2)
-    start = CommonStart(["eu", "us"])
-    await give(start, eu=eu, us=us)
+    round_ = Round("eu", "us")
+    await round_.open(eu=eu, us=us)
     assert eu.trials == us.trials == [1, 2]
     told = [
-        [at - start.offsets[name][n].ns for n, at in enumerate(run.started, start=1)]
+        [at - round_.gates[name].offsets[n].ns for n, at in enumerate(run.started, start=1)]
         for name, run in (("eu", eu), ("us", us))
     ]
     assert told[0] == told[1]
@@ -120,35 +120,33 @@ async def test_each_trial_has_a_start_of_its_own_that_all_share() -> None:
 async def test_a_trial_that_failed_in_one_run_starts_in_the_others() -> None:
     eu = Run((1, "ready"), (2, "ready"), (3, "ready"), total=3)
     us = Run((1, "ready"), (2, "configuring"), (2, "processing"), (3, "ready"), total=3)
-    await give(CommonStart(["eu", "us"]), eu=eu, us=us)
+    await Round("eu", "us").open(eu=eu, us=us)
     assert (eu.trials, us.trials) == ([1, 2, 3], [1, 3])
 
 
-async def test_a_trial_that_fails_while_it_waits_is_left_out_and_the_next_one_starts() -> None:
+async def test_a_trial_that_fails_while_it_waits_is_left_out() -> None:
     eu = Run((1, "ready"), (1, "processing"), (2, "ready"), total=2)
     eu.refused = (1,)
-    start = CommonStart(["eu"])
-    await give(start, eu=eu)
+    round_ = Round("eu")
+    await round_.open(eu=eu)
     assert eu.trials == [2]
-    assert list(start.offsets["eu"]) == [2]
+    assert list(round_.gates["eu"].offsets) == [2]
 
 
 async def test_a_refused_start_of_a_trial_that_still_waits_is_an_error() -> None:
     eu = Run((1, "ready"), (1, "ready"), total=2)
     eu.refused = (1,)
     with pytest.raises(ApiRefused):
-        await give(CommonStart(["eu"]), eu=eu)
+        await Round("eu").open(eu=eu)
 
 
-async def test_a_start_is_told_again_until_its_time_has_passed() -> None:
+async def test_a_start_is_sent_again_until_its_time_has_passed() -> None:
     run, lost = Run("ready"), Run("ready")
     run.broken, lost.broken = 2, 10**9
-    start = CommonStart(["eu"])
-    await start.give("eu", run.api, run.said.append)
+    await Round("eu").open(eu=run)
     assert len(run.started) == 1
-    late = CommonStart(["us"], lead_s=0.0)
     with pytest.raises(BenchmarkFailed, match="could not be told its start in time: broke off"):
-        await late.give("us", lost.api, lost.said.append)
+        await Round("us", lead_s=0.0).open(us=lost)
 
 
 async def test_the_offset_is_that_of_the_shortest_round_trip() -> None:

@@ -1,0 +1,196 @@
+"""Follows a run that has started until its results are ready: status, losses, interrupts, limits.
+
+The follower knows the run through its API only. What else the run needs is watched by others:
+`runner/processes.py` watches its processes, `runner/stack/measure.py` its pods and its Lease.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from typing import Any, Protocol
+
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner.display import Display
+from aiperf_svc.runner.signals import Interrupts
+
+POLL_S = 1.0
+"""Longest time without news of the run."""
+RETRY_S = 0.1
+UNRESPONSIVE_S = 30.0
+"""Longest time without a response of the API of a run whose processes are watched."""
+SETTLE_S = 300.0
+"""Longest time from the final state to the results, while the records manager responds. A failed
+run makes them after its final state, and the lines of a million long streams take a minute."""
+STOPPING = "Stopping. Results so far are kept. Press Ctrl-C again to exit immediately."
+
+
+class Outlet(AbstractAsyncContextManager[Any], Protocol):
+    """Passes the metrics of a run on to others while the run is followed. It can fail no run."""
+
+    def show(self, status: Status) -> None:
+        """Pass on the newest status."""
+        ...
+
+    async def finish(self, summary: dict[str, Any] | None) -> None:
+        """Pass on the results, if there are any; nothing follows."""
+        ...
+
+
+class StartGate(Protocol):
+    """Starts a held run, or each trial of it, at the time that it shares with others."""
+
+    async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
+        """Start it. Raises BenchmarkFailed, ApiRefused."""
+        ...
+
+
+Watch = Callable[["Follower"], Coroutine[Any, Any, None]]
+"""Watches something that the run needs. Raises AiperfError when the run cannot go on without it;
+never returns."""
+
+
+class Follower:
+    """Follows one run until its results are ready or it is abandoned."""
+
+    def __init__(
+        self,
+        api: RunApi,
+        *,
+        interrupts: Interrupts,
+        display: Display,
+        watches: Sequence[Watch] = (),
+        gate: StartGate | None = None,
+        outlets: Sequence[Outlet] = (),
+        is_collected: bool = True,
+        unresponsive_s: float = UNRESPONSIVE_S,
+        stopping: str = STOPPING,
+        deadline_mono_s: float | None = None,
+    ) -> None:
+        """`gate` is needed by a held run. `is_collected`: the results are at their final place when
+        the run is over. `stopping` is printed at the first interrupt. After `deadline_mono_s` the
+        run is stopped as by an interrupt."""
+        self._api, self._interrupts, self.display = api, interrupts, display
+        self._watches, self._gate, self._outlets = watches, gate, outlets
+        self._is_collected, self._unresponsive_s = is_collected, unresponsive_s
+        self._stopping, self._deadline_mono_s = stopping, deadline_mono_s
+        self.status: Status | None = None
+        """The last one; None before the first response."""
+        self.failure: AiperfError | None = None
+        """Reason why there may be no results, or incomplete ones, although the run ended."""
+        self.is_out_of_time = False
+        """Whether the deadline has ended the run."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the run has reported its end."""
+        return self.status is not None and RunState(self.status.state).is_final
+
+    async def run(self) -> dict[str, Any] | None:
+        """Return the summary, if there is one. Ends at the second interrupt too.
+
+        Raises AiperfError when the run cannot go on.
+        """
+        async with AsyncExitStack() as open_outlets:
+            for outlet in self._outlets:
+                await open_outlets.enter_async_context(outlet)
+            return await self._run()
+
+    async def _run(self) -> dict[str, Any] | None:
+        follow = asyncio.create_task(self._follow(), name="follow")
+        ends = [
+            asyncio.create_task(watch(self), name=f"watch {number}")
+            for number, watch in enumerate(self._watches)
+        ]
+        ends.append(asyncio.create_task(self._obey_interrupts(), name="obey interrupts"))
+        others = [asyncio.create_task(self._open_gate(), name="start")]
+        if self._deadline_mono_s is not None:
+            others.append(asyncio.create_task(self._stop_at_deadline(), name="deadline"))
+        try:
+            await asyncio.wait((follow, *ends), return_when=asyncio.FIRST_COMPLETED)
+            lost = [each for each in ends if each.done() and each.exception() is not None]
+            if lost and not (follow.done() and follow.exception() is None):
+                lost[0].result()
+            return follow.result() if follow.done() else None
+        finally:
+            await _cancel(follow, *ends, *others)
+
+    async def _follow(self) -> dict[str, Any] | None:
+        loop = asyncio.get_running_loop()
+        heard_s, settle_by_s = loop.time(), None
+        while True:
+            after = None if self.status is None else self.status.number
+            try:
+                self.status = await self._api.status(after=after, timeout_s=POLL_S)
+            except ApiUnavailable as error:
+                if loop.time() - heard_s > self._unresponsive_s:
+                    raise BenchmarkFailed(f"the services do not respond: {error}") from error
+                await asyncio.sleep(RETRY_S)
+                continue
+            heard_s = loop.time()
+            self.display.show(self.status)
+            for outlet in self._outlets:
+                outlet.show(self.status)
+            if self.is_over:
+                settle_by_s = settle_by_s or heard_s + SETTLE_S
+                if self.status.is_settled or heard_s > settle_by_s:
+                    break
+        summary = None
+        if self.status.results_ready:
+            with suppress(ApiRefused):
+                summary = await self._api.summary()
+        if self._is_collected:
+            with suppress(ApiUnavailable, ApiRefused):
+                await self._api.collected()
+        for outlet in self._outlets:
+            await outlet.finish(summary)
+        return summary
+
+    async def _open_gate(self) -> None:
+        """Have a held run started. A run that cannot be started is stopped."""
+        if self._gate is None:
+            return
+        try:
+            await self._gate.open(self._api, self.display.note)
+        except (BenchmarkFailed, ApiRefused) as error:
+            self.failure = self.failure or BenchmarkFailed(str(error))
+            self.display.note(str(error))
+            await self._cancel_run("no start")
+
+    async def _stop_at_deadline(self) -> None:
+        assert self._deadline_mono_s is not None
+        await asyncio.sleep(max(0.0, self._deadline_mono_s - time.monotonic()))
+        self.is_out_of_time = True
+        self.failure = BenchmarkFailed("--timeout: the run was stopped at the time limit")
+        await self._cancel_run("--timeout")
+
+    async def _obey_interrupts(self) -> None:
+        """The first interrupt stops the run, the second ends this."""
+        await self._interrupts.reached(1)
+        self.display.note(self._stopping)
+        cancel = asyncio.create_task(
+            self._cancel_run("interrupted by the user"), name="cancel the run"
+        )
+        try:
+            await self._interrupts.reached(2)
+        finally:
+            await _cancel(cancel)
+
+    async def _cancel_run(self, reason: str) -> None:
+        """Stop the run as soon as it responds. One that is starting, or gone, does not."""
+        while True:
+            try:
+                await self._api.cancel(reason)
+            except (ApiUnavailable, ApiRefused):
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,334 @@
+"""Joins what several runs have measured at the same time: one result, its files, one exit code.
+
+Of an experiment, each trial is joined by itself, and the totals make an experiment of their own.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.exports import joint_experiment_export
+from aiperf_svc.adapters.exports.experiment_file import TrialEntry, read_experiment_file
+from aiperf_svc.adapters.exports.experiment_file import is_experiment as is_experiment_folder
+from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+from aiperf_svc.adapters.storage.joint_artifacts import (
+    FinishedMember,
+    join,
+    write_joint,
+    write_joint_experiment,
+)
+from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.joint_trials import (
+    ExperimentMember,
+    JointExperiment,
+    Objectives,
+    total_outcome,
+)
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+from aiperf_svc.core.experiments.trials import TRIALS, Trial, describe
+from aiperf_svc.core.results.joint_result import Joint, JointMember
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner import printing
+from aiperf_svc.runner.joint_tables import print_joint, print_joint_experiment
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome, is_experiment, own_part
+from aiperf_svc.runner.run_end import RunEnd, outcome_of
+from aiperf_svc.runner.start_gate import Offset
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Kind = Literal["clusters", "targets"]
+_OF_ALL = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
+"""Exit codes of one run that are those of all, whatever became of the results."""
+_ORDER = (
+    *_OF_ALL,
+    ExitCode.ERROR,
+    ExitCode.BENCHMARK_FAILED,
+    ExitCode.VERDICT_INVALID,
+    ExitCode.SLO_MISSED,
+    ExitCode.SLO_NOT_JUDGED,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointRun:
+    """One of the runs when it has ended."""
+
+    name: str
+    where: str
+    """The context of its cluster, or the address of its target."""
+    outcome: RunOutcome
+    offsets: Mapping[int, Offset] = field(default_factory=dict)
+    """Its clock when it was given the start of each trial, by number; of a run without an
+    experiment, trial 1."""
+
+    def offset(self, trial: int = 1) -> Offset | None:
+        """Return its clock at a trial, or when it is known next best; None if it is not known."""
+        return self.offsets.get(trial) or next(iter(self.offsets.values()), None)
+
+
+def finish(
+    kind: Kind,
+    name: str,
+    folder: Path,
+    runs: Sequence[JointRun],
+    options: RunOptions,
+) -> ExitCode:
+    """Write and print the joint result of the runs whose folders are in `folder`."""
+    code = joint_exit_code([run.outcome for run in runs])
+    content: dict[str, Any]
+    write: Callable[[], None]
+    show: Callable[[Console], None]
+    if any(is_experiment(run.outcome.summary or {}) for run in runs):
+        experiment = join_experiment(kind, name, code, folder, runs)
+        code = ExitCode(experiment.exit_code)
+        content = joint_experiment_export.export(experiment)
+        write = partial(write_joint_experiment, folder, experiment)
+        show = partial(print_joint_experiment, experiment, folder)
+    else:
+        joint = join(kind, name, int(code), [finished_member(run, folder) for run in runs])
+        code = with_unreadable(code, [joint])
+        joint = replace(joint, exit_code=int(code))
+        content = msgspec.to_builtins(joint)
+        write, show = partial(write_joint, folder, joint), partial(print_joint, joint)
+    try:
+        write()
+    except EnvironmentProblem as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = ExitCode.ERROR if code is ExitCode.OK else code
+    _print(show, content, folder, runs, options, code)
+    return code
+
+
+def _print(
+    show: "Callable[[Console], None]",
+    results: dict[str, Any],
+    folder: Path,
+    runs: Sequence[JointRun],
+    options: RunOptions,
+    code: ExitCode,
+) -> None:
+    with printing.console_on(sys.stderr if options.json else sys.stdout) as console:
+        show(console)
+        for run in runs:
+            if run.outcome.left:
+                console.print(f"{run.name}: left behind: {', '.join(run.outcome.left)}")
+        console.print(f"results: {folder}", soft_wrap=True)
+    if options.json:
+        content = {
+            "exit_code": int(code),
+            "artifacts": str(folder),
+            "members": [
+                {**run.outcome.as_json(), "name": run.name, "results": None} for run in runs
+            ],
+            "results": results,
+        }
+        printing.print_json(content)
+
+
+def total_of(runs: Sequence[JointRun], folder: Path, trial: int) -> Mapping[str, Any]:
+    """Return the metrics of a trial over all runs, by tag; empty if no run has records."""
+    return join("targets", "", 0, [finished_member(each, folder, trial) for each in runs]).total
+
+
+# --- one run -------------------------------------------------------------------------------------
+
+
+def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
+    """Return the first of these that applies to any run: something is left, or may be left, the
+    user stopped it, something outside the benchmark failed, a run has no results, the verdict, an
+    SLO. If no run has results, it is that of the first one."""
+    codes = [outcome.exit_code for outcome in outcomes]
+    if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes} and all(
+        each.summary is None for each in outcomes
+    ):
+        return codes[0]
+    # A run without results is a hole in the joint result, whatever the reason.
+    codes = [
+        ExitCode.BENCHMARK_FAILED if each.summary is None and code not in _OF_ALL else code
+        for each, code in zip(outcomes, codes, strict=True)
+    ]
+    return next((code for code in _ORDER if code in codes), ExitCode.OK)
+
+
+def with_unreadable(code: ExitCode, joints: Iterable[Joint]) -> ExitCode:
+    """Return the exit code of all runs, raised if the records of one cannot be read."""
+    has_problem = any(member.problem for joint in joints for member in joint.members)
+    return raised_to_error(code) if has_problem else code
+
+
+def raised_to_error(code: ExitCode) -> ExitCode:
+    """Return the exit code of runs of which one cannot be read: an error, if nothing worse."""
+    return code if code in _OF_ALL else ExitCode.ERROR
+
+
+def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMember:
+    """Return one of the runs as a part of a joint result, whose files are in `folder`; `trial` is
+    the number of the trial that the run is of an experiment."""
+    outcome, offset = run.outcome, run.offset(trial)
+    own = own_part(outcome.summary or {})
+    where = outcome.artifacts
+    member = JointMember(
+        name=run.name,
+        where=run.where,
+        folder=os.path.relpath(where, folder) if where is not None else "",
+        stack=str(outcome.more.get("stack", "")),
+        state=outcome.state,
+        reason=outcome.reason,
+        exit_code=int(outcome.exit_code),
+        verdict=own.get("verdict"),
+        cause=str(own.get("cause") or ""),
+        clock_ahead_ms=offset.ns / 1e6 if offset else None,
+        clock_uncertainty_ms=offset.uncertainty_ns / 1e6 if offset else None,
+    )
+    return FinishedMember(
+        member=member,
+        summary=outcome.summary,
+        folder=where,
+        ahead_ns=offset.ns if offset else 0,
+        uncertainty_ns=offset.uncertainty_ns if offset else None,
+    )
+
+
+# --- an experiment -------------------------------------------------------------------------------
+
+
+class _Member(NamedTuple):
+    run: JointRun
+    entries: dict[int, TrialEntry]
+    """Its trials that have ended, by number."""
+    rows: list[TrialRow]
+    problem: str
+    """Why its trials cannot be read."""
+
+
+def join_experiment(
+    kind: Kind,
+    name: str,
+    exit_code: ExitCode,
+    folder: Path,
+    runs: Sequence[JointRun],
+) -> JointExperiment:
+    """Return what the runs are together, trial by trial, from their folders; that of the joint
+    result is `folder`. A run whose trials cannot be read is in no total, and says so."""
+    members = [_member(run) for run in runs]
+    known = {n: each for member in members for n, each in member.entries.items()}
+    # A run of which no trial has ended is missing in all totals alike.
+    there = [each for each in members if each.entries]
+    missing = [each.run.name for each in members if not each.entries]
+    trials: list[tuple[Trial, Joint]] = []
+    totals: list[TrialRow] = []
+    for number, entry in sorted(known.items()):
+        trial = Trial(number, entry.parameters, entry.repetition)
+        joint, total = _join_trial(kind, name, trial, there, folder)
+        trials.append((trial, joint))
+        totals.append(row_of(total))
+    notes = [f"the total is without {', '.join(missing)}"] if missing else []
+    problems = [f"{each.run.name}: {each.problem}" for each in members if each.problem]
+    if problems:
+        exit_code = raised_to_error(exit_code)
+    return JointExperiment(
+        kind=kind,
+        name=name,
+        exit_code=int(with_unreadable(exit_code, (joint for _, joint in trials))),
+        members=tuple(_ended(each, folder) for each in members),
+        trials=tuple(trials),
+        total=summarise_rows(totals),
+        notes=(*notes, *problems),
+    )
+
+
+def _member(run: JointRun) -> _Member:
+    folder = run.outcome.artifacts
+    if folder is None or not is_experiment_folder(folder):
+        return _Member(run, {}, [], "")
+    try:
+        trials = read_experiment_file(folder).trials
+    except ConfigError as error:
+        return _Member(run, {}, [], str(error))
+    return _Member(run, {each.number: each for each in trials}, [], "")
+
+
+def _join_trial(
+    kind: Kind,
+    name: str,
+    trial: Trial,
+    members: Sequence[_Member],
+    folder: Path,
+) -> tuple[Joint, TrialOutcome]:
+    """Join one trial. Nothing of it but its numbers is kept."""
+    runs: list[JointRun] = []
+    objectives: dict[str, Objectives] = {}
+    for member in members:
+        outcome = _outcome(member, trial)
+        objectives[member.run.name] = own_part(outcome.summary or {}).get("slo", ())
+        runs.append(
+            JointRun(
+                name=member.run.name,
+                where=member.run.where,
+                outcome=outcome,
+                offsets=member.run.offsets,
+            )
+        )
+    own, code = folder / TRIALS / trial.folder, joint_exit_code([each.outcome for each in runs])
+    joint = join(
+        kind,
+        " ".join(filter(None, (f"{name}, trial {trial.number}", _named(trial)))),
+        int(code),
+        [finished_member(each, own, trial.number) for each in runs],
+    )
+    joint = replace(joint, exit_code=int(with_unreadable(code, [joint])))
+    return joint, total_outcome(trial, joint, objectives)
+
+
+def _named(trial: Trial) -> str:
+    named = describe(trial.parameters)
+    return f"({named})" if named else ""
+
+
+def _outcome(member: _Member, trial: Trial) -> RunOutcome:
+    """Return what became of a trial in one of the runs."""
+    whole, entry = member.run.outcome, member.entries.get(trial.number)
+    if entry is None:
+        reason = ": ".join(filter(None, ("not begun", whole.reason)))
+        known = (RunState.FAILED.value, reason, ExitCode.BENCHMARK_FAILED)
+        return outcome_of(RunEnd(run_id=whole.run_id, known=known, more=whole.more))
+    assert whole.artifacts is not None
+    (found,) = read_outcomes(whole.artifacts, (entry,))
+    member.rows.append(row_of(found))
+    artifacts = whole.artifacts / TRIALS / entry.folder
+    return outcome_of(
+        RunEnd(
+            run_id=whole.run_id,
+            known=(found.state, found.reason, ExitCode.BENCHMARK_FAILED),
+            summary=found.summary,
+            artifacts=artifacts if artifacts.is_dir() else None,
+            more=whole.more,
+        )
+    )
+
+
+def _ended(member: _Member, folder: Path) -> ExperimentMember:
+    outcome = member.run.outcome
+    where = outcome.artifacts
+    return ExperimentMember(
+        name=member.run.name,
+        where=member.run.where,
+        folder=str(where.relative_to(folder)) if where is not None else "",
+        stack=str(outcome.more.get("stack", "")),
+        state=outcome.state,
+        reason=outcome.reason,
+        exit_code=int(outcome.exit_code),
+        summary=summarise_rows(member.rows),
+    )

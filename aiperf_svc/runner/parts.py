@@ -1,0 +1,211 @@
+"""The parts of a session: what a config is measured by, and what one of them is given.
+
+    members   its targets, its clusters, or each target in each cluster; else one without a name
+    rounds    its shapes, or the trials that a driver names one by one; else one for all trials
+
+Each member takes part in each round with a set of services of its own: a `Part`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.several_targets import problem_of_joint
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.machine import BeginTrial
+from aiperf_svc.core.experiments.schedule import Part
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.runner.follower import StartGate
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.screens import Screen
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.workloads.shapes import Shape, Where, is_side_by_side, shapes, shapes_of
+from aiperf_svc.workloads.trials import TrialConfig
+
+Kind = Literal["clusters", "targets"]
+MOST_BY_ROOM = 16
+"""Most rounds at the same time where only the room limits them: each stack takes a process of
+Pulumi on the machine of the command, of some hundred megabytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One of the targets or clusters that are measured at the same time, or the only one."""
+
+    name: str = ""
+    """Names its folder and its column; empty if there is one."""
+    where: str = ""
+    """The address of its target, or the context of its cluster."""
+    config: Config
+    trials: tuple[TrialConfig, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one part measures, and where its results go."""
+
+    part: Part
+    member: Member
+    config: Config
+    """The config that its services read."""
+    shape: Shape
+    """The trials that its services run."""
+    trial: BeginTrial | None = None
+    """The one trial that it runs, if a driver has named it."""
+    folder: Path
+    logs: Path
+    goes_on: bool = False
+    """Whether the folder has trials that have ended before."""
+    finished: frozenset[int] = frozenset()
+    """Numbers of the trials that need not run again."""
+    run: RunValues = field(default_factory=RunValues)
+    """Whether its load waits for a common start, and the folder of the bucket that several parts
+    share."""
+    run_id: str
+
+
+class PartContext:
+    """What a session gives to a part while it runs."""
+
+    def __init__(
+        self,
+        interrupts: Interrupts,
+        screen: Screen,
+        *,
+        gate: StartGate | None = None,
+        left_s: float | None = None,
+    ) -> None:
+        """`left_s` is the time that the session has left; None without a limit."""
+        self.interrupts, self.screen, self.gate, self.left_s = interrupts, screen, gate, left_s
+        self.is_counting = asyncio.Event()
+        """Set when the part handles interrupts itself; before, the first one cancels it."""
+
+    def count_interrupts(self) -> Interrupts:
+        """Handle interrupts from now on; return them."""
+        self.is_counting.set()
+        return self.interrupts
+
+
+class Placement(Protocol):
+    """A place where parts run. It knows one part at a time."""
+
+    @property
+    def where(self) -> Where:
+        """This machine or a cluster."""
+        ...
+
+    @property
+    def lead_s(self) -> float:
+        """Time from the moment at which all parts of a round are ready to the start of their
+        loads."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """Id of the session: that of its only part, or of the experiment that all parts share."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Most rounds at the same time. If it is more than 1, each must also find room."""
+        ...
+
+    def prepare(self) -> bool:
+        """Check what can be checked before anything is made; False if the user declines what would
+        be created. Raises AiperfError."""
+        ...
+
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Connect to what `find_room` asks. Raises AiperfError."""
+        ...
+
+    async def find_room(
+        self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
+    ) -> int | None:
+        """Return the place of the first waiting round, given by its parts, that has room beside the
+        parts that run; None if none has. Raises AiperfError."""
+        ...
+
+    async def run(self, work: Work, context: PartContext) -> RunOutcome:
+        """Run a part from its start to its removal. Raises AiperfError if nothing was made."""
+        ...
+
+    async def upload_keys(self, member: Member) -> Mapping[str, str]:
+        """Return the keys of the upload, by environment variable."""
+        ...
+
+    def more(self, work: Work) -> dict[str, Any]:
+        """Return what `--json` has of a part that was not begun."""
+        ...
+
+    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+        """Return what `--json` has of a member whose parts have these outcomes."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expansion:
+    """The parts of a config, before any of them is started."""
+
+    kind: Kind = "targets"
+    """What the members are, if there are several."""
+    members: tuple[Member, ...]
+    shapes: Mapping[str, tuple[Shape, ...]]
+    """The shapes of each member, by its name. They have the same trials and differ in what the
+    members differ in."""
+    is_driven: bool = False
+    """Whether each trial is a round of its own, which a driver names when the last one is over."""
+    is_in_turn: bool = False
+    """Whether one part goes through all shapes in turn: a stack that is changed from one to the
+    next."""
+
+    @property
+    def first(self) -> Member:
+        """The first member, or the only one. What it says of trials is true for all."""
+        return self.members[0]
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether several members are measured at the same time."""
+        return len(self.members) > 1
+
+    @property
+    def rounds(self) -> range:
+        """The numbers of the rounds; of a driver's, nothing is known before."""
+        shapes = len(self.shapes[self.first.name])
+        return range(1, 2 if self.is_in_turn else shapes + 1)
+
+
+def expand(members: Sequence[Member], where: Where, *, kind: Kind = "targets") -> Expansion:
+    """Return the parts of a config with these members. Raises ConfigError.
+
+    A driver is needed where the services of a part cannot decide which trial is next: a search
+    whose values need other processes or pods, and a search or retries over several members.
+    """
+    config = members[0].config
+    if len(members) > 1 and (problem := problem_of_joint(config.experiment)):
+        raise ConfigError(Problem("", problem, names_keys=True).line({}))
+    found = {each.name: _shapes(each, where) for each in members}
+    experiment, shapes = config.experiment, found[members[0].name]
+    has_search = experiment is not None and experiment.search is not None
+    has_retries = experiment is not None and experiment.retries > 0
+    return Expansion(
+        kind=kind,
+        members=tuple(members),
+        shapes=found,
+        is_driven=(has_search and len(shapes) > 1)
+        or (len(members) > 1 and (has_search or has_retries)),
+        is_in_turn=where == "cluster" and len(members) == 1 and not is_side_by_side(config),
+    )
+
+
+def _shapes(member: Member, where: Where) -> tuple[Shape, ...]:
+    experiment = member.config.experiment
+    if experiment is not None and experiment.search is not None:
+        return shapes(member.trials, where)
+    return shapes_of(member.config, where, member.trials)

@@ -1,0 +1,403 @@
+"""Places the parts of a session on this machine: their services are processes, forked or executed.
+
+Nothing of a part stays but its artifacts, however it ends.
+"""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.host.machine import local_facts
+from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
+from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.config.workload import Config
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, LeakError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.process_environment import OWN_PROGRAM
+from aiperf_svc.plan.topology import Facts, Topology
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.runner import folders, fork_server, log_tails
+from aiperf_svc.runner.environment import LocalRun, new_run_id
+from aiperf_svc.runner.follower import Follower
+from aiperf_svc.runner.fork_server import ForkServer
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outlets import make_outlets
+from aiperf_svc.runner.parts import Expansion, Member, PartContext, Work, expand
+from aiperf_svc.runner.processes import (
+    Process,
+    adopted_process,
+    end_processes,
+    ended,
+    leftovers,
+    start_process,
+)
+from aiperf_svc.runner.run_end import RunEnd, outcome_of
+from aiperf_svc.runner.session import Session
+from aiperf_svc.runner.stages import Stage
+from aiperf_svc.services.forks import Order
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.shapes import Where, shape_config
+from aiperf_svc.workloads.stacks import plan_processes
+from aiperf_svc.workloads.trials import TrialConfig, trial_configs
+
+SERVICE_COMMAND = (*OWN_PROGRAM, "service")
+END_S, KILL_S = 3.0, 5.0
+"""Time for processes to end by themselves after the run's end, and then when told to."""
+LOGS_S = 0.25
+"""Seconds between two reads of the logs, if they are shown."""
+REPLACEMENTS = 3
+"""Most times that one process of an experiment is replaced: one that always ends is broken."""
+
+
+def run_local(
+    config: Config,
+    options: RunOptions,
+    *,
+    trials: Sequence[TrialConfig] = (),
+    command: Sequence[str] = SERVICE_COMMAND,
+    forks: ForkServer | None = None,
+) -> ExitCode:
+    """Run a benchmark with processes of this machine, and print its results. `trials` are those of
+    the config, if they are known. Raises AiperfError for what prevents the run; a run that has
+    begun ends with an exit code."""
+    expansion = expand_local(config, trials)
+    placement = ProcessPlacement(expansion, options, command=command, forks=forks)
+    return Session(expansion, placement, options).run()
+
+
+def expand_local(config: Config, trials: Sequence[TrialConfig] = ()) -> Expansion:
+    """Return the parts of a config on this machine, whose trials are `trials` if they are known.
+    Raises ConfigError."""
+    targets = target_configs(config)
+    members = [
+        Member(
+            name=each.name,
+            where=each.config.endpoint.url,
+            config=each.config,
+            trials=trial_configs(each.config),
+        )
+        for each in targets
+    ]
+    if not targets:
+        members = [Member(config=config, trials=tuple(trials) or trial_configs(config))]
+    return expand(members, "local")
+
+
+class ProcessPlacement:
+    """Processes of this machine."""
+
+    where: Where = "local"
+    lead_s = 2.0
+    """All is on this machine."""
+    limit = 1
+    """Measurements at the same time on one machine would compete for CPU."""
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        options: RunOptions,
+        *,
+        command: Sequence[str] = SERVICE_COMMAND,
+        forks: ForkServer | None = None,
+    ) -> None:
+        """The services of the first part are forks of `forks`; without it `command` starts each
+        process, with the names of its services added."""
+        self._expansion, self._options, self._command = expansion, options, command
+        self._forks, self._has_forks = forks, forks is not None
+        self._facts = local_facts()
+        self.run_id = new_run_id()
+
+    def prepare(self, *, shows_warnings: bool = True) -> bool:
+        """Plan the parts, and print what may be wrong with them. Raises ConfigError if this machine
+        has too few cores for its members: they would compete for CPU."""
+        members = self._expansion.members
+        if len(members) > 1:
+            self._facts = share_of(self._facts, len(members))
+        for member in members:
+            for shape in self._expansion.shapes[member.name]:
+                topology = plan_processes(shape, self._facts)
+                if shows_warnings and len(members) == 1:
+                    show_warnings(shape_config(member.config, shape), self._facts, topology)
+        return True
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Do nothing: there is nothing to connect to."""
+        yield
+
+    async def find_room(
+        self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
+    ) -> int | None:
+        """Return the first round: one runs at a time."""
+        return 0
+
+    async def upload_keys(self, member: Member) -> Mapping[str, str]:
+        """Return the environment, which has the keys of the upload."""
+        return os.environ
+
+    def more(self, work: Work) -> dict[str, Any]:
+        """Return nothing: a part has no name of its own."""
+        return {}
+
+    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+        """Return nothing: the results have all of it."""
+        return {}
+
+    async def run(self, work: Work, context: PartContext) -> RunOutcome:
+        """Run one part from its first process to the last one gone. Raises AiperfError."""
+        context.screen.begin(Stage.RUN)
+        context.count_interrupts()
+        options = replace(
+            self._options,
+            resume=work.folder if work.goes_on else None,
+            run=replace(work.run, cli_command=self._options.run.cli_command),
+        )
+        work.logs.mkdir(parents=True, exist_ok=True)
+        with self._fork_server() as forks, folders.private_folder() as private:
+            run = LocalRun(
+                config=work.config,
+                topology=plan_processes(work.shape, self._facts),
+                options=options,
+                private=private,
+                artifacts=work.folder,
+                logs=work.logs,
+                run_id=work.run_id,
+            )
+            run.write_files()
+            try:
+                outcome = await LocalServices(run, self._command, forks).run(context)
+            finally:
+                log_tails.remove_empty(work.logs)
+        if private.exists():
+            raise LeakError(f"still there: {private}")
+        return outcome
+
+    @contextmanager
+    def _fork_server(self) -> Iterator[ForkServer | None]:
+        """The fork server of a part: the one that was given for the first, a new one for others."""
+        given, self._forks = self._forks, None
+        if given is not None:
+            yield given
+            return
+        with fork_server.starting(is_needed=self._has_forks) as server:
+            yield server
+
+
+def share_of(facts: Facts, count: int) -> Facts:
+    """Return what each of `count` parts has of this machine. Raises ConfigError if that is less
+    than a core."""
+    if facts.cores < count:
+        raise ConfigError(
+            f"targets: {count} runs at the same time need {count} cores, and this machine has "
+            f"{facts.cores:g}; run them on a cluster, or let one run send to all of them in turn "
+            "(endpoint.urls)"
+        )
+    memory = facts.memory_bytes // count
+    return msgspec.structs.replace(facts, cores=facts.cores / count, memory_bytes=memory)
+
+
+def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
+    """Print what may be wrong with a run that goes on."""
+    for warning in workload_of(config).warnings(config, facts, topology, os.environ):
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+class LocalServices:
+    """The processes of one run."""
+
+    def __init__(self, run: LocalRun, command: Sequence[str], forks: ForkServer | None) -> None:
+        self._run = run
+        self._command = command
+        self._forks = forks
+        self._processes: list[Process] = []
+        self._control: list[Process] = []
+        """Those without which a run cannot go on."""
+        self._orders: dict[str, Order] = {}
+        """What each process is, by name."""
+        self._replaced: Counter[str] = Counter()
+
+    async def run(self, context: PartContext) -> RunOutcome:
+        """Run from the first process to the last one gone. Raises AiperfError."""
+        run, interrupts = self._run, context.interrupts
+        follower, summary = None, None
+        try:
+            orders = self._make_orders()
+            if self._forks is not None:
+                self._forks.order(list(orders.values()))
+            else:
+                self._execute(orders)
+            # This takes as long to import as the services to start: both at the same time.
+            import_module("aiperf_svc.runner.tables")
+
+            display = context.screen.display(run.title, run.topology)
+            follower = Follower(
+                LocalResultsClient(run.results_socket),
+                interrupts=interrupts,
+                display=display,
+                watches=(self._watch_processes, self._copy_logs),
+                gate=context.gate,
+                outlets=make_outlets(
+                    run.options, run_id=run.run_id, name=run.config.name, display=display
+                ),
+            )
+            try:
+                if self._forks is not None:
+                    await self._adopt(self._forks, orders, context)
+                summary = await follower.run()
+            finally:
+                display.close()
+        finally:
+            is_over = follower is not None and follower.is_over
+            await self._end_all(is_over=is_over, at_once=interrupts.count > 1)
+        assert follower is not None
+        return outcome_of(
+            RunEnd(
+                run_id=run.run_id,
+                status=follower.status,
+                error=follower.failure,
+                summary=summary,
+                artifacts=run.artifacts,
+                was_interrupted=interrupts.count > 0,
+            )
+        )
+
+    def _make_orders(self) -> dict[str, Order]:
+        """Return what the processes are to be, by name."""
+        shared = self._run.shared_environment()
+        orders = {}
+        for group in self._run.topology.groups:
+            for number in range(group.replicas):
+                name = f"{group.name}-{number}" if _is_many(group.services) else group.name
+                services = [service.value for service in group.services]
+                orders[name] = Order(
+                    services=services,
+                    environ=self._run.environment_of(name, group.services, shared),
+                    output=str(self._output(name)),
+                    command=[*SERVICE_COMMAND, *services],
+                )
+        return orders
+
+    def _output(self, name: str) -> Path:
+        return self._run.logs / f"{name}.stderr"
+
+    def _execute(self, orders: Mapping[str, Order]) -> None:
+        for name, order in orders.items():
+            self._add(self._start(name, order), order)
+
+    def _start(self, name: str, order: Order) -> Process:
+        return start_process(
+            name,
+            [*self._command, *order.services],
+            environ=order.environ,
+            stderr=self._output(name),
+        )
+
+    async def _adopt(
+        self, forks: ForkServer, orders: Mapping[str, Order], context: PartContext
+    ) -> None:
+        """Adopt what was ordered; nothing if the user leaves before. Raises EnvironmentProblem."""
+        server = asyncio.create_task(ended(forks.pid, forks.poll), name="fork server")
+        leave = asyncio.create_task(context.interrupts.reached(2), name="leave")
+        try:
+            await asyncio.wait((server, leave), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.cancel()
+            leave.cancel()
+            await asyncio.gather(server, leave, return_exceptions=True)
+        if server.cancelled():
+            return
+        pids = forks.adopt()
+        if not pids:
+            self._execute(orders)
+        for (name, order), pid in zip(orders.items(), pids, strict=False):
+            self._add(adopted_process(name, pid, stderr=self._output(name)), order)
+
+    def _add(self, process: Process, order: Order) -> None:
+        self._orders[process.name] = order
+        self._processes.append(process)
+        if not _is_many(order.services):
+            self._control.append(process)
+
+    # --- while it runs ---------------------------------------------------------------------------
+
+    async def _watch_processes(self, follower: Follower) -> None:
+        """Watch the processes. Raises BenchmarkFailed if one ends that the run needs."""
+        watches = [
+            asyncio.create_task(self._watch(each, follower), name=f"watch {each.name}")
+            for each in self._processes
+        ]
+        try:
+            await asyncio.gather(*watches)
+            await asyncio.Event().wait()
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _watch(self, process: Process, follower: Follower) -> None:
+        code = await process.wait()
+        status = follower.status
+        state = RunState(status.state) if status is not None else RunState.PENDING
+        if state.is_final:
+            return
+        is_first = status is None or status.experiment is None or not status.experiment.ended
+        is_starting = state is RunState.PENDING and is_first
+        # A process that ends with 0 has seen the end of the run before this one.
+        if code == 0 and not is_starting:
+            return
+        if process in self._control or is_starting:
+            story = log_tails.last_lines(self._run.logs, process.name)
+            raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
+        another = self._replace(process)
+        follows = (
+            "another one takes part in the next trial" if another else "the run goes on without it"
+        )
+        follower.display.note(f"{process.name} {process.how_it_ended}; {follows}")
+        if another is not None:
+            await self._watch(another, follower)
+
+    def _replace(self, process: Process) -> Process | None:
+        """Start another process in place of one that is lost, if a trial may follow."""
+        if self._run.config.experiment is None or self._replaced[process.name] == REPLACEMENTS:
+            return None
+        self._replaced[process.name] += 1
+        order = self._orders[process.name]
+        another = self._start(process.name, order)
+        self._add(another, order)
+        return another
+
+    async def _copy_logs(self, follower: Follower) -> None:
+        """Copy new lines of the services' logs to the screen, with `--verbose`."""
+        tails = log_tails.Tails(self._run.logs)
+        while self._run.options.verbose:
+            for line in tails.new_lines():
+                follower.display.note(line)
+            await asyncio.sleep(LOGS_S)
+        await asyncio.Event().wait()
+
+    async def _end_all(self, *, is_over: bool, at_once: bool) -> None:
+        """End every process. Raises LeakError."""
+        if at_once:
+            for process in self._processes:
+                process.kill_group()
+        await end_processes(
+            self._processes, terminate_after_s=END_S if is_over else 0.0, kill_after_s=KILL_S
+        )
+        left = await leftovers(self._processes)
+        if left:
+            raise LeakError(f"still there: {', '.join(left)}")
+
+
+def _is_many(services: Iterable[str]) -> bool:
+    return bool({Service.WORKER, Service.RECORD_PROCESSOR} & set(services))

@@ -1,0 +1,328 @@
+"""Runs what a user asked for: every part of it, in the order of the schedule, to one exit code.
+
+    expand ──> Schedule ──> Placement.run(part) ──> SessionResults ──> join ──> finish
+
+The session has the interrupts, the time limit and the screens; the schedule decides the order; a
+placement knows one part at a time.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from typing import Any
+
+from aiperf_svc.core.experiments.machine import BeginTrial
+from aiperf_svc.core.experiments.schedule import (
+    OUT_OF_TIME,
+    CloseRound,
+    EndSession,
+    Event,
+    FindRoom,
+    GiveStart,
+    Instruction,
+    Interrupted,
+    LookAgain,
+    OutOfTime,
+    Part,
+    PartEnded,
+    RoomFailed,
+    RoomFound,
+    Schedule,
+    SkipPart,
+    StartPart,
+    WaitForRoom,
+)
+from aiperf_svc.core.experiments.trials import describe
+from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner import manifests, signals, trial_lists
+from aiperf_svc.runner.ending import errors_of, finish
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outlets import check_single
+from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
+from aiperf_svc.runner.run_end import NOTHING_MADE, RunEnd, outcome_of
+from aiperf_svc.runner.screens import Board, Screen, WholeScreen, make_board
+from aiperf_svc.runner.session_results import SessionResults, check_resumed, has_failed
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.start_gate import RoundGate, StartTimes
+
+POLL_S = 15.0
+"""Time between two looks at a cluster that has no room."""
+
+
+class Session:
+    """One command that measures."""
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        placement: Placement,
+        options: RunOptions,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """`timeout_s` is the longest time from the first part's start to the end of the loads."""
+        self._expansion, self._placement = expansion, placement
+        self._options, self._timeout_s = options, timeout_s
+        self._deadline_mono_s: float | None = None
+        self._board: Board | None = None
+        self._trials: dict[int, BeginTrial] = {}
+        """The trial of each round that a driver has named."""
+        self._ended: dict[Part, RunOutcome] = {}
+        """Outcomes of the parts of rounds that are not closed."""
+        self._error: BaseException | None = None
+        """What ended the only part before anything of it was made, or a mistake of this program."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self) -> ExitCode:
+        """Run all parts and print the results. Raises AiperfError for what prevents the run; a run
+        that has begun ends with an exit code."""
+        config = self._expansion.first.config
+        if self._has_several:
+            check_single(self._options)
+        if self._options.resume is not None:
+            check_resumed(self._expansion, self._options.resume)
+        with errors_of(self._placement.run_id):
+            if not self._placement.prepare():
+                return ExitCode.INTERRUPTED
+            self._results = SessionResults(
+                self._expansion, self._placement, resume=self._options.resume
+            )
+            try:
+                outcomes = signals.run(self._run())
+            finally:
+                self._results.remove_empty()
+        if not self._expansion.is_joint:
+            (outcome,) = outcomes.values()
+            return finish(outcome, config.artifacts, self._options)
+        # Joint tables and reports take long to import.
+        from aiperf_svc.runner import joining
+
+        runs = self._results.joint_runs(outcomes)
+        folder = self._results.folder
+        return joining.finish(self._expansion.kind, config.name, folder, runs, self._options)
+
+    @property
+    def _has_several(self) -> bool:
+        """Whether several parts run at the same time."""
+        return self._expansion.is_joint or self._placement.limit > 1
+
+    async def _run(self) -> dict[str, RunOutcome]:
+        """Run the parts that are left, and return the outcome of each member."""
+        results, experiment = self._results, self._expansion.first.config.experiment
+        left, driven = results.rounds_left, results.driven
+        if left or driven is not None:
+            self._schedule = Schedule(
+                left,
+                list(results.members),
+                limit=self._placement.limit,
+                asks_for_room=self._placement.limit > 1,
+                stops_on_failure=experiment is not None and experiment.on_failure == "stop",
+                driver=driven.machine if driven is not None else None,
+            )
+            async with self._placement.opened():
+                with Interrupts() as self._interrupts:
+                    await self._run_parts()
+        if self._error is not None:
+            raise self._error
+        return await results.outcomes()
+
+    async def _run_parts(self) -> None:
+        """Carry out the schedule to its end."""
+        self._starts, self._is_over = StartTimes(self._placement.lead_s), asyncio.Event()
+        self._closing = asyncio.Lock()
+        names = list(self._results.members)
+        if not self._expansion.is_joint:
+            names = [f"shape {number}" for number in self._results.rounds_left]
+        with ExitStack() as stack:
+            if self._has_several:
+                self._board = stack.enter_context(make_board(self._options, names))
+            self._spawn(self._watch_interrupts(), "interrupts")
+            try:
+                self._carry_out(self._schedule.begin())
+                await self._is_over.wait()
+            finally:
+                tasks = list(self._tasks)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _handle(self, event: Event) -> None:
+        self._carry_out(self._schedule.handle(event))
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            match each:
+                case StartPart(part, trial):
+                    if trial is not None:
+                        self._trials[part.round] = trial
+                    self._spawn(self._run_part(part), f"part {part.round} {part.member}")
+                case SkipPart():
+                    self._skip(each)
+                case GiveStart(round_, trial_number):
+                    self._starts.give(round_, trial_number)
+                case FindRoom():
+                    self._spawn(self._find_room(each), "find room")
+                case WaitForRoom():
+                    self._spawn(self._later(POLL_S, LookAgain()), "wait for room")
+                case CloseRound(round_):
+                    self._spawn(self._close(round_), f"close round {round_}")
+                case EndSession(end):
+                    if self._results.driven is not None:
+                        self._results.driven.ended = end
+                    self._is_over.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+            self._is_over.set()
+
+    async def _watch_interrupts(self) -> None:
+        await self._interrupts.reached(1)
+        self._handle(Interrupted())
+
+    async def _later(self, delay_s: float, event: Event) -> None:
+        await asyncio.sleep(delay_s)
+        self._handle(event)
+
+    def _left_s(self) -> float | None:
+        """Return the time that is left; None without a limit. It begins with the first part."""
+        if self._timeout_s is None:
+            return None
+        now_mono_s = time.monotonic()
+        if self._deadline_mono_s is None:
+            self._deadline_mono_s = now_mono_s + self._timeout_s
+            self._spawn(self._later(self._timeout_s, OutOfTime()), "time limit")
+        return self._deadline_mono_s - now_mono_s
+
+    async def _find_room(self, asked: FindRoom) -> None:
+        running = [work for number in asked.running for work in self._works(number)]
+        waiting = [self._works(number) for number in asked.waiting]
+        try:
+            found = await self._placement.find_room(running, waiting)
+        except AiperfError:
+            # The cluster is silent; the parts that run report it.
+            found = None
+        except Exception as error:
+            self._handle(RoomFailed(f"unexpected {type(error).__name__}: {error}"))
+            return
+        self._handle(RoomFound(None if found is None else asked.waiting[found]))
+
+    def _works(self, round_: int) -> list[Work]:
+        return [self._results.work(Part(round_, name)) for name in self._results.members]
+
+    # --- one part --------------------------------------------------------------------------------
+
+    async def _run_part(self, part: Part) -> None:
+        """Run a part. Errors become outcomes: the others must go on to their ends."""
+        trial = self._trials.get(part.round)
+        work = self._results.work(part, trial)
+        screen, left_s = self._screen(work), self._left_s()
+        gate = RoundGate(part, self._starts, self._handle) if work.run.is_held else None
+        context = PartContext(self._interrupts, screen, gate=gate, left_s=left_s)
+        try:
+            if left_s is not None and left_s <= 0:
+                outcome = self._unmade(work, OUT_OF_TIME, was_interrupted=False)
+            else:
+                outcome = await self._unless_interrupted(work, context)
+        except Exception as error:
+            if self._is_alone:
+                raise
+            more = self._placement.more(work)
+            outcome = outcome_of(RunEnd(run_id=work.run_id, error=error, more=more))
+            screen.say(f"error: {outcome.reason}")
+        if outcome.artifacts is not None:
+            manifests.refresh(outcome.artifacts)
+        if gate is not None:
+            self._results.add_offsets(part.member, gate.offsets, trial)
+        screen.end(outcome)
+        self._ended[part] = outcome
+        self._handle(PartEnded(part, has_failed(outcome), bool(outcome.more.get("kept"))))
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the session has one part, whose errors are those of the session."""
+        has_one_round = not self._expansion.is_driven and len(self._expansion.rounds) == 1
+        return has_one_round and not self._expansion.is_joint
+
+    async def _unless_interrupted(self, work: Work, context: PartContext) -> RunOutcome:
+        """Run the part. An interrupt before it counts interrupts itself cancels it."""
+        running = asyncio.create_task(self._placement.run(work, context), name="run part")
+        counting = asyncio.create_task(context.is_counting.wait(), name="counting")
+        stopped = asyncio.create_task(self._interrupts.reached(1), name="stopped")
+        try:
+            await asyncio.wait((running, counting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not context.is_counting.is_set() and stopped.done():
+                running.cancel()
+            await asyncio.wait((running,))
+        finally:
+            for task in (running, counting, stopped):
+                task.cancel()
+            await asyncio.gather(running, counting, stopped, return_exceptions=True)
+        if running.cancelled():
+            return self._unmade(work, NOTHING_MADE, was_interrupted=True)
+        return running.result()
+
+    def _skip(self, skipped: SkipPart) -> None:
+        """Record that a part does not begin."""
+        work = self._results.work(skipped.part)
+        outcome = self._unmade(
+            work,
+            skipped.reason,
+            was_interrupted=self._interrupts.count > 0,
+            state=RunState.FAILED if skipped.has_failed else RunState.CANCELLED,
+        )
+        self._results.members[work.member.name].ended[skipped.part.round] = outcome
+        if self._board is not None:
+            self._screen(work).end(outcome)
+
+    def _unmade(
+        self,
+        work: Work,
+        reason: str,
+        *,
+        was_interrupted: bool,
+        state: RunState = RunState.CANCELLED,
+    ) -> RunOutcome:
+        """Return the outcome of a part of which nothing was made."""
+        return outcome_of(
+            RunEnd(
+                run_id=work.run_id,
+                known=(state, reason, ExitCode.BENCHMARK_FAILED),
+                was_interrupted=was_interrupted,
+                more=self._placement.more(work),
+            )
+        )
+
+    def _screen(self, work: Work) -> Screen:
+        if self._board is not None:
+            return self._board.screen(work.member.name or f"shape {work.part.round}")
+        screen = WholeScreen(self._options)
+        if work.trial is not None:
+            trial = work.trial.trial
+            screen.say(f"trial {trial.number}: {describe(trial.parameters)}")
+        elif len(self._expansion.rounds) > 1:
+            shapes = self._expansion.shapes[work.member.name]
+            screen.say(trial_lists.shape_name(shapes, work.part.round))
+        return screen
+
+    async def _close(self, round_: int) -> None:
+        """Put the results of a round into the folders of its members."""
+        ended = {name: self._ended.pop(Part(round_, name)) for name in self._results.members}
+        trial = self._trials.get(round_)
+        async with self._closing:
+            closed = await asyncio.to_thread(self._results.close, round_, ended, trial)
+        experiment = self._expansion.first.config.experiment
+        if trial is not None and experiment is not None and experiment.cooldown:
+            pause = asyncio.create_task(asyncio.sleep(experiment.cooldown / 1e9), name="cooldown")
+            await self._interrupts.let_end(pause, before=1)
+        self._handle(closed)

@@ -1,0 +1,346 @@
+"""The folders of a session: where each part leaves its results, and what they are together.
+
+<name>-<time>/            of the only member; else
+<name>-<time>/<member>/   of each member, beside the files of the joint result
+    shapes/<n>/           of a round: logs, and until it is closed the trials of a stack
+    trials/<trial>/       the trials of all rounds
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.core.experiments.machine import BeginTrial
+from aiperf_svc.core.experiments.schedule import Part, RoundClosed
+from aiperf_svc.core.experiments.trials import TRIALS, folder_of
+from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner import folders, resuming
+from aiperf_svc.runner.environment import new_run_id
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
+from aiperf_svc.runner.run_end import RunEnd, outcome_of
+from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
+from aiperf_svc.runner.start_gate import Offset
+from aiperf_svc.workloads.shapes import Shape, shape_config
+
+if TYPE_CHECKING:
+    from aiperf_svc.runner.driven_trials import DrivenTrials
+    from aiperf_svc.runner.joining import JointRun
+
+
+@dataclass(kw_only=True)
+class MemberResults:
+    """What the parts of one member have left."""
+
+    member: Member
+    shapes: tuple[Shape, ...]
+    folder: Path
+    trials: ShapeTrials | None = None
+    """Of an experiment whose trials come from several parts; None: from one, as a whole."""
+    ended: dict[int, RunOutcome] = field(default_factory=dict)
+    """The outcomes of its parts that are over, by round."""
+    offsets: dict[int, Offset] = field(default_factory=dict)
+    """Its clock at the start of each trial, by number."""
+    error: str = ""
+    """What kept its files from being written."""
+
+
+def check_resumed(expansion: Expansion, folder: Path) -> None:
+    """Raise ConfigError if a folder to resume is not that of these members and their configs."""
+    resuming.check({folder / each.name: each.config for each in expansion.members})
+
+
+class SessionResults:
+    """The folders of all members."""
+
+    def __init__(self, expansion: Expansion, placement: Placement, *, resume: Path | None) -> None:
+        """Make the folders, or make those that are resumed ready for the trials that are left.
+        Raises AiperfError."""
+        config = expansion.first.config
+        self._expansion, self._placement = expansion, placement
+        self._experiment, self._is_resumed = config.experiment, resume is not None
+        self._is_collected = expansion.is_driven or len(expansion.rounds) > 1
+        """Whether the trials of a member come from several parts."""
+        self.folder = resume or folders.make_dated_folder(Path(config.artifacts.dir), config.name)
+        self.members = {
+            each.name: MemberResults(
+                member=each,
+                shapes=expansion.shapes[each.name],
+                folder=self.folder / each.name,
+            )
+            for each in expansion.members
+        }
+        self.finished: frozenset[int] = frozenset()
+        """Trials that need not run again: those that all members have finished."""
+        self._open_trials()
+        self.driven = self._driver() if expansion.is_driven else None
+
+    def _driver(self) -> "DrivenTrials":
+        # It takes numpy, which other runs do without.
+        from aiperf_svc.runner.driven_trials import DrivenTrials
+
+        own = {name: each.folder for name, each in self.members.items()}
+        return DrivenTrials(self._expansion.first.config, own)
+
+    def _open_trials(self) -> None:
+        """Find the trials that need not run again. Raises AiperfError."""
+        opened = {
+            name: ShapeTrials(each.member.config, each.shapes, each.folder)
+            for name, each in self.members.items()
+        }
+        is_local = self._placement.where == "local"
+        if self._is_resumed:
+            if is_local or self._is_collected:
+                may_split = is_local or self._expansion.is_driven
+                self.finished = resuming.keep_finished(
+                    list(opened.values()), may_split_shapes=may_split
+                )
+            else:
+                # The stack may be there and run the trials that are left.
+                found = [
+                    resuming.read_resumed(each.folder, each.member.config).finished
+                    for each in self.members.values()
+                ]
+                self.finished = frozenset.intersection(*found)
+        elif self._experiment is not None and not is_local:
+            for each in self.members.values():
+                folders.make_folder(each.folder)
+                resuming.begin(each.folder, each.member.config)
+        if self._is_collected or self.is_complete:
+            for name, each in self.members.items():
+                each.trials = opened[name]
+                each.trials.add_finished()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no trial is left to run. Of a search it is unknown, and the only stack is looked
+        for in any case."""
+        if self._experiment is None or self._experiment.search is not None:
+            return False
+        if self._expansion.is_in_turn:
+            return False
+        return all(each.trial.number in self.finished for each in self._expansion.first.trials)
+
+    @property
+    def rounds_left(self) -> list[int]:
+        """Numbers of the rounds that have trials to run."""
+        if self.is_complete or self._expansion.is_driven:
+            return []
+        if self._expansion.is_in_turn or self._experiment is None:
+            return [1]
+        if self._experiment.search is not None:
+            return [1]
+        shapes = self._expansion.shapes[self._expansion.first.name]
+        return [
+            number
+            for number, shape in enumerate(shapes, start=1)
+            if any(trial.number not in self.finished for trial in shape.trials)
+        ]
+
+    # --- a part ----------------------------------------------------------------------------------
+
+    def work(self, part: Part, trial: BeginTrial | None = None) -> Work:
+        """Return what a part measures, and where its results go."""
+        results = self.members[part.member]
+        folder, trials = results.folder, results.trials
+        run = RunValues(is_held=bool(part.member))
+        logs, run_id = folder / "logs", new_run_id()
+        if trials is not None:
+            run, logs = trials.run_values(run), folder / SHAPES / str(part.round) / "logs"
+        if trial is not None:
+            name = folder_of(trial.trial, trial.attempt)
+            folder = folder / TRIALS / name
+            if run.upload_into:
+                run = replace(run, upload_into=f"{run.upload_into}/{TRIALS}/{name}")
+            logs = folder / "logs"
+            assert self.driven is not None
+            shape = self.driven.shape_of(results.member.config, trial)
+            config = shape.configs[0]
+        elif self._expansion.is_in_turn:
+            shape, config = results.shapes[0], results.member.config
+        else:
+            shape = results.shapes[part.round - 1]
+            config = shape_config(results.member.config, shape)
+            if self._is_collected and self._placement.where == "cluster":
+                folder = folder / SHAPES / str(part.round)
+        if not self._is_collected and not part.member:
+            run_id = self._placement.run_id
+        return Work(
+            part=part,
+            member=results.member,
+            config=config,
+            shape=shape,
+            trial=trial,
+            folder=folder,
+            logs=logs,
+            goes_on=self._goes_on(folder),
+            finished=self.finished,
+            run=run,
+            run_id=run_id,
+        )
+
+    def _goes_on(self, folder: Path) -> bool:
+        """Return whether the part that has this folder goes on with what is in it."""
+        if self._placement.where == "local":
+            return is_experiment(folder)
+        # That of a round is there if a runner was killed while its stack was up.
+        return self._is_resumed and folder.is_dir()
+
+    def add_offsets(
+        self, member: str, offsets: Mapping[int, Offset], begun: BeginTrial | None
+    ) -> None:
+        """Add the clock of a part at the start of its trials, by number. The one trial that a
+        driver has named is the first of its part."""
+        for number, offset in offsets.items():
+            own = begun.trial.number if begun is not None else number
+            self.members[member].offsets[own] = offset
+
+    def close(
+        self, round_: int, ended: Mapping[str, RunOutcome], begun: BeginTrial | None
+    ) -> RoundClosed:
+        """Put the results of the parts of a round into the folders of their members."""
+        for name, outcome in ended.items():
+            self.members[name].ended[round_] = outcome
+        if begun is not None:
+            assert self.driven is not None
+            for name, outcome in ended.items():
+                self._add_driven(self.members[name], begun, outcome)
+            trial = self.driven.end(begun, ended, self._total(ended, begun))
+            return RoundClosed(round_, trial)
+        for name, outcome in ended.items():
+            self._take(self.members[name], round_, outcome)
+        return RoundClosed(round_)
+
+    def _add_driven(self, results: MemberResults, begun: BeginTrial, outcome: RunOutcome) -> None:
+        """Add the trial that a driver has named to those of a member."""
+        assert results.trials is not None
+        assert self.driven is not None
+        try:
+            results.trials.add_outcome(self.driven.outcome_of(begun, outcome))
+            results.trials.write_progress()
+        except AiperfError as error:
+            results.error = results.error or str(error)
+
+    def _total(self, ended: Mapping[str, RunOutcome], begun: BeginTrial) -> Mapping[str, Any]:
+        """Return the metrics of all members together; nothing if there is one."""
+        if len(ended) == 1:
+            return {}
+        from aiperf_svc.runner import joining
+
+        runs = [
+            joining.JointRun(name=name, where="", outcome=each, offsets=self.members[name].offsets)
+            for name, each in ended.items()
+        ]
+        return joining.total_of(runs, self.folder, begun.trial.number)
+
+    def _take(self, results: MemberResults, round_: int, outcome: RunOutcome) -> None:
+        """Take the trials that a part has left."""
+        trials = results.trials
+        if trials is None:
+            return
+        is_failed = has_failed(outcome)
+        stops = self._experiment is not None and self._experiment.on_failure == "stop"
+        # Where a trial has ended its shape, those after it were not begun.
+        was_ended_by_trial = is_failed and stops and outcome.summary is not None
+        try:
+            if outcome.artifacts is not None:
+                trials.take(round_, outcome.artifacts)
+            if is_failed and not was_ended_by_trial:
+                trials.fail(round_, outcome.reason)
+                trials.write_progress()
+        except Exception as error:
+            # The other parts must go on to their ends.
+            results.error = results.error or f"shape {round_}: {error}"
+
+    # --- all parts -------------------------------------------------------------------------------
+
+    async def outcomes(self) -> dict[str, RunOutcome]:
+        """Write the files of each member's experiment, and return the outcome of each."""
+        found = {}
+        for name, each in self.members.items():
+            outcome = await self._outcome(each)
+            if self._remove_empty(each):
+                outcome = replace(outcome, artifacts=None)
+            found[name] = outcome
+        return found
+
+    async def _outcome(self, results: MemberResults) -> RunOutcome:
+        trials = results.trials
+        outcomes = [results.ended[number] for number in sorted(results.ended)]
+        run_id = self._placement.run_id
+        if trials is None:
+            (outcome,) = outcomes
+            return outcome
+        summary, uploaded_to = None, ""
+        try:
+            search = self.driven.search_report if self.driven is not None else None
+            summary = trials.write(run_id, search)
+            if summary is not None and trials.has_upload:
+                keys = await self._placement.upload_keys(results.member)
+                uploaded_to = await asyncio.to_thread(trials.upload, keys)
+        except AiperfError as error:
+            results.error = results.error or str(error)
+        failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
+        stopped = next((each for each in outcomes if each.state == RunState.CANCELLED), None)
+        reasons = [each.reason for each in (failed, stopped) if each is not None]
+        # A driver goes on after trials that failed, as services do.
+        has_failed = failed is not None and not trials.finished and self.driven is None
+        is_complete = self.driven.is_done if self.driven is not None else trials.is_complete
+        is_whole = is_complete and not has_failed
+        known = (
+            RunState.DONE if is_whole else RunState.FAILED,
+            next(iter(reasons), "") if not is_whole else "",
+            # If nothing was measured, the reason is that of the first part.
+            failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
+        )
+        errors = (each.artifact_error for each in outcomes if each.artifact_error)
+        return outcome_of(
+            RunEnd(
+                run_id=run_id,
+                known=known,
+                summary=summary,
+                artifacts=results.folder,
+                artifact_error=results.error or next(errors, ""),
+                uploaded_to=uploaded_to,
+                was_interrupted=any(each.was_interrupted for each in outcomes),
+                left=tuple(left for each in outcomes for left in each.left),
+                is_unlisted=any(each.is_unlisted for each in outcomes),
+                is_unverified=any(each.is_unverified for each in outcomes),
+                more=self._placement.more_of_all(results.member, outcomes),
+            )
+        )
+
+    def joint_runs(self, outcomes: Mapping[str, RunOutcome]) -> "list[JointRun]":
+        """Return the members as parts of a joint result."""
+        from aiperf_svc.runner.joining import JointRun
+
+        return [
+            JointRun(
+                name=name, where=each.member.where, outcome=outcomes[name], offsets=each.offsets
+            )
+            for name, each in self.members.items()
+        ]
+
+    def remove_empty(self) -> None:
+        """Remove the folders into which nothing came."""
+        for each in self.members.values():
+            self._remove_empty(each)
+        folders.remove_if_empty(self.folder)
+
+    def _remove_empty(self, results: MemberResults) -> bool:
+        """Remove the folder of a member if nothing came into it; whether it was removed."""
+        if self._is_resumed:
+            return False
+        resuming.remove_beginning(results.folder)
+        return folders.remove_if_empty(results.folder) or not results.folder.exists()
+
+
+def has_failed(outcome: RunOutcome) -> bool:
+    """Return whether a part has failed, and not because the user has stopped it."""
+    return outcome.state == RunState.FAILED and not outcome.was_interrupted

@@ -1,0 +1,124 @@
+"""The requests for the stacks of a session: one for each target, cluster, shape or trial. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
+from aiperf_svc.config.deployment import Deployment
+from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.runner.parts import Expansion, Member, Work, expand
+from aiperf_svc.runner.resuming import Resumed, namespace_mode
+from aiperf_svc.runner.stack import summary
+from aiperf_svc.runner.stack.request import StackRequest, secrets_from
+from aiperf_svc.runner.stack.shape_lines import changed_keys
+
+Requests = Mapping[str, StackRequest]
+"""The request of each member, by its name."""
+
+
+def member_requests(request: StackRequest, clusters: Sequence[ClusterPlace] = ()) -> Requests:
+    """Return the stack of each target in each cluster, whose name ends with that of the member; the
+    request itself if there is one of both. Raises ConfigError."""
+    if clusters and (request.context or request.kubeconfig):
+        raise ConfigError(f"--context, --kubeconfig: {CLUSTERS_KEY} names the clusters")
+    in_clusters = {each.short: _in_cluster(request, each) for each in clusters} or {"": request}
+    found = {
+        "-".join(filter(None, (cluster, target))): own
+        for cluster, placed in in_clusters.items()
+        for target, own in _of_targets(placed).items()
+    }
+    if len(found) == 1:
+        return found
+    members = {name: replace(own, stack=f"{request.stack}-{name}") for name, own in found.items()}
+    for each in members.values():
+        check_stack_name(each.stack)
+    return members
+
+
+def _in_cluster(request: StackRequest, place: ClusterPlace) -> StackRequest:
+    settings = dict(request.settings)
+    settings["config"] = {k: v for k, v in settings["config"].items() if k != CLUSTERS_KEY}
+    return replace(request, settings=settings, kubeconfig=place.kubeconfig, context=place.context)
+
+
+def _of_targets(request: StackRequest) -> Requests:
+    targets = target_configs(request.config)
+    if not targets:
+        return {"": request}
+    check_namespace(request.config.deployment, "targets")
+    return {
+        target.name: replace(
+            request,
+            config=target.config,
+            secrets={**secrets_from(target.config, request.environ), **request.secrets},
+        )
+        for target in targets
+    }
+
+
+def expand_requests(requests: Requests) -> Expansion:
+    """Return the parts of the stacks. Raises ConfigError."""
+    has_targets = len({id(request.config) for request in requests.values()}) > 1
+    members = [
+        Member(
+            name=name,
+            where=_where(request, is_target=has_targets),
+            config=request.config,
+            trials=request.members,
+        )
+        for name, request in requests.items()
+    ]
+    contexts = {request.context for request in requests.values()}
+    expansion = expand(members, "cluster", kind="clusters" if len(contexts) > 1 else "targets")
+    if len(expansion.rounds) > 1:
+        check_namespace(expansion.first.config.deployment, "experiment.parallel")
+    return expansion
+
+
+def _where(request: StackRequest, *, is_target: bool) -> str:
+    inference = request.plan.config.inference if is_target else None
+    url = inference.endpoint.url if inference is not None else ""
+    return " ".join(filter(None, (request.context, url)))
+
+
+def check_namespace(deployment: Deployment, key: str) -> None:
+    """Raise ConfigError if several stacks in one cluster, because of `key`, would each make the
+    same namespace."""
+    space = deployment.namespace
+    if space.mode == "create":
+        raise ConfigError(
+            f"deployment.namespace: {space.name} would be made by one stack, and there are several "
+            f"({key}); make it before and use mode: existing, or leave it out"
+        )
+
+
+def part_request(request: StackRequest, expansion: Expansion, work: Work) -> StackRequest:
+    """Return the request for the stack of one part of a member. Raises ConfigError."""
+    run = replace(work.run, cli_command=request.run.cli_command)
+    own = replace(request, folder=work.folder, run=run)
+    if work.trial is not None:
+        own = replace(own, config=work.config)
+    elif not expansion.is_in_turn and len(expansion.rounds) > 1:
+        number = work.part.round
+        stack = f"{request.stack}-{number}"
+        check_stack_name(stack)
+        own = replace(own, stack=stack, only_shape=number, known=request.all_shapes)
+    if work.goes_on:
+        resumed = Resumed(work.folder, work.finished, namespace_mode(work.folder))
+        own = replace(own, resumed=resumed)
+    return own
+
+
+def several_lines(expansion: Expansion, requests: Requests) -> str:
+    """Return which stacks are made for the members, and how each differs from the first one."""
+    first, *_ = requests.values()
+    lines = [f"the same for each of {len(requests)} {expansion.kind}, except as listed:"]
+    for member in expansion.members:
+        request = requests[member.name]
+        lines.append(f"    {request.stack} ({member.where}); {summary.totals_line(request.plan)}")
+        if request.config is not first.config:
+            changed = changed_keys(first.plan, request.plan)
+            lines += [f"      {each}" for each in changed if each.key != "endpoint.url"]
+    return "\n".join(lines)

@@ -1,0 +1,275 @@
+"""Places the parts of a session on clusters: each is a stack, from its plan to the leak check."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.ownership import this_process
+from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
+from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
+from aiperf_svc.config.clusters import ClusterPlace
+from aiperf_svc.config.deployment import Namespace
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.service_pods import upload_keys
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner import resuming, signals
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import MOST_BY_ROOM, Expansion, Member, PartContext, Work
+from aiperf_svc.runner.run_end import NOTHING_MADE
+from aiperf_svc.runner.session import Session
+from aiperf_svc.runner.stack import collection, preview, summary, terminal
+from aiperf_svc.runner.stack.api_server import with_api_server
+from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.gpu_exporters import with_gpu_exporters
+from aiperf_svc.runner.stack.launch import Launch
+from aiperf_svc.runner.stack.members import (
+    expand_requests,
+    member_requests,
+    part_request,
+    several_lines,
+)
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest, open_project
+from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.runner.stack.target_pods import with_target_pods
+from aiperf_svc.runner.start_gate import LEAD_S
+from aiperf_svc.workloads.shapes import Where
+
+
+def run_stacks(
+    request: StackRequest, options: StackOptions, clusters: Sequence[ClusterPlace] = ()
+) -> ExitCode:
+    """Run the stacks of a request and print the results. Raises AiperfError for what prevents the
+    run; a run that has begun ends with an exit code."""
+    requests = member_requests(request, clusters)
+    expansion = expand_requests(requests)
+    placement = StackPlacement(requests, expansion, options)
+    with terminal.ignore_closed_stderr():
+        return Session(expansion, placement, options.run, timeout_s=options.timeout_s).run()
+
+
+def run_in_namespace(
+    request: StackRequest, options: StackOptions, namespace: str | None
+) -> ExitCode:
+    """Run a stack without a file in a namespace, which is kept if it exists and removed if it does
+    not; None: one with a generated name. Raises AiperfError as `run_stacks` does.
+
+    Whether it exists is checked once, and written into the stack's config. A program that checked
+    each time would mistake its own namespace for an existing one.
+    """
+    # Errors of the request are reported before the cluster is contacted.
+    request.check_prerequisites()
+    if namespace is not None:
+        resume = options.run.resume
+        mode = resuming.namespace_mode(resume) if resume else signals.run(_mode(request, namespace))
+        what = "exists and is kept" if mode == "existing" else "is created, and removed at the end"
+        terminal.say(f"namespace {namespace} {what}")
+        request = _with_namespace(request, namespace, mode)
+    return run_stacks(request, options)
+
+
+async def _mode(request: StackRequest, namespace: str) -> str:
+    async with connect(kubeconfig=request.used_kubeconfig, context=request.used_context) as cluster:
+        return "existing" if await uid_of_namespace(cluster, namespace) else "create"
+
+
+def _with_namespace(request: StackRequest, namespace: str, mode: str) -> StackRequest:
+    wanted = {"name": namespace, "mode": mode}
+    deployment = request.config.deployment.model_copy(
+        update={"namespace": Namespace.model_validate(wanted)}
+    )
+    config = request.config.model_copy(update={"deployment": deployment})
+    return replace(request, config=config)
+
+
+class StackPlacement:
+    """Stacks, in one cluster or several."""
+
+    where: Where = "cluster"
+    lead_s = LEAD_S
+
+    def __init__(
+        self, requests: Mapping[str, StackRequest], expansion: Expansion, options: StackOptions
+    ) -> None:
+        self._requests, self._expansion, self._options = requests, expansion, options
+        self._first = requests[expansion.first.name]
+        self._home = StateHome(self._first.environ)
+        self._room: dict[tuple[str | None, str | None], SharedRoom] = {}
+
+    @property
+    def run_id(self) -> str:
+        """The id of the session."""
+        return self._first.plan.identity.run_id
+
+    @property
+    def limit(self) -> int:
+        """Most rounds at the same time."""
+        at_once = self._first.at_once
+        if self._expansion.is_in_turn or self._expansion.is_driven:
+            return 1
+        return MOST_BY_ROOM if at_once == "auto" else int(at_once)
+
+    @property
+    def _is_single(self) -> bool:
+        """Whether there is one stack, which asks the user when its cluster has been asked."""
+        expansion = self._expansion
+        is_one = len(expansion.rounds) == 1 and not expansion.is_driven
+        return is_one and len(self._requests) == 1
+
+    def prepare(self) -> bool:
+        """Check what can be checked without a cluster, and ask the user if there are several
+        stacks; False if they decline. Raises AiperfError."""
+        if self._options.keep and self.limit > 1:
+            raise ConfigError(
+                "--keep: stacks that stay take the room of those that follow "
+                "(experiment.parallel); --keep-on-failure keeps one that failed"
+            )
+        for request in self._requests.values():
+            request.check_prerequisites()
+        if self._is_single:
+            return True
+        for text in self._previews():
+            terminal.say(text)
+        if self._options.yes or not terminal.can_ask():
+            return True
+        if signals.run(terminal.ask("Create these stacks?")):
+            return True
+        terminal.say(NOTHING_MADE)
+        return False
+
+    def _previews(self) -> list[str]:
+        request, is_joint = self._first, len(self._requests) > 1
+        texts = []
+        if is_joint:
+            texts.append(summary.as_text(request.plan, Comparison(base="nothing")))
+            texts.append(f"  {several_lines(self._expansion, self._requests)}")
+        if self._expansion.is_driven or len(self._expansion.rounds) > 1:
+            compared = preview.compare(request)
+            texts.append(preview.of_shapes(request, request.members, compared, is_markdown=False))
+        return texts
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect to the clusters whose room decides how many rounds run. Raises AiperfError."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self.limit > 1:
+                for request in self._requests.values():
+                    if _cluster_of(request) in self._room:
+                        continue
+                    connecting = connect(
+                        kubeconfig=request.used_kubeconfig, context=request.used_context
+                    )
+                    cluster = await stack.enter_async_context(connecting)
+                    room = SharedRoom(cluster, is_auto=request.at_once == "auto")
+                    await room.find((), (request.plan,))
+                    self._room[_cluster_of(request)] = room
+            yield
+
+    async def find_room(
+        self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
+    ) -> int | None:
+        """Return the place of the first round, given by its parts, of which each stack has room in
+        its cluster beside those that run. Raises AiperfError."""
+        for number, parts in enumerate(waiting):
+            if await self._fits(running, parts):
+                return number
+        return None
+
+    async def _fits(self, running: Sequence[Work], parts: Sequence[Work]) -> bool:
+        for cluster, room in self._room.items():
+            there = self._plans(running, cluster)
+            for plan in self._plans(parts, cluster):
+                if await room.find(there, (plan,)) is None:
+                    return False
+                there.append(plan)
+        return True
+
+    def _plans(
+        self, works: Sequence[Work], cluster: tuple[str | None, str | None]
+    ) -> list[StackPlan]:
+        requests = [self.request_of(work) for work in works]
+        return [each.plan for each in requests if _cluster_of(each) == cluster]
+
+    def request_of(self, work: Work) -> StackRequest:
+        """Return the request for the stack of a part."""
+        return part_request(self._requests[work.member.name], self._expansion, work)
+
+    def more(self, work: Work) -> dict[str, Any]:
+        """Return what `--json` has of a part that was not begun."""
+        return {"stack": self.request_of(work).stack}
+
+    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+        """Return what `--json` has of all stacks of a member."""
+        return {
+            "stack": self._requests[member.name].stack,
+            "left": [left for each in outcomes for left in each.left],
+            "stacks": [
+                {"state": each.state, "reason": each.reason, **each.more} for each in outcomes
+            ],
+        }
+
+    async def upload_keys(self, member: Member) -> dict[str, str]:
+        """Return the keys of the upload by environment variable: those that were given, else those
+        in the stack's file."""
+        request = self._requests[member.name]
+        sources = upload_keys(request.config)
+        if all(key in request.secrets for key in sources.values()):
+            return {variable: request.secrets[key] for variable, key in sources.items()}
+        content = request.file_content()
+        with open_project(request.stack, content, self._home, request.environ) as cli:
+            return await collection.upload_keys(request, cli)
+
+    async def run(self, work: Work, context: PartContext) -> RunOutcome:
+        """Run one stack. Raises AiperfError when nothing was created."""
+        request, screen = self.request_of(work), context.screen
+        options = self._options if self._is_single else replace(self._options, yes=True)
+        request.check_secrets()
+        connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
+        await self._home.wait_for_killed(request.stack, screen.say)
+        with self._home.hold(request.stack) as held:
+            async with connecting as cluster:
+                request = await with_target_pods(request, cluster, say=screen.say)
+                request = await with_gpu_exporters(request, cluster, say=screen.say)
+                request = await with_api_server(request, cluster, say=screen.say)
+                context.count_interrupts()
+                return await launch(request, options, self._home, cluster, context, held=held)
+
+
+async def launch(
+    request: StackRequest,
+    options: StackOptions,
+    home: StateHome,
+    cluster: Cluster,
+    context: PartContext,
+    *,
+    held: int,
+) -> RunOutcome:
+    """Run a stack whose lock is held, in a project of its own. Raises AiperfError when nothing was
+    created."""
+    me = this_process(request.environ)
+    project = open_project(
+        request.stack,
+        request.file_content(),
+        home,
+        request.environ,
+        identity=cluster.identity,
+        holder=me.identity,
+        is_ephemeral=request.is_ephemeral,
+        held=held,
+        say=context.screen.say,
+    )
+    try:
+        with project as cli:
+            if cli.notice:
+                context.screen.say(f"note: {cli.notice}")
+            return await Launch(request, options, home, cluster, cli, context, me=me).run()
+    finally:
+        if request.is_ephemeral and home.load(request.stack) is None:
+            home.forget_ephemeral(request.stack)
+
+
+def _cluster_of(request: StackRequest) -> tuple[str | None, str | None]:
+    return request.used_kubeconfig, request.used_context

@@ -1,0 +1,165 @@
+"""Starts the loads of a round at one time: measures the clock of each part, and tells it the start.
+
+`core/experiments/schedule.py` decides when no part is missing. Each part has its own clock. Its
+offset from this machine's is measured with requests: it lies within half of the shortest round trip
+of the middle of that request.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from time import time_ns
+from typing import NamedTuple
+
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.experiments.schedule import Event, Part, PartAwaited, PartReady
+from aiperf_svc.domain.errors import BenchmarkFailed
+from aiperf_svc.protocol.run_states import RunState
+
+PROBES = 8
+"""Requests for the time; the one with the shortest round trip counts."""
+PROBES_S = 3.0
+"""Longest time for all of them."""
+LEAD_S = 5.0
+"""Time from the moment at which all are ready to the start: the clocks are measured in it, and the
+start reaches every service of each part."""
+POLL_S = 1.0
+RETRY_S = 0.2
+
+
+class Offset(NamedTuple):
+    """How far a run's clock is ahead of this machine's."""
+
+    ns: int
+    uncertainty_ns: int
+
+
+class _Start:
+    """The one start of a trial."""
+
+    def __init__(self) -> None:
+        self.at_wall_ns = 0
+        self.is_known = asyncio.Event()
+
+
+class StartTimes:
+    """The time at which each trial of a round starts, as soon as it is known."""
+
+    def __init__(self, lead_s: float = LEAD_S) -> None:
+        self._lead_ns = round(lead_s * 1e9)
+        self._starts: defaultdict[tuple[int, int], _Start] = defaultdict(_Start)
+
+    def give(self, round_: int, trial: int) -> None:
+        """Set the start of a trial of a round."""
+        start = self._starts[round_, trial]
+        start.at_wall_ns = time_ns() + self._lead_ns
+        start.is_known.set()
+
+    def is_known(self, round_: int, trial: int) -> bool:
+        """Return whether the start of a trial is set."""
+        return self._starts[round_, trial].is_known.is_set()
+
+    async def of(self, round_: int, trial: int) -> int:
+        """Wait for the start of a trial; return it by this machine's clock in ns."""
+        start = self._starts[round_, trial]
+        await start.is_known.wait()
+        return start.at_wall_ns
+
+
+class RoundGate:
+    """Starts the trials of one part at the times that it shares with the others of its round."""
+
+    def __init__(self, part: Part, times: StartTimes, report: Callable[[Event], None]) -> None:
+        """`report` takes the events of this part."""
+        self._part, self._times, self._report = part, times, report
+        self.offsets: dict[int, Offset] = {}
+        """The clock of the run when it was told the start of each trial, by number."""
+
+    async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
+        """Tell the run the start of each of its trials, as soon as the other parts are ready for
+        the trial too, or have passed it. Returns when no trial is left. Raises BenchmarkFailed if
+        it cannot be told in time, ApiRefused."""
+        trial = 0
+        while (ready := await self._ready(api, after=trial)) is not None:
+            is_first, trial = not trial, ready.trial
+            # A line for each trial would hide the other lines.
+            await self._start(trial, api, note if is_first else lambda _line: None)
+            if ready.is_last_trial:
+                return
+
+    async def _start(self, trial: int, api: RunApi, note: Callable[[str], None]) -> None:
+        self._report(PartReady(self._part, trial))
+        if not self._times.is_known(self._part.round, trial):
+            note("ready; waiting for the others")
+        at_wall_ns = await self._times.of(self._part.round, trial)
+        while True:
+            try:
+                offset = await measure_offset(api)
+                await api.start(at_wall_ns + offset.ns, trial=trial)
+            except ApiUnavailable as error:
+                if time_ns() > at_wall_ns:
+                    raise BenchmarkFailed(
+                        f"could not be told its start in time: {error}"
+                    ) from error
+                await asyncio.sleep(RETRY_S)
+            except ApiRefused:
+                if await _waits(api, trial):
+                    raise
+                return  # The trial has failed since it was ready.
+            else:
+                break
+        self.offsets[trial] = offset
+        note(
+            f"starts with the others; its clock is {offset.ns / 1e6:+.2f} ms from this machine's, "
+            f"± {offset.uncertainty_ns / 1e6:.2f} ms"
+        )
+
+    async def _ready(self, api: RunApi, *, after: int) -> Status | None:
+        """Wait until the run is ready for a trial after that one; None if it will not be."""
+        number: int | None = None
+        while True:
+            try:
+                status = await api.status(after=number, timeout_s=POLL_S)
+            except ApiUnavailable:
+                await asyncio.sleep(RETRY_S)
+                continue
+            number, state = status.number, RunState(status.state)
+            is_early = state in (RunState.PENDING, RunState.CONFIGURING)
+            if not state.is_final:
+                awaited = status.trial if is_early else status.trial + 1
+                self._report(PartAwaited(self._part, awaited))
+            if state is RunState.READY and status.trial > after:
+                return status
+            if state.is_final or (not is_early and status.is_last_trial):
+                return None
+            if not is_early:
+                await asyncio.sleep(RETRY_S)
+
+
+async def measure_offset(api: RunApi) -> Offset:
+    """Measure how far the clock of a run is ahead. Raises ApiUnavailable."""
+    best: Offset | None = None
+    give_up_wall_ns = time_ns() + round(PROBES_S * 1e9)
+    for _ in range(PROBES):
+        before = time_ns()
+        there = await api.clock()
+        after = time_ns()
+        probe = Offset(there - (before + after) // 2, (after - before) // 2)
+        if best is None or probe.uncertainty_ns < best.uncertainty_ns:
+            best = probe
+        if after > give_up_wall_ns:
+            break
+    assert best is not None
+    return best
+
+
+async def _waits(api: RunApi, trial: int) -> bool:
+    """Return whether a trial waits for its start."""
+    while True:
+        try:
+            status = await api.status()
+        except ApiUnavailable:
+            await asyncio.sleep(RETRY_S)
+        else:
+            return status.state == RunState.READY and status.trial == trial

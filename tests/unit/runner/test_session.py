@@ -1,0 +1,195 @@
+"""A session with parts of a fake placement: their order, their lines, and that none touches the
+others."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.live_table import ROWS, LiveTable
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.parts import Member, PartContext, Work, expand
+from aiperf_svc.runner.session import Session
+from aiperf_svc.runner.session_results import SessionResults
+from aiperf_svc.runner.stages import Stage
+from aiperf_svc.workloads.shapes import Where
+from aiperf_svc.workloads.trials import trial_configs
+
+SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+NAMES = ("eu", "us", "asia")
+
+
+class FakePlacement:
+    """Parts of which a test determines how each one ends."""
+
+    where: Where = "cluster"
+    lead_s = 0.0
+    run_id = "r"
+
+    def __init__(self, limit: int = 1) -> None:
+        self.limit = limit
+        self.errors: dict[str, Exception] = {}
+        self.begun: list[str] = []
+        self.limits_s: list[float | None] = []
+        """The time limit that each has been given."""
+        self.connects, self.may_end = asyncio.Event(), asyncio.Event()
+        self.connects.set()
+        self.may_end.set()
+        self.is_interrupted_at = 0
+        """The number of parts after whose begin the user interrupts; 0: never."""
+
+    def prepare(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        yield
+
+    async def find_room(self, running: Sequence[Work], waiting: Sequence[Any]) -> int | None:
+        return 0
+
+    async def run(self, work: Work, context: PartContext) -> RunOutcome:
+        name = work.member.name or str(work.part.round)
+        self.begun.append(name)
+        self.limits_s.append(context.left_s)
+        if len(self.begun) == self.is_interrupted_at:
+            signal.raise_signal(signal.SIGINT)
+        await self.connects.wait()
+        if name in self.errors:
+            raise self.errors[name]
+        interrupts = context.count_interrupts()
+        context.screen.begin(Stage.UP)
+        context.screen.say("made\nand up")
+        await (interrupts.reached(1) if self.is_interrupted_at else self.may_end.wait())
+        return RunOutcome(
+            run_id="r", state="done", reason="", summary=SUMMARY, artifacts=None,
+            was_interrupted=interrupts.count > 0,
+        )  # fmt: skip
+
+    async def upload_keys(self, member: Member) -> Mapping[str, str]:
+        return {}
+
+    def more(self, work: Work) -> dict[str, Any]:
+        return {}
+
+    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+        return {}
+
+
+class Fake:
+    """A session of three members, or of as many rounds."""
+
+    def __init__(self, folder: Path, *, rounds: int = 0) -> None:
+        experiment = {"product": {"workers.max": list(range(1, rounds + 1))}, "parallel": 2}
+        config = BenchmarkConfig.model_validate(
+            {
+                "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
+                "load": {"concurrency": 1, "requests": 10},
+                "artifacts": {"dir": str(folder)},
+                "experiment": experiment if rounds else None,
+            }
+        )
+        trials = trial_configs(config)
+        names = ("",) if rounds else NAMES
+        self.expansion = expand(
+            [Member(name=name, config=config, trials=trials) for name in names], "cluster"
+        )
+        self.placement = FakePlacement(limit=2 if rounds else 1)
+
+    async def run(self, *, timeout_s: float | None = None) -> list[RunOutcome]:
+        options = RunOptions(ui="plain")
+        session = Session(self.expansion, self.placement, options, timeout_s=timeout_s)
+        session._results = SessionResults(self.expansion, self.placement, resume=None)
+        await session._run()
+        members = session._results.members
+        return [outcome for each in members.values() for outcome in each.ended.values()]
+
+
+async def test_a_part_that_fails_does_not_touch_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = Fake(tmp_path)
+    fake.placement.errors = {"us": EnvironmentProblem("no such cluster"), "asia": ValueError("x")}
+    outcomes = await fake.run()
+    codes = [each.exit_code for each in outcomes]
+    assert codes == [ExitCode.OK, ExitCode.ERROR, ExitCode.ERROR]
+    assert outcomes[1].reason == "no such cluster"
+    said = capsys.readouterr().err
+    assert "us    error: no such cluster" in said
+    assert "asia  error: unexpected ValueError: x" in said
+
+
+async def test_every_line_begins_with_the_name_of_its_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await Fake(tmp_path).run()
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("us ")] == [
+        "us    made",
+        "us    and up",
+        "us    ended: done, verdict valid",
+    ]
+    assert {line.split()[0] for line in said} == set(NAMES)
+
+
+async def test_an_interrupt_reaches_every_part_and_no_other_begins(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, rounds=3)
+    fake.placement.is_interrupted_at = 2
+    outcomes = {each.reason: each for each in await fake.run()}
+    assert fake.placement.begun == ["1", "2"]
+    assert {each.exit_code for each in outcomes.values()} == {ExitCode.INTERRUPTED}
+    assert set(outcomes) == {"", "stopped by the user before it began"}
+
+
+async def test_an_interrupt_ends_a_part_that_waits_for_its_cluster(tmp_path: Path) -> None:
+    fake = Fake(tmp_path)
+    fake.placement.connects.clear()
+    fake.placement.is_interrupted_at = 3
+    outcomes = await fake.run()
+    assert [each.reason for each in outcomes] == ["nothing was created"] * 3
+    assert [each.exit_code for each in outcomes] == [ExitCode.INTERRUPTED] * 3
+
+
+async def test_no_part_begins_after_the_time_limit(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, rounds=3)
+    outcomes = await fake.run(timeout_s=0.0)
+    assert fake.placement.begun == []
+    assert {each.reason for each in outcomes} == {"not begun: --timeout was over before"}
+
+
+async def test_parts_share_the_time_that_is_left(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, rounds=3)
+    await fake.run(timeout_s=100.0)
+    first, *others = fake.placement.limits_s
+    assert first is not None
+    assert all(each is not None and each < first <= 100 for each in others)
+
+
+async def test_an_error_of_the_only_part_is_that_of_the_session(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, rounds=1)
+    fake.placement.errors = {"1": EnvironmentProblem("the stack cannot come up")}
+    with pytest.raises(EnvironmentProblem, match="cannot come up"):
+        await fake.run()
+
+
+def test_the_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
+    names = [f"stack-{number}" for number in range(ROWS + 4)]
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    with LiveTable(names, console) as table:
+        table.set("stack-0", "finished", "done")
+        table.set("stack-1", "up", "31 made")
+        file = console.file
+        assert isinstance(file, StringIO)
+        shown = file.getvalue()
+    assert "31 made" in shown
+    assert f"{ROWS + 2} waiting, 1 finished" in shown
