@@ -32,7 +32,24 @@ from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.tokenizer import Tokenizer
-from aiperf_svc.config.workers import Workers
+
+
+class Workers(Model):
+    """The number of processes or pods that send the load."""
+
+    min: Annotated[int, Field(gt=0, le=10_000)] = 1
+    max: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    connections_per_worker: Annotated[int, Field(gt=0, le=60_000)] = 500
+    """Users for each worker when the load is sized for a cluster."""
+    record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    """Number of record processors. Default: a quarter of the workers."""
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"{{max}} {self.max} is below {{min}} {self.min}")
+        return self
+
 
 LEAST_TURNS = 2
 """Turns of a conversation, on average, from which it makes a difference when each is sent."""

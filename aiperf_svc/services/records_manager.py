@@ -22,7 +22,7 @@ from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
-from aiperf_svc.core.control.clock_history import ClockHistory
+from aiperf_svc.core.control.clock_offset import ClockHistory
 from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.datasets.built import report_json
 from aiperf_svc.core.experiments.early_end import EarlyEndDetector

@@ -34,7 +34,7 @@ from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.entry_order import order_of
-from aiperf_svc.core.load.target_choice import shift_of
+from aiperf_svc.core.load.target_addresses import shift_of
 from aiperf_svc.core.responses.text import what_was_said
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import AnyMessage

@@ -8,7 +8,7 @@ from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness, StepRecord
-from aiperf_svc.workloads.command.spec import CommandSpec
+from aiperf_svc.workloads.command.workload import CommandSpec
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 from aiperf_svc.workloads.steps import Command, PlannedStep, Reading, Step
 from aiperf_svc.workloads.tool import ToolWorkload

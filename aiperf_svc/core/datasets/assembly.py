@@ -2,11 +2,13 @@
 bytes.
 
 The result depends only on the config and its seed, so a resolved config makes the same requests in
-the same order again.
+the same order again. The input tokens of a prompt are those of its own text: chat templates, roles,
+special tokens and the history of a conversation are not counted here, since the server counts them
+in its usage.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +29,6 @@ from aiperf_svc.core.datasets.base import (
 )
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.cache_bust import with_markers
-from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.datasets.media import NO_FOLDERS, MediaFolders, with_media
 from aiperf_svc.core.datasets.prefixes import with_prefixes
@@ -38,6 +39,54 @@ from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages.dataset import Conversation, Turn
 from aiperf_svc.protocol.messages.reports import DatasetReport, TokenStatistics
+
+_INSTRUCTIONS = ("system", "instructions")
+"""Members of a payload that hold a system prompt, in Anthropic's API and in OpenAI's Responses."""
+
+
+def count_inputs(
+    prompts: Iterable[Prompt], keys: Iterable[str], counter: TokenCounter
+) -> list[int]:
+    """Return the tokens of each prompt; `keys` are the members of a payload that hold its
+    prompt."""
+    texts: list[str] = []
+    owners: list[int] = []
+    totals: list[int] = []
+    for index, prompt in enumerate(prompts):
+        totals.append(0)
+        for part in _parts(prompt, keys):
+            if isinstance(part, str):
+                texts.append(part)
+                owners.append(index)
+            else:
+                totals[index] += 1
+    for owner, count in zip(owners, counter.count_batch(texts), strict=True):
+        totals[owner] += count
+    return totals
+
+
+def _parts(prompt: Prompt, keys: Iterable[str]) -> Iterator[str | int]:
+    """Yield the texts, and the token ids of payloads that hold tokens instead of text."""
+    if prompt.payload is not None:
+        for key in (*_INSTRUCTIONS, *keys):
+            yield from _flatten(prompt.payload.get(key))
+    else:
+        yield from filter(None, [prompt.system])
+        yield from prompt.texts
+        yield from prompt.passages
+        yield from _flatten(list(prompt.messages))
+
+
+def _flatten(value: Any) -> Iterator[str | int]:
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _flatten(item)
+    elif isinstance(value, dict):
+        # A message holds `content`, a part of one holds `text`.
+        yield from _flatten(value.get("content", value.get("text")))
+
 
 Lengths = NDArray[np.int64]
 

@@ -1,13 +1,16 @@
 """Pictures and sounds in prompts: what kind of file some bytes are, and those of synthetic prompts.
 
 They are noise, or the files of a folder. No two of noise are alike, so a server cannot take one
-from a cache, and none can be compressed.
+from a cache, and none can be compressed. JPEG, WEBP and MP3 need libraries of the extra `media`,
+which are imported only for them.
 """
 
 import base64
+import io
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -16,9 +19,51 @@ from numpy.typing import NDArray
 from aiperf_svc.config.prompts import Images, Sampling, Sounds
 from aiperf_svc.core.datasets.base import PromptConversation, Purpose, generator
 from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.datasets.media_encoders import jpeg_of, mp3_of, scaled
 from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+JPEG_QUALITY = 75
+"""The default of libjpeg."""
+
+
+def jpeg_of(pixels: NDArray[np.uint8]) -> bytes:
+    """Return an RGB picture, of shape (height, width, 3), as JPEG."""
+    from PIL import Image
+
+    return _written(Image.fromarray(pixels), is_jpeg=True)
+
+
+def scaled(data: bytes, width: int, height: int, *, is_jpeg: bool) -> bytes:
+    """Return a picture in another size, as JPEG or PNG. Raises ValueError if it cannot be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            return _written(picture.convert("RGB").resize((width, height)), is_jpeg=is_jpeg)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"cannot be read as a picture: {error}") from None
+
+
+def mp3_of(samples: NDArray[np.int16], sample_rate: int) -> bytes:
+    """Return a sound, of shape (samples, channels), as MP3."""
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, samples, sample_rate, format="MP3", subtype="MPEG_LAYER_III")
+    return file.getvalue()
+
+
+def _written(picture: "Image", *, is_jpeg: bool) -> bytes:
+    file = io.BytesIO()
+    if is_jpeg:
+        picture.save(file, format="JPEG", quality=JPEG_QUALITY)
+    else:
+        picture.save(file, format="PNG")
+    return file.getvalue()
+
 
 MOST_BYTES = 2 * 2**30
 """Most bytes of the pictures and sounds of synthetic prompts: they are held in memory."""

@@ -1,6 +1,14 @@
 """The result of a scenario, from the requests of one run.
 
 A request without a response is a query whose latency is infinite: it is beyond every limit.
+
+Early stopping, in the manner of MLPerf's LoadGen, states what a finite run proves about a
+percentile. A run of `n` queries proves, with a confidence of 99%, that a percentile `p` is below a
+limit if at most `t` of the queries are beyond it and `n` is at least `h(t) + t`. `h(t)` is the
+smallest number of queries within the limit for which so few failures have a probability below 1% if
+the true share were just `p`: the regularised incomplete beta function of `p` with `h` and `t + 1`
+(MLPerf Inference rules, appendix on early stopping). Conversely, the latency below which all but
+`t` queries lie is an estimate of the percentile that is never too low.
 """
 
 import math
@@ -11,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.experiments import early_stopping
+from aiperf_svc.core.compare.student import incomplete_beta
 from aiperf_svc.core.experiments.scenarios import (
     LEAST_DURATION_NS,
     LEAST_SAMPLES,
@@ -22,6 +30,58 @@ from aiperf_svc.core.experiments.scenarios import (
 )
 from aiperf_svc.domain.metric_formulas import Floats, last_content
 from aiperf_svc.domain.outcomes import Outcome
+
+CONFIDENCE = 0.99
+
+
+def least_within(beyond: int, percentile: float) -> int:
+    """Return the fewest queries within the limit with which `beyond` queries beyond it still prove
+    the percentile (0 to 1)."""
+    low, high = 0, 1
+    while not _is_proof(high, beyond, percentile):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_proof(middle, beyond, percentile):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def is_proven(queries: int, beyond: int, percentile: float) -> bool:
+    """Return whether a run with so many queries, `beyond` of them beyond the limit, proves that the
+    percentile is within it."""
+    return queries - beyond > 0 and _is_proof(queries - beyond, beyond, percentile)
+
+
+def least_queries(percentile: float) -> int:
+    """Return the fewest queries of a run that allow an estimate of the percentile."""
+    return least_within(1, percentile) + 1
+
+
+def most_beyond(queries: int, percentile: float) -> int:
+    """Return how many of the slowest queries an estimate of the percentile leaves out at most; 0:
+    too few queries for an estimate."""
+    low, high = 0, max(1, int(queries * (1 - percentile)) + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_proven(queries, middle, percentile):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def estimate(ordered: Floats, percentile: float) -> float | None:
+    """Return the estimate of a percentile from sorted values; None if there are too few."""
+    beyond = most_beyond(len(ordered), percentile)
+    return float(ordered[len(ordered) - beyond]) if beyond else None
+
+
+def _is_proof(within: int, beyond: int, percentile: float) -> bool:
+    return incomplete_beta(within, beyond + 1, percentile) < 1 - CONFIDENCE
+
 
 LABEL = "MLPerf-style result, not an MLPerf submission"
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
@@ -86,7 +146,7 @@ class Series(msgspec.Struct, frozen=True):
 
     def estimate(self, percent: float) -> float | None:
         """Return the early-stopping estimate; None if there are too few queries for it."""
-        found = early_stopping.estimate(self.ordered, percent / 100)
+        found = estimate(self.ordered, percent / 100)
         return None if found is None else _finite(found)
 
     def statistics(self) -> dict[str, Any]:
@@ -231,7 +291,7 @@ def _gates(
         f"{what} of {length / 1e9:.0f} s, at least {LEAST_DURATION_NS / 1e9:.0f} s",
     )
     if not scenario.has_limits:
-        least = early_stopping.least_queries(scenario.percentile)
+        least = least_queries(scenario.percentile)
         if scenario is Scenario.OFFLINE:
             least = LEAST_SAMPLES.get(known or "", 1)
         queries = len(samples.queries_ns)

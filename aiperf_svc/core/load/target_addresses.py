@@ -13,7 +13,15 @@ goes on, and if it succeeds the address is up again.
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.protocol.messages.reports import AddressUse
+
+
+def shift_of(config: BenchmarkConfig) -> int:
+    """Return what is added, by the seed, to the index of a credit to find its target. Targets
+    are used in turn; all turns of a conversation go to one."""
+    return config.random_seed % len(config.endpoint.all_urls)
+
 
 FALLBACK_NS: Final = 250_000_000
 """Delay between attempts, from RFC 8305."""

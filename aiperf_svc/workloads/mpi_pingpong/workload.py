@@ -2,13 +2,21 @@
 
 from collections.abc import Sequence
 from importlib.resources import files as resources
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import Column, MetricInfo, Table
-from aiperf_svc.workloads.mpi_launch import intel_mpi, open_mpi, rdma_privilege, rdma_problems
+from aiperf_svc.workloads.mpi_launch import (
+    Transport,
+    intel_mpi,
+    open_mpi,
+    rdma_privilege,
+    rdma_problems,
+)
 from aiperf_svc.workloads.mpi_pingpong.output import read_output, read_row, sizes_to
-from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
 from aiperf_svc.workloads.pairs import Pair, pair_labels, pair_name, pairs
 from aiperf_svc.workloads.steps import (
     ClaimedBytes,
@@ -23,6 +31,25 @@ from aiperf_svc.workloads.steps import (
     timeout_of,
 )
 from aiperf_svc.workloads.tool import ToolWorkload
+
+
+class MpiPingPongSpec(WorkloadSpec):
+    """A message goes from one rank to another and comes back, for each size."""
+
+    kind: Literal["mpi-pingpong"] = "mpi-pingpong"
+    transport: Transport = "tcp"
+    """`rdma` needs `deployment.ranks.devices`."""
+    maxlog: Annotated[int, Field(ge=0, le=30)] = 22
+    """Sizes are 0 bytes and all powers of two to 2^maxlog bytes."""
+    iterations: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000
+    """Round trips of each size. Sizes above 40 MiB / iterations have fewer, as many as move 40 MiB
+    one way."""
+    program: Literal["mpi4py", "imb"] = "mpi4py"
+    """`mpi4py`: a script of this project that needs Python and mpi4py; `imb`: IMB-MPI1 of the Intel
+    MPI Benchmarks, which the image must have on PATH."""
+    mpi: Literal["open-mpi", "intel-mpi"] = "open-mpi"
+    """Whose `mpirun` is on PATH."""
+
 
 Config = WorkloadConfig[MpiPingPongSpec]
 _SCRIPT = "pingpong.py"

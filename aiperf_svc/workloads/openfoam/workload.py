@@ -1,15 +1,17 @@
 """Prepares the case on every rank, then solves it by all processes together."""
 
+import re
 from collections.abc import Sequence
+from importlib.resources import files as resources
 from itertools import pairwise
+from string import Template
+from typing import NamedTuple
 
-from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.base import HOUR_NS, MINUTE_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo, Series
 from aiperf_svc.core.verdict.check_result import Reason, graded
 from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege, rdma_problems
-from aiperf_svc.workloads.openfoam.cavity import SIZES, case_files
-from aiperf_svc.workloads.openfoam.output import read_log
 from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
 from aiperf_svc.workloads.steps import (
     Command,
@@ -24,6 +26,133 @@ from aiperf_svc.workloads.steps import (
     timeout_of,
 )
 from aiperf_svc.workloads.tool import ToolWorkload
+
+_FILES = (
+    "prepare",
+    "0/U",
+    "0/p",
+    "constant/transportProperties",
+    "system/blockMeshDict",
+    "system/controlDict",
+    "system/decomposeParDict",
+    "system/fvSchemes",
+    "system/fvSolution",
+)
+_STOPS = {
+    # 250 and 5 are the numbers of the HPC committee's case.
+    "fixed-iter": {
+        "pressure": "tolerance 0; relTol 0; maxIter 250;",
+        "velocity": "tolerance 0; relTol 0; maxIter 5;",
+    },
+    "fixed-norm": {
+        "pressure": "tolerance 1e-4; relTol 0;",
+        "velocity": "tolerance 1e-5; relTol 0;",
+    },
+}
+
+
+class Size(NamedTuple):
+    """One size of the case."""
+
+    edge_cells: int
+    step_s: float
+    steps: int
+    timeout_ns: int
+    """Usual timeout of the solution, for a few slow cores."""
+
+    @property
+    def cells(self) -> int:
+        """Cells of the mesh."""
+        return self.edge_cells**3
+
+
+SIZES = {
+    "XS": Size(20, 5e-3, 20, 10 * MINUTE_NS),
+    "S": Size(100, 1e-3, 500, 6 * HOUR_NS),
+    "M": Size(200, 2.5e-4, 2000, 48 * HOUR_NS),
+    "XL": Size(400, 6.25e-5, 100, 48 * HOUR_NS),
+}
+
+
+def case_files(spec: OpenFoamSpec) -> dict[str, bytes]:
+    """Return the files of the case, a cube of 0.1 m whose lid moves at 1 m/s with a viscosity of
+    0.01 m²/s, and the script that prepares it, by relative path."""
+    size = SIZES[spec.size]
+    values = {
+        "edge_cells": size.edge_cells,
+        "step_s": f"{size.step_s:g}",
+        "end_s": f"{size.step_s * size.steps:g}",
+        "processes": spec.processes,
+        "division": " ".join(map(str, division(spec.processes))),
+        **_STOPS[spec.iterative_method],
+    }
+    folder = resources(__package__) / "case"
+    return {
+        name: Template((folder / name).read_text()).substitute(values).encode() for name in _FILES
+    }
+
+
+def division(processes: int) -> tuple[int, int, int]:
+    """Parts of the cube along its three edges, as near to each other as the number allows."""
+    factors = [
+        (x, y, processes // x // y)
+        for x in range(1, processes + 1)
+        if processes % x == 0
+        for y in range(1, x + 1)
+        if processes // x % y == 0 and processes // x // y <= y
+    ]
+    return min(factors)
+
+
+_BUILD = re.compile(r"^Build\s*: (?:OPENFOAM=)?(.+)$", re.MULTILINE)
+_PROCESSES = re.compile(r"^nProcs : (\d+)$", re.MULTILINE)
+_STEP = re.compile(r"^Time = \S+$", re.MULTILINE)
+_TIMES = re.compile(r"^ExecutionTime = ([\d.]+) s +ClockTime = (\d+) s$", re.MULTILINE)
+_PRESSURE = re.compile(r"Solving for p, .* No Iterations (\d+)$", re.MULTILINE)
+_END = re.compile(r"^End$", re.MULTILINE)
+_NOT_A_NUMBER = re.compile(r"residual = -?(?:nan|inf)")
+
+
+class Solution(NamedTuple):
+    """What the log says of one solution."""
+
+    tool: str
+    execution_s: tuple[float, ...]
+    """CPU time of the first process at the end of each time step."""
+    clock_s: int
+    """Wall time of the whole program, in full seconds."""
+    pressure_iterations: int
+    errors: tuple[str, ...]
+
+
+def read_log(text: str, *, processes: int, steps: int) -> Solution:
+    """The times of a whole solution. Raises UnreadableOutput."""
+    ends_with = f"the log ends with {text[-300:]!r}"
+    build, started = _BUILD.search(text), _PROCESSES.search(text)
+    if build is None or started is None:
+        raise UnreadableOutput(f"expected the header of icoFoam; it begins with {text[:200]!r}")
+    if int(started[1]) != processes:
+        raise UnreadableOutput(f"icoFoam has {started[1]} processes; expected {processes}")
+    times = _TIMES.findall(text)
+    begun = len(_STEP.findall(text))
+    if begun != steps or len(times) != steps or not _END.search(text):
+        raise UnreadableOutput(
+            f"expected {steps} time steps and the line 'End', found {begun} steps of which "
+            f"{len(times)} have an ExecutionTime; {ends_with}"
+        )
+    pressure = [int(count) for count in _PRESSURE.findall(text)]
+    if not pressure:
+        raise UnreadableOutput(f"expected lines 'Solving for p, … No Iterations'; {ends_with}")
+    return Solution(
+        tool=f"OpenFOAM {build[1].strip()}",
+        execution_s=tuple(float(execution) for execution, _ in times),
+        clock_s=int(times[-1][1]),
+        pressure_iterations=sum(pressure),
+        errors=("a residual is not a number: the solution diverged",)
+        if _NOT_A_NUMBER.search(text)
+        else (),
+    )
+
 
 Config = WorkloadConfig[OpenFoamSpec]
 _WAITED_SHARE = 0.05

@@ -2,18 +2,19 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
 from itertools import accumulate
+from typing import Annotated, Literal, Self
 
+import msgspec
 import numpy as np
+from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS
-from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo, Series
 from aiperf_svc.workloads.gpus import gpu_problems
-from aiperf_svc.workloads.pytorch.output import Measured, read_files
-from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
 from aiperf_svc.workloads.steps import (
     Command,
     Output,
@@ -23,9 +24,112 @@ from aiperf_svc.workloads.steps import (
     Role,
     Step,
     Tool,
+    UnreadableOutput,
     timeout_of,
 )
 from aiperf_svc.workloads.tool import ToolWorkload
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one process measured."""
+
+    torch: str
+    cuda: str | None
+    device: str
+    """Name of the GPU, or `cpu`."""
+    threads: int
+    process: int
+    processes: int
+    parameters: int
+    """Number of the model's parameters."""
+    batch_s: tuple[float, ...]
+    """Wall time of each batch."""
+    gpu_s: tuple[float, ...] | None
+    """The GPU's time of each batch, by CUDA events."""
+    peak_host_bytes: int
+    peak_device_bytes: int | None
+
+
+def file_of(process: int) -> str:
+    """Name of the file that a process writes."""
+    return f"measured-{process}.json"
+
+
+def read_files(
+    files: Sequence[Mapping[str, bytes]], *, processes: int, iterations: int, has_gpu: bool
+) -> tuple[Measured, ...]:
+    """What each process measured, from the files of all ranks. Raises UnreadableOutput."""
+    found = {name: data for of_rank in files for name, data in of_rank.items()}
+    return tuple(
+        _measured(process, found.get(file_of(process)), processes, iterations, has_gpu)
+        for process in range(processes)
+    )
+
+
+def _measured(
+    process: int, data: bytes | None, processes: int, iterations: int, has_gpu: bool
+) -> Measured:
+    name = file_of(process)
+    if data is None:
+        raise UnreadableOutput(f"process {process} of {processes} left no file {name!r}")
+    try:
+        measured = msgspec.json.decode(data, type=Measured)
+    except msgspec.DecodeError as error:
+        raise UnreadableOutput(f"{name}: {error}; it begins with {data[:200]!r}") from error
+    said = (measured.process, measured.processes, len(measured.batch_s))
+    if said != (process, processes, iterations):
+        raise UnreadableOutput(
+            f"{name}: expected process {process} of {processes} with {iterations} batches, "
+            f"found process {said[0]} of {said[1]} with {said[2]}"
+        )
+    if min(measured.batch_s) <= 0:
+        raise UnreadableOutput(f"{name}: a batch took {min(measured.batch_s)} s")
+    has_both = measured.gpu_s is not None and measured.peak_device_bytes is not None
+    if has_gpu and (not has_both or len(measured.gpu_s or ()) != iterations):
+        raise UnreadableOutput(f"{name}: expected times and memory of a GPU, found none")
+    return measured
+
+
+class PyTorchSpec(WorkloadSpec):
+    """Batches of random data through one model; each process has a copy of the model."""
+
+    kind: Literal["pytorch"] = "pytorch"
+    device: Literal["cpu", "cuda"] = "cpu"
+    """`cuda` needs GPUs in `deployment.ranks.devices`."""
+    model: Literal["alexnet", "resnet50", "llama"] = "resnet50"
+    """A model of torchvision, or a decoder like Llama, 8 layers 1024 wide, whose sample is a
+    text of `sequence_length` tokens."""
+    mode: Literal["train", "eval"] = "train"
+    """`train`: forward, loss, backward and an SGD step; `eval`: forward without gradients."""
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+    """Samples of each process in one batch."""
+    iterations: Annotated[int, Field(ge=1, le=1_000_000)] = 20
+    """Batches that are timed."""
+    warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5
+    """Batches before them."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the forward pass (autocast). float16 trains with a scaled loss, needs cuda."""
+    sequence_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
+    """Tokens of a sample of llama."""
+    gpus: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes of each rank: one for each of its GPUs with cuda. With cpu they share its CPUs."""
+    ranks: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """More than one process in all: torchrun starts them, and gradients are averaged over them. On
+    CPUs this needs a PyTorch with gloo, which Debian's lacks."""
+    port: Annotated[int, Field(ge=1024, le=65_535)] = 29_400
+    """On which rank 0 listens for the other processes."""
+
+    @model_validator(mode="after")
+    def _has_a_precision_of_its_device(self) -> Self:
+        if self.device == "cpu" and self.precision == "float16":
+            raise ValueError("{precision} float16 needs {device} cuda; a CPU has bfloat16")
+        return self
+
+    @property
+    def processes(self) -> int:
+        """Processes of all ranks."""
+        return self.ranks * self.gpus
+
 
 Config = WorkloadConfig[PyTorchSpec]
 _SCRIPT = "batches.py"

@@ -1,14 +1,68 @@
 """Runs `ib_write_bw` or `ib_read_bw` between two ranks."""
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.perftest import TABLE, device_problems, perftest_steps
-from aiperf_svc.workloads.rdma_bandwidth.output import read_bandwidth
-from aiperf_svc.workloads.rdma_bandwidth.spec import RdmaBandwidthSpec
+from aiperf_svc.core.results.measured import Column, MetricInfo, Table
+from aiperf_svc.workloads.perftest import (
+    TABLE,
+    PerftestSpec,
+    client_rows,
+    device_problems,
+    perftest_steps,
+)
 from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
 from aiperf_svc.workloads.tool import ToolWorkload
+
+_HEADER = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]"
+_HALF_OF_LAST = 0.005
+"""Most by which rounding changes an average in Gbit/s."""
+_FOUR_DIGITS = 10.0
+"""Average from which on two decimals are four digits."""
+_COLUMNS = (
+    Column("size", "bytes"),
+    Column("bandwidth_peak", "bit/s"),
+    Column("bandwidth", "bit/s"),
+    Column("message_rate", "ops/s"),
+)
+
+
+def read_bandwidth(outputs: Sequence[Output]) -> Reading:
+    """The reading of one pair."""
+    rows = tuple(
+        (size, peak * 1e9, _average(size, average, rate) * 1e9, rate * 1e6)
+        for size, _, peak, average, rate in client_rows(outputs, _HEADER, 5)
+    )
+    return Reading(
+        values={
+            "bandwidth": max(row[2] for row in rows),
+            "bandwidth_peak": max(row[1] for row in rows),
+            "message_rate": max(row[3] for row in rows),
+        },
+        tables=(Table(name=TABLE, columns=_COLUMNS, rows=rows),),
+    )
+
+
+def _average(size: float, printed: float, rate: float) -> float:
+    """The average in Gbit/s: of small messages by their rate, which has six decimals of a million a
+    second. The two decimals of the average are a tenth of what messages of two bytes make."""
+    by_rate = rate * size * 8e-3
+    is_same = abs(by_rate - printed) <= _HALF_OF_LAST * 1.001
+    return by_rate if printed < _FOUR_DIGITS and is_same else printed
+
+
+class RdmaBandwidthSpec(PerftestSpec):
+    """`ib_write_bw` or `ib_read_bw` between two ranks, for sizes from 2 bytes to 8 MiB."""
+
+    kind: Literal["rdma-bandwidth"] = "rdma-bandwidth"
+    iterations: Annotated[int, Field(ge=5, le=20_000)] = 1000
+    """Iterations for each message size. Above 20000 perftest does not report the peak."""
+    qps: Annotated[int, Field(gt=0, le=16_384)] = 1
+    """Queue pairs."""
+
 
 Config = WorkloadConfig[RdmaBandwidthSpec]
 

@@ -1,14 +1,51 @@
 """Runs `ib_write_lat` or `ib_read_lat` between two ranks."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.workloads.perftest import TABLE, device_problems, perftest_steps
-from aiperf_svc.workloads.rdma_latency.output import read_latency
-from aiperf_svc.workloads.rdma_latency.spec import RdmaLatencySpec
+from aiperf_svc.core.results.measured import Column, MetricInfo, Table
+from aiperf_svc.workloads.perftest import (
+    TABLE,
+    PerftestSpec,
+    client_rows,
+    device_problems,
+    perftest_steps,
+)
 from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
 from aiperf_svc.workloads.tool import ToolWorkload
+
+_HEADER = (
+    "#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] t_stdev[usec] "
+    "99% percentile[usec] 99.9% percentile[usec]"
+)
+_COLUMNS = (
+    Column("size", "bytes"),
+    Column("latency_min", "us"),
+    Column("latency_max", "us"),
+    Column("latency", "us"),
+    Column("latency_avg", "us"),
+    Column("latency_stdev", "us"),
+    Column("latency_p99", "us"),
+    Column("latency_p999", "us"),
+)
+
+
+def read_latency(outputs: Sequence[Output]) -> Reading:
+    """The reading of one pair: the values are those of the smallest message."""
+    rows = tuple((size, *times) for size, _, *times in client_rows(outputs, _HEADER, 9))
+    smallest = min(rows)
+    values = {column.name: value for column, value in zip(_COLUMNS, smallest, strict=True)}
+    del values["size"], values["latency_stdev"]
+    return Reading(values=values, tables=(Table(name=TABLE, columns=_COLUMNS, rows=rows),))
+
+
+class RdmaLatencySpec(PerftestSpec):
+    """`ib_write_lat` or `ib_read_lat` between two ranks, for sizes from 2 bytes to 8 MiB. These use
+    one queue pair."""
+
+    kind: Literal["rdma-latency"] = "rdma-latency"
+
 
 Config = WorkloadConfig[RdmaLatencySpec]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from aiperf_svc.core.control.clock_history import ClockHistory
+from aiperf_svc.core.control.clock_offset import ClockHistory
 from aiperf_svc.core.stats.clock_map import ClockMap, uncertainty_ns
 from aiperf_svc.protocol.messages.reports import ClockEstimate
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.compare.student import incomplete_beta
-from aiperf_svc.core.experiments.early_stopping import (
+from aiperf_svc.core.experiments.scenario_result import (
     estimate,
     is_proven,
     least_queries,

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from aiperf_svc.core.experiments.isotonic import crossing, rising
+from aiperf_svc.core.experiments.search_report import crossing, rising
 
 
 def nearest_rising(values: list[float], weights: list[float]) -> list[float]:

@@ -8,9 +8,8 @@ import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
-from aiperf_svc.core.experiments.maximum import MaximumSearch
 from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
-from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
+from aiperf_svc.core.experiments.search_trials import MaximumSearch, SearchTrials, search_machine
 
 
 def machine(search: dict[str, Any], **load: Any) -> Search | MaximumSearch:

@@ -2,7 +2,7 @@
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.core.load.target_choice import shift_of
+from aiperf_svc.core.load.target_addresses import shift_of
 
 
 def config(seed: int, *urls: str) -> BenchmarkConfig:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from aiperf_svc.core.endpoints.refused_inputs import hint_for
-from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, said_under
+from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, hint_for, said_under
 from aiperf_svc.domain.outcomes import ErrorKind
 
 REFUSED = b'{"error": {"message": "no such model"}}'

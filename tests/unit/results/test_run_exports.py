@@ -16,7 +16,7 @@ from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Series
 from aiperf_svc.core.results.run_result import SCHEMA, STATS, RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.workloads.command.spec import CommandSpec
+from aiperf_svc.workloads.command.workload import CommandSpec
 from tests.support import fake_steps as fake
 
 SERIES = Series(name="bandwidth", unit="bit/s", times_s=(0.5, 1.5), values=(1e9, 2e9), label="b")

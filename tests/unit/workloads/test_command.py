@@ -5,7 +5,7 @@ import pytest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.command import WORKLOAD
-from aiperf_svc.workloads.command.spec import CommandSpec
+from aiperf_svc.workloads.command.workload import CommandSpec
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.steps import Output, Rank, UnreadableOutput
 

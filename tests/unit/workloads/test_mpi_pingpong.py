@@ -8,7 +8,7 @@ import pytest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.mpi_pingpong import WORKLOAD
-from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
+from aiperf_svc.workloads.mpi_pingpong.workload import MpiPingPongSpec
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.steps import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
 

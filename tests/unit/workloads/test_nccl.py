@@ -10,7 +10,7 @@ from aiperf_svc.cli.checks import local_problems
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.nccl import WORKLOAD
-from aiperf_svc.workloads.nccl.spec import NcclSpec
+from aiperf_svc.workloads.nccl.workload import NcclSpec
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 

@@ -10,7 +10,7 @@ import pytest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.pytorch import WORKLOAD
-from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
+from aiperf_svc.workloads.pytorch.workload import PyTorchSpec
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
 
