@@ -14,7 +14,6 @@ from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
-from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.load import SCHEDULE_PARTS
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.problems import Problem
@@ -22,6 +21,7 @@ from aiperf_svc.config.prompts import SIDE, Passages, Turns
 from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem
+from aiperf_svc.domain.endpoint_types import Feature, types_with
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import kind_of, parse_benchmark
 
@@ -200,7 +200,7 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
 def _complete_endpoint(draft: Draft) -> None:
     """Take a template and the place of the output from `--extra-inputs`, where AIPerf has them."""
     endpoint = draft.data.get("endpoint")
-    if not isinstance(endpoint, dict) or endpoint.get("type") not in CUSTOM:
+    if not isinstance(endpoint, dict) or endpoint.get("type") not in types_with(Feature.CUSTOM):
         return
     extra = endpoint.get("extra_inputs")
     if not isinstance(extra, dict):
@@ -245,7 +245,7 @@ def _complete_sounds(data: dict[str, Any]) -> None:
     if not isinstance(endpoint, dict) or not isinstance(dataset, dict):
         return
     is_synthetic = dataset.get("kind") in (None, DatasetKind.SYNTHETIC.value)
-    if endpoint.get("type") == EndpointType.AUDIO_TRANSCRIPTION.value and is_synthetic:
+    if is_synthetic and endpoint.get("type") in types_with(Feature.SOUND_ALONE):
         sounds = dataset.setdefault("sounds", {})
         if isinstance(sounds, dict):
             sounds.setdefault("number", 1)

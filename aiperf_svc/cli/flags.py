@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from aiperf_svc.cli import flag_values as values
+from aiperf_svc.domain.endpoint_types import EndpointType, names_with
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,8 @@ TARGET = (
         "with several models: how often each is asked for, separated by commas: 3,1 (default: all "
         "alike)", "WEIGHTS", read=values.names),
     Flag(("--endpoint-type",), "endpoint.type",
-        "API to speak: chat (default), completions, embeddings, responses, messages, "
-        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, "
-        "audio_transcription, image_generation, template or raw",
-        "TYPE", read=values.word),
+        f"API to speak (default: {EndpointType.CHAT}): {names_with()}", "TYPE",
+        read=values.word),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
     Flag(("--connections",), "endpoint.connections",

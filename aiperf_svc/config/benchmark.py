@@ -13,16 +13,7 @@ from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Name
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.deployment import RANK_POD, Deployment
-from aiperf_svc.config.endpoint import (
-    BATCHES,
-    MESSAGE_APIS,
-    RANKINGS,
-    SOUND_APIS,
-    WITHOUT_STREAMS,
-    WITHOUT_TEXT,
-    Endpoint,
-    EndpointType,
-)
+from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.load import Load
@@ -32,6 +23,7 @@ from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.tokenizer import Tokenizer
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with
 
 
 class Workers(Model):
@@ -128,42 +120,33 @@ class BenchmarkConfig(Model):
 
     def _check_dataset_and_api(self) -> None:
         dataset, api = self.dataset, self.endpoint.type
-        if api in WITHOUT_STREAMS and self.endpoint.streaming:
+        if self.endpoint.streaming and not api.has(Feature.STREAM):
             raise ValueError(f"{{endpoint.streaming}}: the {api} API does not stream")
         self._check_order()
-        if dataset.passages != Passages() and api not in RANKINGS:
-            raise ValueError(
-                f"{{dataset.passages}} needs {{endpoint.type}} {', '.join(RANKINGS[:-1])} or "
-                f"{RANKINGS[-1]}, not {api}"
-            )
+        for key, is_set, feature in (
+            ("dataset.passages", dataset.passages != Passages(), Feature.RANKING),
+            ("dataset.batch_size", dataset.batch_size > 1, Feature.BATCH),
+            ("dataset.images", dataset.images.number > 0, Feature.MESSAGES),
+            ("dataset.sounds", dataset.sounds.number > 0, Feature.SOUND),
+            ("dataset.turns", dataset.turns != Turns(), Feature.CONVERSATION),
+            (
+                "tokenizer.apply_chat_template",
+                self.tokenizer.apply_chat_template,
+                Feature.MESSAGES,
+            ),
+        ):
+            if is_set and not api.has(feature):
+                raise ValueError(
+                    f"{{{key}}} needs {{endpoint.type}} {names_with(feature)}, not {api}"
+                )
         if api is EndpointType.RAW and dataset.kind is DatasetKind.SYNTHETIC:
             raise ValueError(
                 "{endpoint.type} raw sends the payloads of a file; give {dataset.file}"
             )
-        if dataset.batch_size > 1 and api not in BATCHES:
-            raise ValueError(
-                f"{{dataset.batch_size}} needs {{endpoint.type}} {' or '.join(BATCHES)}, not {api}"
-            )
-        if dataset.images.number and api not in MESSAGE_APIS:
-            raise ValueError(
-                f"{{dataset.images}} needs {{endpoint.type}} {', '.join(MESSAGE_APIS[:-1])} or "
-                f"{MESSAGE_APIS[-1]}, not {api}"
-            )
-        if dataset.sounds.number and api not in SOUND_APIS:
-            raise ValueError(
-                f"{{dataset.sounds}} needs {{endpoint.type}} {' or '.join(SOUND_APIS)}, not {api}"
-            )
-        if dataset.turns != Turns() and api is not EndpointType.CHAT:
-            raise ValueError(f"{{dataset.turns}} needs {{endpoint.type}} chat, not {api}")
-        if dataset.prefix != Prefix() and api in WITHOUT_TEXT:
+        if dataset.prefix != Prefix() and not api.has(Feature.TEXT):
             raise ValueError(f"{{dataset.prefix}} is for generated text; {api} generates none")
-        if api is EndpointType.AUDIO_TRANSCRIPTION:
+        if api.has(Feature.SOUND_ALONE):
             self._check_sounds_alone()
-        if self.tokenizer.apply_chat_template and api not in MESSAGE_APIS:
-            raise ValueError(
-                "{tokenizer.apply_chat_template} needs {endpoint.type} "
-                f"{', '.join(MESSAGE_APIS[:-1])} or {MESSAGE_APIS[-1]}, not {api}"
-            )
 
     def _check_order(self) -> None:
         if self.dataset.order != "random":
@@ -186,13 +169,13 @@ class BenchmarkConfig(Model):
         if dataset.sounds.number != 1:
             raise ValueError(
                 f"{{dataset.sounds.number}} {dataset.sounds.number}: a synthetic request of "
-                "audio_transcription is one sound; set 1"
+                f"{self.endpoint.type} is one sound; set 1"
             )
         for name in ("input_tokens", "mix", "prefix"):
             if getattr(dataset, name) != getattr(plain, name):
                 raise ValueError(
-                    f"{{dataset.{name}}} is for texts; a synthetic request of audio_transcription "
-                    "is a sound alone (dataset.sounds)"
+                    f"{{dataset.{name}}} is for texts; a synthetic request of "
+                    f"{self.endpoint.type} is a sound alone (dataset.sounds)"
                 )
 
     def _check_schedule(self) -> None:
@@ -227,9 +210,10 @@ class BenchmarkConfig(Model):
                 f"{LEAST_TURNS} or more, or {{dataset.kind}} multi_turn, sharegpt or "
                 "mooncake_trace; for single requests use {load.request_rate}"
             )
-        if has_conversations and self.endpoint.type is not EndpointType.CHAT:
+        if has_conversations and not self.endpoint.type.has(Feature.CONVERSATION):
             raise ValueError(
-                f"{{dataset.kind}} {kind} needs {{endpoint.type}} chat, not {self.endpoint.type}"
+                f"{{dataset.kind}} {kind} needs {{endpoint.type}} "
+                f"{names_with(Feature.CONVERSATION)}, not {self.endpoint.type}"
             )
         if self.load.samples_per_query == 1:
             return

@@ -1,6 +1,5 @@
 """The target of a load test, and how a request to it is made."""
 
-from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,39 +8,7 @@ from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs
-
-
-class EndpointType(StrEnum):
-    """The HTTP API that the target speaks."""
-
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-    EMBEDDINGS = "embeddings"
-    RESPONSES = "responses"
-    MESSAGES = "messages"
-    HUGGINGFACE_GENERATE = "huggingface_generate"
-    COHERE_RANKINGS = "cohere_rankings"
-    HF_TEI_RANKINGS = "hf_tei_rankings"
-    NIM_RANKINGS = "nim_rankings"
-    AUDIO_TRANSCRIPTION = "audio_transcription"
-    IMAGE_GENERATION = "image_generation"
-    TEMPLATE = "template"
-    RAW = "raw"
-
-
-RANKINGS = (EndpointType.COHERE_RANKINGS, EndpointType.HF_TEI_RANKINGS, EndpointType.NIM_RANKINGS)
-"""APIs that rank passages by a query."""
-CUSTOM = (EndpointType.TEMPLATE, EndpointType.RAW)
-"""Any JSON API, described by the config."""
-BATCHES = (EndpointType.EMBEDDINGS, EndpointType.COMPLETIONS)
-"""APIs that take several texts in a request."""
-MESSAGE_APIS = (EndpointType.CHAT, EndpointType.RESPONSES, EndpointType.MESSAGES)
-"""APIs whose prompts are messages with roles."""
-SOUND_APIS = (EndpointType.CHAT, EndpointType.AUDIO_TRANSCRIPTION)
-"""APIs that take sounds."""
-WITHOUT_TEXT = (EndpointType.EMBEDDINGS, EndpointType.IMAGE_GENERATION, *RANKINGS)
-"""APIs that generate no text, token by token."""
-WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature
 
 
 class Tls(Model):
@@ -202,7 +169,7 @@ class Endpoint(Hooks):
         if self.type is not EndpointType.TEMPLATE and self.template is not None:
             raise ValueError(f"{{template}} needs {{type}} template, not {self.type}")
         for name in ("response_field", "output_tokens_field"):
-            if getattr(self, name) is not None and self.type not in CUSTOM:
+            if getattr(self, name) is not None and not self.type.has(Feature.CUSTOM):
                 raise ValueError(f"{{{name}}} needs {{type}} template or raw, not {self.type}")
         if self.type is EndpointType.RAW and self.extra_inputs:
             raise ValueError("{type} raw sends payloads as they are; leave out {extra_inputs}")

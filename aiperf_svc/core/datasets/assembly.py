@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.endpoint import MESSAGE_APIS, RANKINGS, SOUND_APIS, EndpointType
 from aiperf_svc.config.load_shapes import Warmup
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
@@ -36,6 +35,7 @@ from aiperf_svc.core.datasets.templated import fitted, templated_tokens
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages.dataset import Conversation, Turn
 from aiperf_svc.protocol.messages.reports import DatasetReport, TokenStatistics
@@ -142,15 +142,16 @@ def synthetic_prompts(
     the files that it takes pictures and sounds from."""
     seed, dataset = config.prompt_seed, config.dataset
     prompts = synthetic.generate(dataset, synthetic_count(config), seed, counter)
-    if config.endpoint.type in RANKINGS:
+    if config.endpoint.type.has(Feature.RANKING):
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
-    takes_messages = config.endpoint.type in MESSAGE_APIS
+    takes_messages = config.endpoint.type.has(Feature.MESSAGES)
     prompts = with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
     prompts = with_media(prompts, dataset.images, dataset.sounds, seed, folders)
     if counter is not None and config.tokenizer.apply_chat_template:
         return fitted(prompts, counter)
-    is_sound_alone = config.endpoint.type is EndpointType.AUDIO_TRANSCRIPTION
-    return [_without_text(entry) for entry in prompts] if is_sound_alone else prompts
+    if config.endpoint.type.has(Feature.SOUND_ALONE):
+        return [_without_text(entry) for entry in prompts]
+    return prompts
 
 
 def _without_text(entry: PromptConversation) -> PromptConversation:
@@ -318,16 +319,16 @@ def _rendered(
     }
     conversations = []
     for entry, model in zip(entries, models, strict=True):
-        if len(entry.turns) > 1 and config.endpoint.type is not EndpointType.CHAT:
+        if len(entry.turns) > 1 and not config.endpoint.type.has(Feature.CONVERSATION):
             raise DatasetError(
                 f"{entry.place}: a conversation of {len(entry.turns)} turns needs endpoint.type "
-                f"chat, not {config.endpoint.type}"
+                f"{names_with(Feature.CONVERSATION)}, not {config.endpoint.type}"
             )
         _check_media(entry, config.endpoint.type)
         if any(turn.prompt.passages for turn in entry.turns) and not endpoint.passages_key:
             raise DatasetError(
                 f"{entry.place}: `passages` are ranked; expected endpoint.type "
-                f"{' or '.join(RANKINGS)}, not {config.endpoint.type}"
+                f"{names_with(Feature.RANKING)}, not {config.endpoint.type}"
             )
         if len(options) > 1 and any("model" in (t.prompt.payload or ()) for t in entry.turns):
             raise DatasetError(
@@ -360,10 +361,10 @@ def _check_media(entry: PromptConversation, kind: EndpointType) -> None:
     """Raise DatasetError for pictures and sounds that the API has no place for."""
     media = [media for turn in entry.turns for media in turn.prompt.media]
     expected = ""
-    if any(not each.is_image for each in media) and kind not in SOUND_APIS:
-        expected = f"sounds need endpoint.type {' or '.join(SOUND_APIS)}"
-    elif any(each.is_image for each in media) and kind not in MESSAGE_APIS:
-        expected = f"pictures need endpoint.type {' or '.join(MESSAGE_APIS)}"
+    if any(not each.is_image for each in media) and not kind.has(Feature.SOUND):
+        expected = f"sounds need endpoint.type {names_with(Feature.SOUND)}"
+    elif any(each.is_image for each in media) and not kind.has(Feature.MESSAGES):
+        expected = f"pictures need endpoint.type {names_with(Feature.MESSAGES)}"
     if expected:
         raise DatasetError(f"{entry.place}: {expected}, not {kind}")
 

@@ -3,10 +3,11 @@ time."""
 
 from collections.abc import Iterable, Iterator
 
-from aiperf_svc.config.endpoint import Endpoint, EndpointType
+from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.datasets.trace_index import TraceIndex
 from aiperf_svc.core.datasets.traces import TraceRow
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.domain.endpoint_types import Feature, names_with
 from aiperf_svc.domain.errors import DatasetError
 
 
@@ -26,11 +27,11 @@ def carried_by(endpoint: Endpoint, rows: Iterable[TraceRow]) -> Iterator[TraceRo
 def check_conversations(endpoint: Endpoint, index: TraceIndex, source: str) -> None:
     """Raise DatasetError if the trace has sessions of several rows, and the endpoint no
     conversations."""
-    if endpoint.type is EndpointType.CHAT:
+    if endpoint.type.has(Feature.CONVERSATION):
         return
     for entry in (index.turn_counts > 1).nonzero()[0][:1].tolist():
         number = int(index.numbers[index.firsts[entry]])
         raise DatasetError(
             f"{source}:{number}: a conversation of {int(index.turn_counts[entry])} turns needs "
-            f"endpoint.type chat, not {endpoint.type}"
+            f"endpoint.type {names_with(Feature.CONVERSATION)}, not {endpoint.type}"
         )

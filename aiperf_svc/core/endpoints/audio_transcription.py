@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base, chat, multipart
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
+from aiperf_svc.domain.endpoint_types import EndpointType
 
 _FORMATS: Final = ("json", "verbose_json", "diarized_json")
 """Values of `response_format` whose responses are JSON."""

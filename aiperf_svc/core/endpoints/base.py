@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import EndpointType
+from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.domain.finish_reasons import finish_reason_of
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+from aiperf_svc.domain.endpoint_types import EndpointType
 
 
 class _Choice(msgspec.Struct, gc=False):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.config.templates import TooCostly, sandbox, within_limits
 from aiperf_svc.core.endpoints import base, chat
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Part, Prompt, Rendered
+from aiperf_svc.domain.endpoint_types import EndpointType
 
 if TYPE_CHECKING:
     import jinja2

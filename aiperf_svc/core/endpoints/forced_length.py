@@ -17,9 +17,9 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.endpoint import CUSTOM, WITHOUT_TEXT, EndpointType
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.protocol.messages.dataset import Conversation
 
 PROBE_TIMEOUT_S: Final = 5.0
@@ -27,13 +27,6 @@ PROBE_TIMEOUT_S: Final = 5.0
 _PROBE_LIMIT_NS: Final = 15_000_000_000
 """Time after which another worker is told to send the probe; both requests take less."""
 _REFUSALS: Final = (400, 422)
-_WITHOUT_MEMBERS: Final = (
-    *WITHOUT_TEXT,
-    *CUSTOM,
-    EndpointType.HUGGINGFACE_GENERATE,
-    EndpointType.AUDIO_TRANSCRIPTION,
-)
-"""APIs that have no such members, so requests to them never contain any."""
 _FORCED: Final = re.compile(rb',"min_tokens":\d+,"ignore_eos":true')
 """Members as `finish_body` writes them. In a JSON string every quote follows a backslash, so no
 prompt contains these bytes."""
@@ -97,8 +90,8 @@ def may_force_length(config: BenchmarkConfig) -> bool:
         or any(shape.output_tokens for shape in config.dataset.mix)
         or config.dataset.kind is not DatasetKind.SYNTHETIC
     )
-    knows_members = config.endpoint.type not in _WITHOUT_MEMBERS
-    return config.endpoint.force_output_length and has_lengths and knows_members
+    takes_members = config.endpoint.type.has(Feature.FORCED_LENGTH)
+    return config.endpoint.force_output_length and has_lengths and takes_members
 
 
 def probe_bodies(config: BenchmarkConfig) -> tuple[bytes, bytes]:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
+from aiperf_svc.domain.endpoint_types import EndpointType
 
 DEFAULT_MAX_TOKENS: Final = 1024
 """Maximum of output tokens where the dataset has no length: the API requires one, and this is the

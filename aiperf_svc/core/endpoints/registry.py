@@ -1,7 +1,6 @@
 """The endpoints by type."""
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.core.endpoints.audio_transcription import AUDIO_TRANSCRIPTION
 from aiperf_svc.core.endpoints.base import Endpoint
 from aiperf_svc.core.endpoints.chat import CHAT
@@ -13,6 +12,7 @@ from aiperf_svc.core.endpoints.image_generation import IMAGE_GENERATION
 from aiperf_svc.core.endpoints.messages import MESSAGES
 from aiperf_svc.core.endpoints.rankings import COHERE_RANKINGS, HF_TEI_RANKINGS, NIM_RANKINGS
 from aiperf_svc.core.endpoints.responses import RESPONSES
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature
 
 ENDPOINTS: dict[EndpointType, Endpoint] = {
     endpoint.type: endpoint
@@ -35,4 +35,6 @@ ENDPOINTS: dict[EndpointType, Endpoint] = {
 
 def endpoint_of(options: config.Endpoint) -> Endpoint:
     """Return the endpoint of a config. Raises ValueError if it describes one of its own badly."""
-    return custom_endpoint(options) if options.type in CUSTOM else ENDPOINTS[options.type]
+    if options.type.has(Feature.CUSTOM):
+        return custom_endpoint(options)
+    return ENDPOINTS[options.type]

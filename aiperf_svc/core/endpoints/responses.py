@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from aiperf_svc.config import endpoint as config
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+from aiperf_svc.domain.endpoint_types import EndpointType
 
 _CONTENT: Final = frozenset(
     ("response.output_text.delta", "response.refusal.delta", "response.audio.transcript.delta")

@@ -5,7 +5,6 @@ from msgspec.structs import asdict, replace
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.endpoint import WITHOUT_TEXT
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.by_group import Groups
@@ -37,6 +36,7 @@ from aiperf_svc.core.verdict.chunk_times import blank_bounds, gap_bounds, single
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.judge import judge
 from aiperf_svc.core.verdict.token_agreement import TokenAgreement, token_agreement
+from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
@@ -257,7 +257,7 @@ def _evidence(
 def _uncounted(totals: Totals, config: BenchmarkConfig) -> str:
     """Return the names of the metrics that need token counts, where no response has one."""
     is_counted = totals.has_output_tokens or not totals.without_output_tokens
-    if is_counted or config.counting_tokenizer or config.endpoint.type in WITHOUT_TEXT:
+    if is_counted or config.counting_tokenizer or not config.endpoint.type.has(Feature.TEXT):
         return ""
     tags = ["output_sequence_length", "output_token_throughput"]
     if totals.is_streaming:

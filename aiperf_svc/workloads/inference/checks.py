@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
-from aiperf_svc.config.endpoint import CUSTOM, Endpoint
+from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.tokenizer import is_path
@@ -14,6 +14,7 @@ from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems
 from aiperf_svc.core.endpoints.paths import other_api
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.domain.endpoint_types import Feature
 from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededVariable
 
 VISIBLE = re.compile(r"[!-~]*")
@@ -23,7 +24,7 @@ VISIBLE = re.compile(r"[!-~]*")
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the problems of a config that do not depend on where it is run."""
     lines = _slo_problems(config)
-    if config.endpoint.type in CUSTOM:
+    if config.endpoint.type.has(Feature.CUSTOM):
         lines += custom_problems(config.endpoint)
     else:
         lines += extra_input_problems(endpoint_of(config.endpoint), config.endpoint)

@@ -213,7 +213,7 @@ ONE_MISTAKE = {
     ),
     "texts in a batch of an API that takes one": (
         ("dataset.batch_size", 2),
-        "dataset.batch_size needs endpoint.type embeddings or completions, not chat",
+        "dataset.batch_size needs endpoint.type completions or embeddings, not chat",
     ),
     "pictures of a file": (
         ("dataset", {"kind": "single_turn", "file": "x", "images": {"number": 1}}),

@@ -4,7 +4,6 @@ import base64
 
 import pytest
 
-from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import (
     Endpoint,
@@ -14,6 +13,7 @@ from aiperf_svc.core.endpoints.base import (
     extra_input_problems,
 )
 from aiperf_svc.core.endpoints.registry import ENDPOINTS, endpoint_of
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature, types_with
 
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda found: found.type.value)
 
@@ -23,7 +23,7 @@ def options(**changes: object) -> Options:
 
 
 def test_every_type_of_the_config_has_an_endpoint() -> None:
-    assert ENDPOINTS.keys() | set(CUSTOM) == set(EndpointType)
+    assert ENDPOINTS.keys() | set(types_with(Feature.CUSTOM)) == set(EndpointType)
     for kind in EndpointType:
         given = (
             {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}

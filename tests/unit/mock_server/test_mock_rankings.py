@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.endpoint import RANKINGS, Endpoint, EndpointType
+from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature, types_with
 from aiperf_svc.mock_server.replies import Drafts, draft_error
 from aiperf_svc.mock_server.requests import TEI_RERANK, BadRequest, ParamDefaults, parse_params
 
 DEFAULTS = ParamDefaults(
     model="m", tokens=3, force_tokens=False, reasoning_tokens=0, usage="requested"
 )
-EVERY = pytest.mark.parametrize("kind", RANKINGS)
+EVERY = pytest.mark.parametrize("kind", types_with(Feature.RANKING))
 
 
 def ranked(kind: EndpointType, **payload: Any) -> tuple[int, int]:

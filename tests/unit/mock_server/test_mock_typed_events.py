@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints.base import Delta
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.mock_server.replies import Drafts, draft_error
 from aiperf_svc.mock_server.requests import (
     GENERATE,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.responses.text import what_was_said
+from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.protocol.records import Framing
 
 CHAT = ENDPOINTS[EndpointType.CHAT]
