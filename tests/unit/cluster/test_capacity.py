@@ -152,7 +152,7 @@ def test_native_sidecars_take_room() -> None:
 
 
 def _in_jobs(*cpus: str, parallel: int = 1) -> StackPlan:
-    """A stack of Jobs whose servers ask for so many CPUs."""
+    """A stack of Jobs whose servers request these CPUs."""
     data = {
         "endpoint": {"url": "http://target", "model": "m"},
         "load": {"duration": "1s", "concurrency": 1},

@@ -1,4 +1,4 @@
-"""A stack for a Prometheus operator is refused where the cluster does not know its types."""
+"""Checks of the preflight that need no pod: the operator's types and the version for Jobs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What nodes say of themselves, and whether it is fit for a benchmark."""
+"""Facts of nodes and GPUs, and whether a cluster is fit for a benchmark."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def reporting(said: str, *fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def report_fields(**changes: Any) -> dict[str, Any]:
-    """What the API server notes of a kubelet's report."""
+    """The managed fields of a kubelet's report."""
     conditions = {'k:{"type":"Ready"}': {"f:lastHeartbeatTime": {}}}
     status = {"f:status": {"f:conditions": conditions}}
     return {"subresource": "status", "time": TAKEN, "fieldsV1": status, **changes}

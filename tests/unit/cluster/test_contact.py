@@ -1,4 +1,4 @@
-"""Whether the API server responds is said when it changes, and once."""
+"""The silence of the API server is noted once, and so is its end."""
 
 import asyncio
 from typing import Any, cast
@@ -12,7 +12,7 @@ WAIT_S = 10.0
 
 
 class Asked:
-    """A cluster whose one response a test exchanges; an exception is raised, None never comes."""
+    """A cluster with one response, which a test replaces: an exception is raised, None hangs."""
 
     server = "https://api"
 
@@ -31,7 +31,7 @@ class Asked:
 
 
 class Notes:
-    """What was said, and a way to wait for more."""
+    """The notes so far, and a wait for the next one."""
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[str] = asyncio.Queue()

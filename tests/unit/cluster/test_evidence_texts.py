@@ -1,4 +1,4 @@
-"""What is written down of a failure."""
+"""The files that describe a failed stack."""
 
 from pathlib import Path
 from typing import Any, cast

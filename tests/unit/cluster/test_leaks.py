@@ -1,4 +1,4 @@
-"""Nothing is left only where what the stack uses was listed."""
+"""What is left of a stack, what was not listed, and what a removal waits for."""
 
 from typing import Any, cast
 
@@ -152,7 +152,7 @@ def an_object(name: str, uid: str, *, namespace: str = "", owner: str = "") -> J
 
 
 class Deleting:
-    """A cluster with these objects by the path of their list; remembers what is deleted."""
+    """A cluster with these objects by the path of their list. Records deletions."""
 
     def __init__(self, **lists: list[Json]) -> None:
         self._lists = lists

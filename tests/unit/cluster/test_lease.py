@@ -1,4 +1,4 @@
-"""Who may remove a stack is decided by who works on it, and by whose it is."""
+"""Who may remove or change a stack."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether a namespace and the nodes' images suit a stack."""
+"""Whether a namespace and the images on nodes suit a stack."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

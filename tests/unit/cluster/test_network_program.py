@@ -1,4 +1,4 @@
-"""The program of the pods that try a network, on this machine's own."""
+"""The program of the pods that check a network, on the loopback."""
 
 import json
 import socket

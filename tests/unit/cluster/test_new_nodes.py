@@ -1,4 +1,4 @@
-"""A check of a cluster waits for the first sign of a new node's clock, and for nothing else."""
+"""A check of a cluster waits for the clock of a new node, and for nothing else."""
 
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -22,7 +22,7 @@ LEASE = {
 
 
 class Young:
-    """A cluster with one node, whose lease is there from the second look on."""
+    """A cluster with one node, whose lease exists from the second read on."""
 
     def __init__(self, *, created: str, may_list_leases: bool = True) -> None:
         self._created, self._may = created, may_list_leases

@@ -1,4 +1,4 @@
-"""Which objects are a stack's, which of them must be deleted, and what they say of it."""
+"""Which objects belong to a stack, and which of them must be deleted."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,7 +40,7 @@ def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more
 
 
 def of(stack: str, **more: str) -> dict[str, str]:
-    """Labels of what a run of the stack makes."""
+    """Labels of the objects that a run of the stack creates."""
     return {STACK_LABEL: stack, RUN_LABEL: "r", **more}
 
 

@@ -1,4 +1,4 @@
-"""Which missing rights keep a stack from being made, and which only make it poorer."""
+"""The rights for a stack, and the Roles that the documentation shows for them."""
 
 from collections.abc import Iterable
 from pathlib import Path

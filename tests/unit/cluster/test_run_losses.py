@@ -1,4 +1,4 @@
-"""Which change of a stack's objects is a loss for its run, and in which words."""
+"""Which change of a stack's objects is a loss for its run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The watch over a stack whose run is measured: what it asks for, and what it tells."""
+"""The watch over the objects of a stack during its run."""
 
 import asyncio
 from typing import Any, cast
@@ -17,7 +17,7 @@ WAIT_S = 10.0
 
 
 class Looked:
-    """A cluster whose responses a test exchanges; an exception is raised, `hang` never comes."""
+    """A cluster whose responses a test replaces: an exception is raised, `hang` never comes."""
 
     server = "https://api"
 

@@ -1,4 +1,4 @@
-"""When the start of a stack has failed for good."""
+"""When the start of a stack has failed."""
 
 from typing import Any
 

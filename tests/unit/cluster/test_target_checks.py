@@ -1,4 +1,4 @@
-"""What is known about a target before the run."""
+"""The checks of the target and of the image before the stack exists."""
 
 import asyncio
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What the collector asks the API server for."""
+"""The Jobs of a stack and their pods, as the collector sees them."""
 
 import math
 from http.client import BadStatusLine, IncompleteRead

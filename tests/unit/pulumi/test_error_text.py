@@ -1,4 +1,4 @@
-"""The cause is found among what Pulumi says around it."""
+"""The causes of a failure in the output of Pulumi."""
 
 import pytest
 

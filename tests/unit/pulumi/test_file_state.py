@@ -1,4 +1,4 @@
-"""A state that a kill has left is repaired where that is certain, and nothing else is touched."""
+"""The repair of a state that a kill has broken."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Fixtures for the adapters to a cluster, each against the real thing: a connection, a namespace,
-a lesser user."""
+"""Fixtures for the adapters to a real cluster: connection, namespace, a user with few rights."""
 
 import base64
 import secrets
@@ -27,13 +26,13 @@ async def connected(cluster: RealCluster) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def stack() -> str:
-    """A name of its own."""
+    """A unique name."""
     return f"try-{secrets.token_hex(3)}"
 
 
 @pytest.fixture
 async def space(connected: Cluster) -> AsyncIterator[str]:
-    """A namespace of somebody else's, in which pods must be `restricted`."""
+    """An existing namespace, in which pods must be `restricted`."""
     name = f"owner-{secrets.token_hex(3)}"
     metadata = {"name": name, "labels": RESTRICTED}
     await connected.post("/api/v1/namespaces", {"metadata": metadata})

@@ -1,4 +1,4 @@
-"""What a stack leaves behind is seen, whatever it is, and nothing else is."""
+"""Leftovers of a stack are found, of whatever kind, and nothing else is reported."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""Preflight sees, before anything is created, what would go wrong."""
+"""The preflight finds problems before anything is created."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A stack that cannot come up says why, and what it looked like is kept."""
+"""A failed start is reported with its reason, and its evidence is saved."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Results come out of the cluster: fast, over connections that break, past a missing right."""
+"""The ways from this machine to the results in a cluster."""
 
 import asyncio
 import contextlib
