@@ -24,7 +24,7 @@ async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> No
     cancellation = {"rate": "20%", "delay": "100ms"}
     # A response takes two seconds: the chosen clients leave long before its end.
     with server(ttft="20ms", itl="80ms", tokens=25) as mock:
-        load = {"concurrency": 60, "requests": 120, "cancellation": cancellation}
+        load: dict[str, Any] = {"concurrency": 60, "requests": 120, "cancellation": cancellation}
         settings = config(mock.url, **load) | {"workers": {"min": 2}}
         async with stack(settings, tmp_path, workers=2) as run:
             assert run.topology.workers == 2
@@ -51,7 +51,7 @@ async def test_server_sees_exactly_the_chosen_abandonments(tmp_path: Path) -> No
 
 async def test_response_before_the_delay_is_complete(tmp_path: Path) -> None:
     with server(ttft="5ms", tokens=1) as mock:
-        load = {"request_rate": 200, "requests": 100}
+        load: dict[str, Any] = {"request_rate": 200, "requests": 100}
         load |= {"cancellation": {"rate": "100%", "delay": "20s"}}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()
@@ -81,7 +81,7 @@ async def test_each_target_sees_its_abandonments(tmp_path: Path) -> None:
 async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> None:
     dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=30)
     with server(ttft="700ms", tokens=1) as mock:
-        load = {"concurrency": 30, "requests": 90}
+        load: dict[str, Any] = {"concurrency": 30, "requests": 90}
         load |= {"cancellation": {"rate": "30%", "delay": "10ms"}}
         async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
             summary = await run.results()
@@ -100,7 +100,11 @@ async def test_clients_leave_in_the_grace_period_only_after_warmup(
     tmp_path: Path,
 ) -> None:
     with server(ttft="1500ms", tokens=1) as mock:
-        load = {"request_rate": 50, "duration": "300ms", "arrival": {"pattern": "constant"}}
+        load: dict[str, Any] = {
+            "request_rate": 50,
+            "duration": "300ms",
+            "arrival": {"pattern": "constant"},
+        }
         load |= {"cancellation": {"rate": "100%", "delay": "300ms"}, "warmup": {"requests": 3}}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()

@@ -163,7 +163,7 @@ async def test_hanging_processor_blocks_others_until_given_up(
             await worker.send_multipart([name, b"are you there?"])
     sending = asyncio.create_task(_send_without_end(worker, b"hung"))
     # Every queue on the way is full when the worker's own takes nothing more.
-    while await worker.poll(200, zmq.POLLOUT):
+    while await worker.poll(200, zmq.POLLOUT):  # type: ignore[call-arg]
         pass
     proxies.give_up(["hung"])
     sending.cancel()

@@ -273,7 +273,7 @@ async def test_a_public_dataset_is_built_from_its_url(
     )
     said: list[str] = []
     dataset = await build_dataset(config, progress=said.append)
-    assert [len(entry.turns) for entry in dataset.conversations] == [2]
+    assert [len(entry.turns) for entry in dataset.conversations] == [2]  # type: ignore[union-attr]
     assert dataset.report.source == server.url
     assert dataset.report.source_sha256 == hashlib.sha256(server.content).hexdigest()
     assert said[0].startswith(f"downloading {server.url}: ")

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from pathlib import Path
 from time import time_ns
+from typing import Any
 
 import pytest
 from h2.config import H2Configuration
@@ -39,7 +40,7 @@ def server_side(certificate: Certificate) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def trust(certificate: Certificate) -> dict[str, object]:
+def trust(certificate: Certificate) -> dict[str, Any]:
     return {"tls": {"ca_file": str(certificate[0])}}
 
 
@@ -56,7 +57,7 @@ async def small(peer: Peer) -> None:
 
 @pytest.mark.parametrize("is_tls", [False, True])
 async def test_responses_are_complete_and_connections_reused(
-    server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
+    server_side: ssl.SSLContext, trust: dict[str, Any], is_tls: bool
 ) -> None:
     seen: list[dict[bytes, bytes]] = []
 
@@ -64,7 +65,7 @@ async def test_responses_are_complete_and_connections_reused(
         seen.append(dict(peer.headers) | {b"body": peer.body})
         await stream(peer)
 
-    settings = trust if is_tls else {}
+    settings: dict[str, Any] = trust if is_tls else {}
     side = server_side if is_tls else None
     headers = {"Connection": "close", "X-Mine": "ü"}
     async with bench(
@@ -88,7 +89,7 @@ async def test_responses_are_complete_and_connections_reused(
 
 @pytest.mark.parametrize("is_tls", [False, True])
 async def test_events_have_the_stamp_of_their_last_read(
-    server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
+    server_side: ssl.SSLContext, trust: dict[str, Any], is_tls: bool
 ) -> None:
     """The server sends an event when the client has read the previous one, and records both
     times."""
@@ -104,7 +105,7 @@ async def test_events_have_the_stamp_of_their_last_read(
             await peer.ping()
             read.append(time_ns())
 
-    settings = trust if is_tls else {}
+    settings: dict[str, Any] = trust if is_tls else {}
     side = server_side if is_tls else None
     async with bench(http2(respond), server_side=side, http2=True, **settings) as b:
         row = await b.one()
@@ -289,7 +290,7 @@ async def test_a_goaway_closes_an_idle_connection() -> None:
 
 
 async def test_missing_alpn_fails_before_a_request(
-    server_side: ssl.SSLContext, trust: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any]
 ) -> None:
     server_side.set_alpn_protocols(["http/1.1"])
     async with bench(responses(LENGTH), server_side=server_side, http2=True, **trust) as b:
@@ -322,7 +323,7 @@ async def test_server_without_prior_knowledge_is_reported(reply: bytes, text: by
 
 @pytest.mark.parametrize("is_tls", [False, True])
 async def test_requests_beside_the_load_are_in_http2_too(
-    server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
+    server_side: ssl.SSLContext, trust: dict[str, Any], is_tls: bool
 ) -> None:
     paths: list[tuple[bytes, bytes]] = []
 
@@ -330,7 +331,7 @@ async def test_requests_beside_the_load_are_in_http2_too(
         paths.append((peer.header(b":method"), peer.header(b":path")))
         await small(peer)
 
-    settings = (trust if is_tls else {}) | {"http2": True}
+    settings: dict[str, Any] = (trust if is_tls else {}) | {"http2": True}
     side = server_side if is_tls else None
     async with bench(http2(respond), server_side=side, **settings) as b:
         before, after = b.target.request(b"x" * 100_000)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models, pre_tokenizers
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from aiperf_svc.adapters.cluster.preflight.checklist import check_tokenizer
 from aiperf_svc.adapters.datasets import hub_files
@@ -125,7 +125,7 @@ def use_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UseHub:
 
 def count(options: Options) -> int:
     """Tokens of a text of two."""
-    return load_token_counter(options).count("one one")
+    return load_token_counter(options).count("one one")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def count(options: Options) -> int:
     ],
     ids=["closed", "silent", "no such model", "no tokenizer"],
 )
-def test_missing_tokenizer_ends_the_command_early(tmp_path: Path, where, reason: str) -> None:
+def test_missing_tokenizer_ends_the_command_early(tmp_path: Path, where, reason: str) -> None:  # type: ignore[no-untyped-def]
     with where() as address:
         began = time.monotonic()
         done = profile(tmp_path, address)

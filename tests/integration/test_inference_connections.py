@@ -8,6 +8,7 @@ import ssl
 from itertools import count
 from pathlib import Path
 from time import monotonic_ns, time_ns
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ async def test_connection_with_unrequested_bytes_is_not_reused(
     if is_tls:
         side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         side.load_cert_chain(*certificate)
-    trust = {"tls": {"ca_file": str(certificate[0])}} if is_tls else {}
+    trust: dict[str, Any] = {"tls": {"ca_file": str(certificate[0])}} if is_tls else {}
     async with bench(script, server_side=side, **trust) as b:
         await b.one(index=1)
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ import socket
 import ssl
 from pathlib import Path
 from time import monotonic_ns
+from typing import Any
 
 import pytest
 
@@ -32,14 +33,14 @@ def server_side(certificate: Certificate) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def trust(certificate: Certificate) -> dict[str, object]:
+def trust(certificate: Certificate) -> dict[str, Any]:
     """Settings of an endpoint that trusts the server's certificate."""
     return {"tls": {"ca_file": str(certificate[0])}}
 
 
 @pytest.mark.parametrize("response", [LENGTH, CHUNKED])
 async def test_tls_response_is_complete_and_connection_reused(
-    server_side: ssl.SSLContext, trust: dict[str, object], response: bytes
+    server_side: ssl.SSLContext, trust: dict[str, Any], response: bytes
 ) -> None:
     async with bench(responses(response), server_side=server_side, **trust) as b:
         first, second = await b.one(index=1), await b.one(index=2)
@@ -51,7 +52,7 @@ async def test_tls_response_is_complete_and_connection_reused(
 
 
 async def test_request_waits_for_the_rest_of_a_handshake(
-    server_side: ssl.SSLContext, trust: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any]
 ) -> None:
     async with bench(responses(LENGTH), server_side=server_side, **trust) as b:
         b.client.preconnect(1)
@@ -67,7 +68,7 @@ async def test_request_waits_for_the_rest_of_a_handshake(
 
 
 async def test_large_requests_and_responses_pass_tls_whole(
-    server_side: ssl.SSLContext, trust: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any]
 ) -> None:
     received = asyncio.Queue[int]()
     content = b"y" * 3_000_000
@@ -152,7 +153,7 @@ def test_server_without_tls_is_a_tls_error_with_hint() -> None:
 
 @pytest.mark.parametrize("parts", [(b"hello",), (b"hel", b"lo")])
 async def test_close_notify_ends_a_body(
-    server_side: ssl.SSLContext, trust: dict[str, object], parts: tuple[bytes, ...]
+    server_side: ssl.SSLContext, trust: dict[str, Any], parts: tuple[bytes, ...]
 ) -> None:
     """The server's socket stays open: it waits half a minute for our `close_notify`."""
 
@@ -173,7 +174,7 @@ async def test_close_notify_ends_a_body(
 
 
 async def test_connection_is_not_reused_after_close_notify(
-    server_side: ssl.SSLContext, trust: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any]
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -189,7 +190,7 @@ async def test_connection_is_not_reused_after_close_notify(
 
 
 async def test_body_truncated_by_close_notify_is_an_error(
-    server_side: ssl.SSLContext, trust: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any]
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

@@ -13,7 +13,11 @@ from tests.support.in_one_loop import config, lines, server, stack, talks
 
 async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
     with server(ttft="50ms", tokens=1) as mock:
-        load = {"request_rate": 200, "requests": 200, "arrival": {"pattern": "constant"}}
+        load: dict[str, Any] = {
+            "request_rate": 200,
+            "requests": 200,
+            "arrival": {"pattern": "constant"},
+        }
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()
         truth = mock.truth(rows=True)
@@ -36,7 +40,7 @@ async def test_open_loop_sends_when_due(tmp_path: Path) -> None:
 
 async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
     with server(tokens=1) as mock:
-        load = {"request_rate": 400, "requests": 300}
+        load: dict[str, Any] = {"request_rate": 400, "requests": 300}
         async with stack(config(mock.url, **load), tmp_path, workers=2) as run:
             await run.results()
         arrivals = {
@@ -78,7 +82,7 @@ async def test_a_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> Non
 
 async def test_cap_delays_open_loop_requests_and_reports_it(tmp_path: Path) -> None:
     with server(ttft="100ms", tokens=1) as mock:
-        load = {"request_rate": 100, "concurrency": 4, "requests": 60}
+        load: dict[str, Any] = {"request_rate": 100, "concurrency": 4, "requests": 60}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()
         truth = mock.truth(rows=True)
@@ -94,7 +98,7 @@ async def test_request_count_ends_under_a_tight_cap(
 ) -> None:
     with server(ttft="20ms", tokens=1) as mock:
         # All are due before the first response; from then on only an end can free a place.
-        load = {"request_rate": 50_000, "concurrency": 2, "requests": 40}
+        load: dict[str, Any] = {"request_rate": 50_000, "concurrency": 2, "requests": 40}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()
         truth = mock.truth(rows=True)
@@ -109,7 +113,7 @@ async def test_briefly_reached_cap_delays_nothing(
 ) -> None:
     with server(tokens=1) as mock:
         # Few enough to be granted at once: after that nothing but their own timer wakes the worker.
-        load = {"request_rate": 200, "concurrency": 1, "requests": 20}
+        load: dict[str, Any] = {"request_rate": 200, "concurrency": 1, "requests": 20}
         load |= {"arrival": {"pattern": "constant"}}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()
@@ -133,7 +137,7 @@ async def test_cap_does_not_end_conversations_or_failing_requests(tmp_path: Path
 
 async def test_due_requests_that_could_not_be_sent_are_unsent(tmp_path: Path) -> None:
     with server(ttft="400ms", tokens=1) as mock:
-        load = {
+        load: dict[str, Any] = {
             "request_rate": 100,
             "concurrency": 2,
             "duration": "1s",
@@ -152,7 +156,7 @@ async def test_due_requests_that_could_not_be_sent_are_unsent(tmp_path: Path) ->
 
 async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> None:
     stages = [{"rate": 100, "duration": "500ms"}, {"rate": 300, "duration": "500ms"}]
-    load = {"stages": stages, "arrival": {"pattern": "constant"}}
+    load: dict[str, Any] = {"stages": stages, "arrival": {"pattern": "constant"}}
     with server(tokens=1) as mock:
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()

@@ -39,7 +39,7 @@ def most_in_prefill(rows: list[dict[str, Any]], folder: Path) -> int:
 async def test_prefill_limit_bounds_waiting_requests(tmp_path: Path) -> None:
     # The role comes at once and is no token.
     with server(ttft="20ms", itl="3ms", tokens=30, role_chunk=True) as mock:
-        load = {"concurrency": 24, "requests": 120, "prefill_concurrency": 3}
+        load: dict[str, Any] = {"concurrency": 24, "requests": 120, "prefill_concurrency": 3}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()
         truth = mock.truth(rows=True)
@@ -78,7 +78,7 @@ async def test_prefill_limit_applies_to_open_loop_conversations(tmp_path: Path) 
 
 async def test_requests_without_a_first_token_free_their_slot(tmp_path: Path) -> None:
     with server(ttft="10ms", itl="2ms", tokens=20, error_rate=0.3, cut_rate=0.2) as mock:
-        load = {"concurrency": 10, "requests": 100, "prefill_concurrency": 2}
+        load: dict[str, Any] = {"concurrency": 10, "requests": 100, "prefill_concurrency": 2}
         load |= {"cancellation": {"rate": "20%", "delay": "5ms"}, "duration": "20s"}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()

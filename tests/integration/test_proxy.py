@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,18 +96,18 @@ def server_side(certificate: Certificate) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def trust(certificate: Certificate) -> dict[str, object]:
+def trust(certificate: Certificate) -> dict[str, Any]:
     return {"tls": {"ca_file": str(certificate[0])}}
 
 
 @pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def user(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("PROXY_USER", "me:secret")
     return {"proxy_auth_env": "PROXY_USER"}
 
 
 async def test_http_target_gets_the_absolute_form_through_a_proxy(
-    user: dict[str, object],
+    user: dict[str, Any],
 ) -> None:
     async with proxy() as there, bench(responses(CHUNKED), proxy=there.url, **user) as b:
         rows = [await b.one(index=1), await b.one(index=2)]
@@ -121,7 +122,7 @@ async def test_http_target_gets_the_absolute_form_through_a_proxy(
 
 
 async def test_an_https_target_is_asked_through_a_tunnel(
-    server_side: ssl.SSLContext, trust: dict[str, object], user: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any], user: dict[str, Any]
 ) -> None:
     async with (
         proxy() as there,
@@ -138,7 +139,7 @@ async def test_an_https_target_is_asked_through_a_tunnel(
 
 
 async def test_http2_goes_through_a_tunnel(
-    server_side: ssl.SSLContext, trust: dict[str, object]
+    server_side: ssl.SSLContext, trust: dict[str, Any]
 ) -> None:
     async def respond(peer: Peer) -> None:
         await peer.head()
@@ -168,7 +169,7 @@ async def test_http2_goes_through_a_tunnel(
     ],
 )
 async def test_refused_tunnel_is_a_connect_error(
-    server_side: ssl.SSLContext, trust: dict[str, object], reply: bytes, text: bytes
+    server_side: ssl.SSLContext, trust: dict[str, Any], reply: bytes, text: bytes
 ) -> None:
     async with (
         proxy(reply) as there,
@@ -182,9 +183,9 @@ async def test_refused_tunnel_is_a_connect_error(
 
 @pytest.mark.parametrize("is_tls", [False, True])
 async def test_side_requests_use_the_proxy(
-    server_side: ssl.SSLContext, trust: dict[str, object], is_tls: bool
+    server_side: ssl.SSLContext, trust: dict[str, Any], is_tls: bool
 ) -> None:
-    given = trust if is_tls else {}
+    given: dict[str, Any] = trust if is_tls else {}
     side = server_side if is_tls else None
     async with (
         proxy() as there,

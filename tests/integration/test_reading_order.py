@@ -89,7 +89,7 @@ def test_first_token_does_not_wait_for_all_streams(
             table.run()
     order: list[int] = []
     late = STREAMS
-    take_ready = response_reader.take_ready
+    take_ready = response_reader.take_ready  # type: ignore[attr-defined]
 
     def note(
         events: list[tuple[int, int]], at: int, stop: int, by_fd: dict[int, Connection], *rest: Any
@@ -117,7 +117,7 @@ def test_arrivals_during_a_pause_are_uncertain(
         in_its_middle.sendall(part)
         table.run()
     read: list[tuple[int, int]] = []
-    take_ready = response_reader.take_ready
+    take_ready = response_reader.take_ready  # type: ignore[attr-defined]
 
     def note(
         events: list[tuple[int, int]],

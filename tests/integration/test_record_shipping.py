@@ -29,9 +29,9 @@ class PlayedSocket:
         self._waiting: asyncio.Future[bool] | None = None
 
     async def send_multipart(self, frames: list[bytes]) -> None:
-        self._waiting = asyncio.ensure_future(self.is_open.wait())
+        self._waiting = asyncio.ensure_future(self.is_open.wait())  # type: ignore[assignment]
         self.has_begun.set()
-        await self._waiting
+        await self._waiting  # type: ignore[misc]
         batch = decode(frames[1])
         assert isinstance(batch, RawBatch)
         self._sent.put_nowait((frames[0].decode(), batch.number, batch.is_resent))

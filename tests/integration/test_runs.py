@@ -71,7 +71,9 @@ async def test_remote_worker_knows_the_clock_within_its_uncertainty(
     """It takes itself for one by the kernel's id; in truth both clocks are one."""
 
     def context(**fields: Any) -> RunContext:
-        elsewhere = {"boot_id": "other"} if fields["instance"].startswith("worker-0") else {}
+        elsewhere: dict[str, Any] = (
+            {"boot_id": "other"} if fields["instance"].startswith("worker-0") else {}
+        )
         return RunContext(**fields, **elsewhere)
 
     monkeypatch.setattr(in_one_loop, "RunContext", context)

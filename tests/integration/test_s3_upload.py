@@ -49,7 +49,7 @@ class Store:
 @pytest.fixture(scope="module")
 def bucket_server() -> Iterator[Store]:
     # Imported here: each process of pytest imports all modules of tests.
-    import boto3
+    import boto3  # type: ignore[import-untyped]
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -179,7 +179,7 @@ async def test_failed_upload_is_reported_and_repeatable(
             summary = await run.results()
             status = run.records_manager.status()
             assert run.records_manager._api is not None
-            url = f"http://127.0.0.1:{run.records_manager._api.port}"
+            url = f"http://127.0.0.1:{run.records_manager._api.port}"  # type: ignore[attr-defined]
             async with ResultsClient(url, token="token") as client:
                 fetched = await client.download_all(tmp_path / "fetched")
     assert summary["request_count"]["avg"] == 40

@@ -131,7 +131,7 @@ async def test_files_contain_server_and_gpu_metrics(tmp_path: Path) -> None:
     assert written == pytest.approx(tokens["stats"], rel=1e-10)
     wide = read_parquet(folder / "server_metrics_export.parquet").read_all()
     names = ("metric_name", "bucket_le", "timestamp_ns", "bucket_count", "count", "engine")
-    columns = [[value.as_py() for value in wide.column(name)] for name in names]
+    columns = [[value.as_py() for value in wide.column(name)] for name in names]  # type: ignore[attr-defined]
     ttft = [row for row in zip(*columns, strict=True) if row[0] == f"vllm:{TTFT}"]
     whole = [row for row in ttft if row[1] == "+Inf"]
     assert len({row[2] for row in whole}) == len(whole) > 10

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -29,7 +30,7 @@ def yaml_blocks(page: Path) -> list[str]:
 _LINES = ROOT / "tests" / "data" / "aiperf_commands.txt"
 _ROW = {"input_length": 100, "output_length": 4, "hash_ids": [1]}
 TRACE = [{"timestamp": at} | _ROW for at in (0, 100, 2000, 2100, 4000)]
-FILES = {
+FILES: dict[str, list[dict[str, Any]]] = {
     "example_trace.jsonl": TRACE,
     "precise_schedule.jsonl": TRACE,
     "production_queries.jsonl": TRACE,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from aiperf_svc.adapters.inference.stamped_reads import CONSTANTS, compiled
+from aiperf_svc.adapters.inference.stamped_reads import CONSTANTS, compiled  # type: ignore[attr-defined]
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -195,7 +195,7 @@ def accounts_of(rows: Rows, *, unsent: int = 0) -> tuple[WorkerRun, ...]:
 
 def context(rows: Rows, **fields: Any) -> FinishedRun:
     """The rest of a run with these records, healthy unless `fields` say otherwise."""
-    given = {
+    given: dict[str, Any] = {
         "run_id": "af9bb661b485",
         "config": config(),
         "version": "0.1.0",

@@ -15,8 +15,10 @@ CLOSED = (*TARGET, "--concurrency", "2")
 RATES = Path(__file__).parents[1] / "data" / "rate_series.csv"
 TRACE = ("--input-file", "trace.jsonl", "--custom-dataset-type", "mooncake_trace")
 REPLAY = ("--fixed-schedule", *TRACE)
-USERS = ("--user-centric-rate", "7.5", "--num-users", "30", "--conversation-turn-mean", "4")
-USERS += ("--duration", "5m")
+USERS = (
+    *("--user-centric-rate", "7.5", "--num-users", "30"),
+    *("--conversation-turn-mean", "4", "--duration", "5m"),
+)
 
 
 def parser() -> Parser:
@@ -30,7 +32,7 @@ def draft(*arguments: str) -> Draft:
 
 
 def config(*arguments: str) -> BenchmarkConfig:
-    return draft(*arguments).parse()
+    return draft(*arguments).parse()  # type: ignore[return-value]
 
 
 def refusal(*arguments: str) -> str:

@@ -99,7 +99,7 @@ def prepare() -> None:
     forks._import_services()
     for name in AHEAD:
         import_module(f"aiperf_svc.{name}")
-    fork_server.subprocess = SimpleNamespace(Popen=_ForkedProcess, DEVNULL=subprocess.DEVNULL)
+    fork_server.subprocess = SimpleNamespace(Popen=_ForkedProcess, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment, attr-defined]
 
 
 def begin(order: tuple[list[str], str, dict[str, str], Preparation], fds: Sequence[int]) -> int:

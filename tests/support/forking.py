@@ -114,13 +114,15 @@ def _serve(orders: socket.socket) -> None:
     """Fork for each order, and say its process id and its end, until nobody can order."""
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for ready in select.select([orders, *running], [], [])[0]:
-            if ready is orders:
+        waited: list[socket.socket | int] = [orders, *running]
+        for ready in select.select(waited, [], [])[0]:
+            if not isinstance(ready, int):
                 body, fds, _, _ = socket.recv_fds(orders, _ORDER_BYTES, _MOST_FDS)
                 if not body:
                     return
                 if (pid := os.fork()) == 0:
-                    _begin(*json.loads(body), fds[1:])
+                    module, order = json.loads(body)
+                    _begin(module, order, fds[1:])
                 said = socket.socket(fileno=fds[0])
                 said.send(str(pid).encode())
                 running[os.pidfd_open(pid)] = (pid, said)
@@ -169,7 +171,7 @@ def end_like_a_program(main: Callable[[], int | None]) -> NoReturn:
         code = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(code or 0)

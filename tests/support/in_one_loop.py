@@ -89,7 +89,7 @@ async def stack(
     names = [(s.value, s) for s in SINGLETONS]
     names += [(f"record-processor-{i}", Service.RECORD_PROCESSOR) for i in range(processors)]
     names += [(f"worker-{i}", Service.WORKER) for i in range(topology.workers)]
-    services = {}
+    services: dict[str, BaseService] = {}
     for name, service in names:
         if is_apart:
             buses.append(Bus(addresses, curve=keys.of([service])))
@@ -115,8 +115,8 @@ async def stack(
         for task in tasks.values():
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
-        for service in services.values():
-            await service.close()
+        for each in services.values():
+            await each.close()
         await asyncio.gather(*(bus.close() for bus in buses))
 
 

@@ -24,7 +24,7 @@ def prepare_fork(preparation: Preparation) -> None:
     """Call the function, if there is one."""
     if preparation:
         name, *arguments = preparation
-        globals()[name](*arguments)
+        globals()[str(name)](*arguments)
 
 
 def enter_namespaces(*paths: str) -> None:
@@ -45,7 +45,7 @@ def limit_open_files(count: int) -> None:
 
 def keep_priority() -> None:
     """Have no service lower its priority, so that other tests do not keep it from working."""
-    host.lower_priority = lambda: None
+    host.lower_priority = lambda: None  # type: ignore[attr-defined]
 
 
 def plant_leak(pid_file: str) -> None:

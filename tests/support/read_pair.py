@@ -25,7 +25,7 @@ from aiperf_svc.protocol.records import READ_DTYPE, Framing
 SO_TIMESTAMPNS = 35
 HEAD_BYTES = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
-compiled = stamped_reads.compiled
+compiled = stamped_reads.compiled  # type: ignore[attr-defined]
 needs_compiled = pytest.mark.skipif(compiled is None, reason="the reads are not compiled: `make`")
 
 
@@ -99,7 +99,7 @@ def received(
     pair: tuple[socket.socket, socket.socket],
     pieces: list[bytes],
     *,
-    framing: Framing = Framing.CHUNKED,
+    framing: Any = Framing.CHUNKED,
     left: int = 0,
 ) -> Received:
     """What there is of a body that comes in these pieces."""

@@ -130,7 +130,7 @@ class _Monitor(MockMonitor):
         if "pulumi:pulumi:Stack" in request.urn:
             outputs = pulumi.runtime.rpc.deserialize_properties(request.outputs)
             self.stack_outputs = _plain(outputs)
-        return super().RegisterResourceOutputs(request)
+        return super().RegisterResourceOutputs(request)  # type: ignore[no-untyped-call]
 
 
 class _Calls(Mocks):

@@ -77,7 +77,7 @@ class Command:
     def finish(self) -> dict[str, Any]:
         """Wait for its end; what it printed."""
         out, self.errors = self.process.communicate(timeout=WAIT_S)
-        self.code = ExitCode(self.process.returncode)
+        self.code = ExitCode(self.process.returncode)  # type: ignore[arg-type]
         return json.loads(out) if out.strip() else {}
 
     def processes(self) -> list[int]:

@@ -110,7 +110,7 @@ def play_control() -> None:
 
     async def serve() -> None:
         run = Run(asyncio.Event())
-        server = LocalResultsServer(run)
+        server = LocalResultsServer(run)  # type: ignore[arg-type]
         await server.listen(Path(os.environ["AIPERF_RESULTS_SOCKET"]))
         await run.ended.wait()
         await server.close()

@@ -44,7 +44,7 @@ async def test_repeated_end_is_taken_by_a_restarted_collector(
                     async with uploading(place, pod="b") as other:
                         await other.begin()
     # What ended before the collector was started again says nothing of its pace since then.
-    assert status.experiment.left_s is None
+    assert status.experiment.left_s is None  # type: ignore[union-attr]
 
 
 async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:

@@ -18,7 +18,8 @@ from aiperf_svc.mock_server.sender import Sender
 from tests.support.bare_client import loopback_pair, received
 
 pytestmark = pytest.mark.skipif(
-    quick_serving.compiled is None, reason="the steps are not compiled: `make`"
+    quick_serving.compiled is None,  # type: ignore[attr-defined]
+    reason="the steps are not compiled: `make`",
 )
 
 
@@ -40,7 +41,7 @@ class Play:
         self.account = Account(row_limit=row_limit)
         self.connections = Connections(self.account, keepalive_ns=0)
         self.connections.epoll.close()
-        self.connections.epoll = Unwatched()
+        self.connections.epoll = Unwatched()  # type: ignore[assignment]
         self.sender = Sender(
             self.connections,
             self.account,

@@ -3,6 +3,7 @@
 import base64
 import json
 import socket
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_every_endpoint_responds_on_one_kept_connection(plain: RunningMockServer
         assert chat["choices"][0]["message"]["content"] == "the quick model"
         text = json.loads(client.send(request_bytes("/v1/completions", prompt="a b")).response()[1])
         assert text["usage"]["prompt_tokens"] == 2
-        wanted = {"input": ["a", "b"], "encoding_format": "base64"}
+        wanted: dict[str, Any] = {"input": ["a", "b"], "encoding_format": "base64"}
         found = json.loads(client.send(request_bytes("/v1/embeddings", **wanted)).response()[1])
         assert len(base64.b64decode(found["data"][1]["embedding"])) == 8 * 4
         models = json.loads(client.send(b"GET /v1/models HTTP/1.1\r\n\r\n").response()[1])

@@ -20,7 +20,8 @@ from aiperf_svc.mock_server.running import running
 from tests.support.bare_client import connected, loopback_pair, received, request_bytes
 
 pytestmark = pytest.mark.skipif(
-    quick_serving.compiled is None, reason="the steps are not compiled: `make`"
+    quick_serving.compiled is None,  # type: ignore[attr-defined]
+    reason="the steps are not compiled: `make`",
 )
 
 REPLY = Reply(
@@ -38,12 +39,12 @@ class Desk:
     """Compiled events with the one connection that they are of."""
 
     def __init__(self, server: socket.socket, client: socket.socket) -> None:
-        assert quick_serving.compiled is not None
+        assert quick_serving.compiled is not None  # type: ignore[attr-defined]
         self.client = client
         self.account = Account(row_limit=None)
         self.connections = Connections(self.account, keepalive_ns=0)
         self.quick: dict[bytes, Reply] = {}
-        self.events = quick_serving.compiled.QuickEvents(
+        self.events = quick_serving.compiled.QuickEvents(  # type: ignore[attr-defined]
             self.connections.epoll, self.connections.table, self.quick, self.account
         )
         sock = server.dup()
@@ -196,13 +197,13 @@ def without_times(responses: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]
     return [(status, re.sub(rb'"created":\d+', b"", body)) for status, body in responses]
 
 
-@pytest.mark.skipif(serving_state.compiled is None, reason="the steps are not compiled: `make`")
+@pytest.mark.skipif(serving_state.compiled is None, reason="the steps are not compiled: `make`")  # type: ignore[attr-defined]
 @pytest.mark.parametrize(
     ("kind", "plain"),
     [("Connection", serving_state.PlainConnectionState), ("Tally", serving_state.PlainTally)],
 )
 def test_the_compiled_fields_are_the_plain_ones(kind: str, plain: type[Any]) -> None:
-    fields = getattr(serving_state.compiled, kind)
+    fields = getattr(serving_state.compiled, kind)  # type: ignore[attr-defined]
     assert {name for name in dir(fields) if not name.startswith("__")} == set(plain.__slots__)
 
 

@@ -142,7 +142,7 @@ def test_only_a_complete_done_line_ends_a_stream(
             for what, value in taken(take_ready, conn, 1):
                 if what == Unhandled.WAS_READ:
                     assert responses.end_of_body(conn, request, value[0], 0) is None
-                    NO_RECORDS.add_read(request, *value[:2], 1, value[2])
+                    NO_RECORDS.add_read(request, *value[:2], 1, value[2])  # type: ignore[call-arg]
                     found = not conn.line and is_done(request.buffer, max(0, 2 - conn.left))
                 else:
                     found = found or what == Unhandled.IS_DONE
@@ -216,7 +216,7 @@ def test_only_requested_open_connections_are_read(
     server.sendall(b"bytes")
     conn = connection(client)
     events = [(conn.fd, select.EPOLLIN), (conn.fd, select.EPOLLIN | select.EPOLLHUP)]
-    rest = 5, {}, NO_RECORDS
+    rest = 5, {}, NO_RECORDS  # type: ignore[var-annotated]
     assert take_ready(events, 0, 2, {}, *rest) == [(None, Unhandled.IS_OTHER, conn.fd)] * 2
     assert take_ready(events, 2, 18, {conn.fd: conn}, *rest) == []
     assert take_ready(events, 1, 2, {conn.fd: conn}, *rest) == [

@@ -142,7 +142,7 @@ def find_cluster(
     missing = [name for name in ("kubectl", "pulumi") if not shutil.which(name)]
     if missing:
         raise NoClusterError(f"E2E_CONTEXT is set, and {' and '.join(missing)} not on PATH")
-    found = Cluster(context=context, environ=FEWER_COLLECTIONS | environ, is_ours=False)
+    found = Cluster(context=context, environ=FEWER_COLLECTIONS | environ, is_ours=False)  # type: ignore[operator]
     silence = _silence(found)
     if silence:
         raise NoClusterError(f"cluster {context} of E2E_CONTEXT does not respond: {silence}")

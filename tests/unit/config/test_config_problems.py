@@ -327,7 +327,7 @@ def test_every_key_is_found_from_a_typo() -> None:
 
 @pytest.mark.parametrize("key", [key for key in all_keys() if key.startswith("load.")])
 def test_no_message_speaks_pydantic(key: str) -> None:
-    for wrong in (object, [], {"a": 1}, "?", -1):
+    for wrong in (object, [], {"a": 1}, "?", -1):  # type: ignore[var-annotated]
         data = with_key(key, wrong)
         message = refusal_of(data)
         assert "Input should" not in message

@@ -14,7 +14,7 @@ START = 1_700_000_000 * SECOND
 MS = 1_000_000
 
 
-def history(offset_ns, seconds: int, *, uncertainty: int = 50_000) -> tuple[ClockEstimate, ...]:
+def history(offset_ns, seconds: int, *, uncertainty: int = 50_000) -> tuple[ClockEstimate, ...]:  # type: ignore[no-untyped-def]
     found = ClockHistory()
     for second in range(seconds):
         found.add(

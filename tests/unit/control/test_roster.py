@@ -162,7 +162,7 @@ def test_a_registration_costs_the_same_however_many_have_registered() -> None:
         roster = Roster({Service.WORKER: count})
         beats = [beat(f"worker-{number}") for number in range(count)]
         calls[count] = calls_of(
-            lambda r=roster, b=beats: [r.handle_heartbeat(each, 0) for each in b]
+            lambda r=roster, b=beats: [r.handle_heartbeat(each, 0) for each in b]  # type: ignore[misc]
         )
         assert len(roster.members) == count
     assert calls[400] < 4.2 * calls[100]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ Config = Callable[..., BenchmarkConfig]
 FILE = {"kind": "single_turn", "file": "f"}
 
 
-def prompts(count: int, **turn: object) -> list[PromptConversation]:
+def prompts(count: int, **turn: Any) -> list[PromptConversation]:
     return [
         PromptConversation(
             f"s{i}", (PromptTurn(Prompt(texts=(f"prompt {i}",)), **turn),), place=f"f:{i + 1}"
@@ -47,7 +48,7 @@ def ids(dataset: BuiltDataset) -> list[str]:
     return [entry.id for entry in dataset.conversations]
 
 
-def sent(dataset: BuiltDataset, entry: int = 0) -> dict[str, object]:
+def sent(dataset: BuiltDataset, entry: int = 0) -> dict[str, Any]:
     return json.loads(dataset.conversations[entry].turns[0].messages)
 
 
@@ -72,7 +73,7 @@ def test_without_a_warmup_all_entries_are_profilings(config: Config) -> None:
     ("warmup", "extra"), [({"requests": 3}, 3), ({"requests": 99}, 10), ({"duration": "5s"}, 10)]
 )
 def test_a_synthetic_warmup_gets_entries_of_its_own(
-    config: Config, warmup: dict[str, object], extra: int
+    config: Config, warmup: dict[str, Any], extra: int
 ) -> None:
     dataset = {"entries": 10, "input_tokens": {"mean": 5}}
     cold, warm = config(dataset=dataset), config(dataset=dataset, load={"warmup": warmup})
@@ -97,7 +98,7 @@ def test_a_synthetic_warmup_gets_entries_of_its_own(
     ],
 )
 def test_prompts_that_cannot_be_sent_are_not_made(
-    load: dict[str, object], dataset: dict[str, object], models: int, count: int
+    load: dict[str, Any], dataset: dict[str, Any], models: int, count: int
 ) -> None:
     endpoint = {"url": "http://h", "model": "a", "models": ["b", "c"][: models - 1]}
     given = BenchmarkConfig.model_validate(
@@ -200,7 +201,7 @@ def test_token_ids_of_a_payload_count_one_each(
     ],
 )
 def test_the_system_prompt_of_a_payload_is_counted(
-    config: Config, counter: LibraryTokenCounter, kind: str, payload: dict[str, object]
+    config: Config, counter: LibraryTokenCounter, kind: str, payload: dict[str, Any]
 ) -> None:
     entry = PromptConversation("x", (PromptTurn(Prompt(payload=payload)),))
     given = config(dataset=FILE, endpoint={"type": kind})

@@ -206,7 +206,9 @@ def test_trials_at_other_speeds_read_the_file_once(
     ]
     read = []
     monkeypatch.setattr(
-        checks, "check_dataset", lambda each, watch: (read.append(each), check_dataset(each))[1]
+        checks,
+        "check_dataset",
+        lambda each, watch: (read.append(each), check_dataset(each))[1],  # type: ignore[func-returns-value]
     )
     found = CheckedFiles(trials)
     assert len(read) == 1

@@ -337,7 +337,7 @@ def test_file_of_a_folder_is_encoded_once(kind: str, monkeypatch: pytest.MonkeyP
     folders = MediaFolders(pictures=files) if is_image else MediaFolders(sounds=files)
     images = Images(folder="f") if is_image else Images()
     encode, encoded = base64.b64encode, []
-    monkeypatch.setattr(base64, "b64encode", lambda data: encoded.append(data) or encode(data))
+    monkeypatch.setattr(base64, "b64encode", lambda data: encoded.append(data) or encode(data))  # type: ignore[func-returns-value]
     media = made(images, Sounds() if is_image else Sounds(folder="f"), 5, folders)
     assert [each.data for each in media] == [encode(data).decode()] * 5
     assert encoded == [data]

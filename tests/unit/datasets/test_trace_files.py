@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from aiperf_svc.adapters.datasets.builder import build_dataset
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.core.datasets.streamed import StreamedDataset
 from aiperf_svc.domain.errors import DatasetError
 from tests.support.traces import AZURE, BURST_GPT
 
@@ -31,14 +32,14 @@ KINDS = pytest.mark.parametrize("kind", CONTENT)
 
 async def built(
     config: Config, path: Path, kind: str, content: str, **endpoint: object
-) -> BuiltDataset:
+) -> BuiltDataset | StreamedDataset:
     file = path / "trace"
     file.write_text(content, newline="")
     return await build_dataset(config(dataset={"kind": kind, "file": str(file)}, endpoint=endpoint))
 
 
-def payloads(dataset: BuiltDataset) -> list[dict[str, object]]:
-    data = json.loads(b"".join(dataset.inputs_json()))["data"]
+def payloads(dataset: BuiltDataset | StreamedDataset) -> list[dict[str, object]]:
+    data = json.loads(b"".join(dataset.inputs_json()))["data"]  # type: ignore[union-attr]
     return [payload for session in data for payload in session["payloads"]]
 
 
@@ -100,7 +101,7 @@ async def test_mooncake_rows_may_hold_texts_messages_and_payloads(
 
 async def test_a_session_needs_the_chat_api(config: Config, tmp_path: Path) -> None:
     content = '{"input_length": 5, "session_id": "a"}\n' * 2
-    assert len((await built(config, tmp_path, "mooncake_trace", content)).conversations) == 1
+    assert len((await built(config, tmp_path, "mooncake_trace", content)).conversations) == 1  # type: ignore[union-attr]
     with pytest.raises(DatasetError, match=r"trace:1: a conversation of 2 turns .*chat"):
         await built(config, tmp_path, "mooncake_trace", content, type="completions")
 
@@ -137,7 +138,7 @@ async def test_turn_over_the_limit_is_left_out(config: Config, tmp_path: Path) -
     file.write_text("\n".join(map(json.dumps, rows)))
     given = {"kind": "mooncake_trace", "file": str(file), "max_input_tokens": 10}
     dataset = await build_dataset(config(dataset=given, load={"fixed_schedule": True}))
-    assert [len(entry.turns) for entry in dataset.conversations] == [2]
+    assert [len(entry.turns) for entry in dataset.conversations] == [2]  # type: ignore[union-attr]
     assert dataset.report.left_out == 1
 
 

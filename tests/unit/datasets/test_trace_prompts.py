@@ -31,8 +31,8 @@ def replay(*, random_seed: int = 0, **load: object) -> BenchmarkConfig:
 
 
 def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRow:
-    given: dict[str, object] = {"place": f"f:{number}", "input_length": length, "hash_ids": ids}
-    return TraceRow(**(given | more))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"place": f"f:{number}", "input_length": length, "hash_ids": ids}
+    return TraceRow(**(given | more))
 
 
 def indexed(rows: Iterable[TraceRow], *, limit: int | None = None) -> TraceIndex:
@@ -201,7 +201,10 @@ def test_schedule_has_only_rows_between_its_offsets() -> None:
     times = [0.0, 1.0, 2.0, 2.0, 3.0, 3.5]
     rows = [row(5, timestamp=time, number=n) for n, time in enumerate(times)]
     read = iter([*rows, row(5, timestamp=None)])
-    offsets = {"fixed_schedule_start_offset": "1s", "fixed_schedule_end_offset": "2s"}
+    offsets: dict[str, Any] = {
+        "fixed_schedule_start_offset": "1s",
+        "fixed_schedule_end_offset": "2s",
+    }
     load = replay(fixed_schedule=True, **offsets).load
     assert list(in_schedule(read, load, 1.0)) == rows[1:4]
     assert len(list(read)) == 2

@@ -33,7 +33,7 @@ def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
     head = f"Content-Type: {AUDIO_TRANSCRIPTION.content_type}\r\n\r\n".encode()
     message = email.message_from_bytes(head + made, policy=email.policy.HTTP)
     return [
-        (
+        (  # type: ignore[misc]
             str(part.get_param("name", header="content-disposition")),
             part.get_filename(),
             part.get_content_type(),

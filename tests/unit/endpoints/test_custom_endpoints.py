@@ -23,7 +23,7 @@ def options(template: str = FULL, **changes: object) -> Options:
 
 
 def raw(**changes: object) -> Endpoint:
-    return endpoint_of(options(type="raw", template=None, **changes))
+    return endpoint_of(options(type="raw", template=None, **changes))  # type: ignore[arg-type]
 
 
 def body(given: Options, prompt: Prompt) -> Any:
@@ -91,7 +91,7 @@ def test_broken_description_is_found_before_the_run(changes: dict[str, Any], pro
 
 def test_a_good_description_is_no_problem() -> None:
     assert custom_problems(options()) == []
-    assert custom_problems(options(type="raw", template=None)) == []
+    assert custom_problems(options(type="raw", template=None)) == []  # type: ignore[arg-type]
 
 
 def test_endless_template_is_found_before_the_run(
@@ -119,7 +119,7 @@ def test_a_template_cannot_reach_this_program() -> None:
     ],
 )
 def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, words: str) -> None:
-    given = options() if kind == "template" else options(type="raw", template=None)
+    given = options() if kind == "template" else options(type="raw", template=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=words):
         endpoint_of(given).render(prompt, given)
 

@@ -21,7 +21,7 @@ def outcomes(
     """Trials of a tool on ranks with one metric each."""
     found = []
     for number, (parameters, value) in enumerate(points, 1 + 100 * (repetition - 1)):
-        infos = {
+        infos: dict[str, dict[str, Any]] = {
             "time": {"unit": "s", "better": "lower"},
             "rate": {"unit": "ops/s", "better": "higher", "scales_with": list(scales_with)},
         }

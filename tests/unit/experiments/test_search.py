@@ -39,7 +39,12 @@ UNUSABLE = TrialResult(evidence=(), verdict="invalid", problem="a worker was los
 
 
 def searched(**changes: Any) -> Search:
-    space = {"parameter": "load.request_rate", "low": 1, "high": 1000, "is_whole": False}
+    space: dict[str, Any] = {
+        "parameter": "load.request_rate",
+        "low": 1,
+        "high": 1000,
+        "is_whole": False,
+    }
     return Search(SearchSpace(**(space | {"longer": LONGER, "unit": "req/s"} | changes)))
 
 

@@ -95,7 +95,7 @@ def test_each_target_has_all_trials_of_the_experiment() -> None:
     trials = [trial_configs(each.config) for each in (a, b)]
     assert [each.trial for each in trials[0]] == [each.trial for each in trials[1]]
     assert [each.config.load.concurrency for each in trials[1]] == [1, 4, 1, 4]  # type: ignore[union-attr]
-    assert {each.config.endpoint.url for each in trials[1]} == {"http://b:2"}
+    assert {each.config.endpoint.url for each in trials[1]} == {"http://b:2"}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("scenario", ["single-stream", "multi-stream", "server", "offline"])

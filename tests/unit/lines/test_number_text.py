@@ -18,7 +18,7 @@ from aiperf_svc.core.lines.number_text import (
     padded_text,
 )
 
-compiled = number_text.compiled
+compiled = number_text.compiled  # type: ignore[attr-defined]
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
 both = pytest.mark.parametrize(
     "filled",

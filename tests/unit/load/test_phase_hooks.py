@@ -17,7 +17,7 @@ def endpoint(**fields: object) -> Endpoint:
 def paths(found: Endpoint, when: str, phase: Phase, *, is_first: bool = False) -> list[str]:
     assert when in ("before", "after")
     time = "before" if when == "before" else "after"
-    return [hook.path for hook in hooks_at(found, time, phase, is_first=is_first)]
+    return [hook.path for hook in hooks_at(found, time, phase, is_first=is_first)]  # type: ignore[arg-type]
 
 
 def test_the_named_hooks_are_requests_at_their_times() -> None:

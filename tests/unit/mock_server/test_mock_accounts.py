@@ -23,7 +23,7 @@ def test_a_row_holds_the_times_of_its_own_writes() -> None:
     a, b = _rows(rows)
     assert (a["request_id"], a["arrival_wall_ns"], a["outcome"]) == ("a", 5, "completed")
     assert len(a["chunk_wall_ns"]) == 2  # type: ignore[arg-type]
-    assert a["head_wall_ns"] <= a["chunk_wall_ns"][0]  # type: ignore[index, operator]
+    assert a["head_wall_ns"] <= a["chunk_wall_ns"][0]  # type: ignore[index]
     assert a["end_wall_ns"] == a["chunk_wall_ns"][1]  # type: ignore[index]
     assert (b["request_id"], b["outcome"], b["chunk_wall_ns"]) == (None, "open", [b["end_wall_ns"]])
 

@@ -72,8 +72,8 @@ def test_responses_are_passed_on_wherever_their_writes_end(size: int) -> None:
     assert [pair.body(stream) for stream in streams] == [b"data:1data:2----", b"hello", b""]
     assert all(map(pair.has_ended, streams))
     heads = [dict(e.headers or ()) for e in pair.events if isinstance(e, ResponseReceived)]
-    assert [head[":status"] for head in heads] == ["200", "200", "503"]
-    assert heads[0]["content-type"] == "text/event-stream"
+    assert [head[":status"] for head in heads] == ["200", "200", "503"]  # type: ignore[index]
+    assert heads[0]["content-type"] == "text/event-stream"  # type: ignore[index]
     assert not {"connection", "transfer-encoding"} & {name for head in heads for name in head}
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from aiperf_svc.mock_server.faults import FAULTS, find_fault
-from aiperf_svc.mock_server.replies import (
+from aiperf_svc.mock_server.replies import (  # type: ignore[attr-defined]
     DONE,
     WORDS,
     Draft,

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ DEFAULTS = ParamDefaults(
 
 
 def _params(path: str = CHAT, defaults: ParamDefaults = DEFAULTS, **body: object) -> RequestParams:
-    given = {"messages": []} if path == CHAT else {}
+    given: dict[str, Any] = {"messages": []} if path == CHAT else {}
     return parse_params(path, json.dumps(given | body).encode(), defaults)
 
 
@@ -92,7 +93,7 @@ def test_similar_header_is_not_the_request_id() -> None:
     ],
 )
 def test_the_response_is_as_long_as_the_request_allows(
-    body: dict[str, object], expected: tuple[int, bool]
+    body: dict[str, Any], expected: tuple[int, bool]
 ) -> None:
     params = _params(**body)
     assert (params.tokens, params.is_cut_short) == expected
@@ -132,7 +133,7 @@ def test_prompt_tokens_are_the_words_of_all_messages() -> None:
     ],
 )
 def test_usage_is_given_when_the_setting_says_so(
-    usage: str, body: dict[str, object], expected: bool
+    usage: str, body: dict[str, Any], expected: bool
 ) -> None:
     defaults = ParamDefaults(
         model="m", tokens=1, force_tokens=False, reasoning_tokens=0, usage=usage

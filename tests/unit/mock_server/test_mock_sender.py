@@ -70,7 +70,8 @@ DUE_WRITES = [
         quick_serving.DueWrites,
         id="compiled",
         marks=pytest.mark.skipif(
-            quick_serving.compiled is None, reason="the steps are not compiled: `make`"
+            quick_serving.compiled is None,  # type: ignore[attr-defined]
+            reason="the steps are not compiled: `make`",
         ),
     ),
 ]
@@ -140,7 +141,7 @@ def test_a_client_that_reads_slowly_gets_every_byte(stage: Stage) -> None:
     token = bytes(range(256)) * 16
     reply = reply_of(*[token] * 12)
     connection = stage.ask(reply)
-    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_608)
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_608)  # type: ignore[arg-type]
     whole, got, stalls = b"".join(reply.writes), b"", 0
     while len(got) < len(whole):
         while stage.sender.next_due_ns():

@@ -108,7 +108,7 @@ def test_folder_url_is_absolute_without_attributes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/not/of/the/passwd/entry")
     entry = SimpleNamespace(pw_dir="/home/of-me")
-    monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)
+    monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)  # type: ignore[attr-defined]
     for url, folder in {
         "file:///state": "/state",
         "file://~/state": "/home/of-me/state",
@@ -126,11 +126,11 @@ def test_folder_url_is_absolute_without_attributes(
 def test_home_is_found_like_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/of-the-variable")
     entry = SimpleNamespace(pw_dir="/home/of-the-entry")
-    monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)
+    monkeypatch.setattr(file_state.pwd, "getpwuid", lambda _: entry)  # type: ignore[attr-defined]
     assert file_state.user_home() == Path("/home/of-the-entry")
 
     def no_entry(_: int) -> None:
         raise KeyError
 
-    monkeypatch.setattr(file_state.pwd, "getpwuid", no_entry)
+    monkeypatch.setattr(file_state.pwd, "getpwuid", no_entry)  # type: ignore[attr-defined]
     assert file_state.user_home() == Path("/home/of-the-variable")

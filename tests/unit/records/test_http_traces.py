@@ -47,7 +47,7 @@ def streamed(number: int, *, cuts: tuple[int, ...] = (), **fields: Any) -> Reque
     """The head alone, then the head's last bytes would be in a read with the first event."""
     data = [WHOLE[:-4], WHOLE[-4:] + EVENTS[0], *EVENTS[1:]]
     reads = tuple(Read(each, START + (10 + i) * MS) for i, each in enumerate(data))
-    return Request(reads=reads, request_id=number, seq=number, index=number, cuts=cuts, **fields)
+    return Request(reads=reads, request_id=number, seq=number, index=number, cuts=cuts, **fields)  # type: ignore[arg-type]
 
 
 def test_trace_has_the_body_reads_with_stamps() -> None:
@@ -89,7 +89,13 @@ def test_trace_does_not_depend_on_batches() -> None:
 
 def test_request_without_response_has_no_chunks() -> None:
     reused = Request(
-        reads=(), request_id=1, seq=1, error=4, outcome=1, message="reset", flags=Flag.REUSED
+        reads=(),  # type: ignore[arg-type]
+        request_id=1,
+        seq=1,
+        error=4,
+        outcome=1,  # type: ignore[arg-type]
+        message="reset",
+        flags=Flag.REUSED,
     )
     (parts,) = assembler().process(batch_of(reused, streamed(2)), worker_rank=0)
     first, second = lines(parts)

@@ -90,7 +90,7 @@ def test_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
     second = stream(delta(content="alone"), finish())
     third = plain(b"no", status=b"500 Error")
     counter = Words()
-    assembler = assembler_of(counter=counter)
+    assembler = assembler_of(counter=counter)  # type: ignore[arg-type]
     batch = batch_of(
         Request(reads=reads_of(first), request_id=1, seq=1),
         Request(reads=reads_of(second), request_id=2, seq=2),
@@ -156,7 +156,7 @@ def test_interleaved_choices_are_counted_separately() -> None:
     ]
     think = {"index": 1, "delta": {"reasoning_content": "hm hm"}, "finish_reason": None}
     together = [{"index": i, "delta": {"content": " x"}, "finish_reason": "stop"} for i in (0, 1)]
-    events = [event_json(1, [think]), *parts, event_json(1, together), TOLD]
+    events = [event_json(1, [think]), *parts, event_json(1, together), TOLD]  # type: ignore[arg-type]
     row = record_of(Request(reads=reads_of(stream(*events))), counter=Words()).rows[0]
     # `hm hm`, `one two x` and `three four x`, which mixed would be other words.
     assert [row["output_tokens"], row["reasoning_tokens"]] == [8, 2]

@@ -76,7 +76,7 @@ def streamed(
     return parts.rows
 
 
-def reasoned(total: int, reasoning: int, **more: object) -> bytes:
+def reasoned(total: int, reasoning: int, **more: Any) -> bytes:
     return usage(50, total, completion_tokens_details={"reasoning_tokens": reasoning}, **more)
 
 
@@ -288,7 +288,7 @@ def test_a_blank_before_reasoning_is_no_output_token() -> None:
         ("huggingface_generate", {"token": {"text": "<pad>", "special": True}, "details": None}),
     ],
 )
-def test_blank_tokens_of_other_apis_count_too(kind: str, blank: dict[str, object]) -> None:
+def test_blank_tokens_of_other_apis_count_too(kind: str, blank: dict[str, Any]) -> None:
     encode = msgspec.json.encode
     if kind == "completions":
         token: object = {"choices": [{"index": 0, "text": " one"}]}

@@ -29,7 +29,7 @@ from tests.support.raw_batches import (
     usage,
 )
 
-compiled = fast_events.compiled
+compiled = fast_events.compiled  # type: ignore[attr-defined]
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
 SEEDS = 20
 """Sets of responses. Each has every rare kind of event about three times, so that one which is seen
@@ -140,7 +140,7 @@ def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, byt
 
 def said_of(requests: list[Request], counter: Characters | None) -> bytes:
     """All that one processor says of them, in batches of some."""
-    assembler, said = assembler_of(counter=counter), []
+    assembler, said = assembler_of(counter=counter), []  # type: ignore[arg-type]
     for first in range(0, len(requests), 5):
         batch = batch_of(*requests[first : first + 5], number=first + 1)
         said += [
@@ -179,7 +179,7 @@ def known_chunk(rest: bytes = REST) -> bytes:
 
 
 def gaps_of(taken: bytes) -> list[int]:
-    return np.frombuffer(taken, dtype=np.uint32).tolist()  # type: ignore[no-any-return]
+    return np.frombuffer(taken, dtype=np.uint32).tolist()
 
 
 def numbers(*values: int) -> memoryview:

@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second write of a column on there is no space: what was written stays."""
 
-    class Filling(column_store.FileIO):
+    class Filling(column_store.FileIO):  # type: ignore[misc, name-defined]
         written = 0
 
         def write(self, data: Any) -> int:

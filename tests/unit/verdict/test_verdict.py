@@ -220,7 +220,7 @@ def test_each_check_turns_at_its_limits(
 
 
 def test_every_check_is_tested_and_has_a_remedy() -> None:
-    marks = test_each_check_turns_at_its_limits.pytestmark  # type: ignore[attr-defined]
+    marks = test_each_check_turns_at_its_limits.pytestmark
     tested = {case[0] for mark in marks for case in mark.args[1]}
     told = replace(BLANK, with_hidden=9, with_blanks=9)
     found = {check.check for base in (told, OPEN) for check in judge(base).checks}
