@@ -1,18 +1,23 @@
 """Functions that the commands share about experiments."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from aiperf_svc.config.problems import Problem
-    from aiperf_svc.config.workload import Config
-    from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig
+from aiperf_svc.config.load_config import refusal
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.config.workload import Config
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.trials import (
+    CheckedTrials,
+    TrialConfig,
+    refuse_trials,
+    trial_configs,
+    trial_name,
+)
 
 
-def parallel_problems(config: "Config") -> "list[Problem]":
+def parallel_problems(config: Config) -> list[Problem]:
     """Return what is wrong with running the shapes of an experiment on this machine."""
-    from aiperf_svc.config.problems import Problem
-
     experiment = config.experiment
     if experiment is None or experiment.parallel in (1, "auto"):
         return []
@@ -24,22 +29,17 @@ def parallel_problems(config: "Config") -> "list[Problem]":
 
 
 def checked_trials(
-    config: "Config",
-    check: "Callable[[Config], list[Problem]]",
+    config: Config,
+    check: Callable[[Config], list[Problem]],
     *,
     source: str,
     names: Mapping[str, str] | None = None,
-) -> "CheckedTrials":
+) -> CheckedTrials:
     """Check a config, and each different one of its trials and targets, and return the trials.
 
     `check` returns the problems of one of them. Raises ConfigError with those of the config, or
     with the trials or the target that are refused.
     """
-    from aiperf_svc.config.load_config import refusal
-    from aiperf_svc.config.target_configs import target_configs
-    from aiperf_svc.domain.errors import ConfigError
-    from aiperf_svc.workloads.trials import CheckedTrials
-
     if problems := check(config):
         raise refusal(problems, source, names=names)
     members, different = _checked_members(config, check, names)
@@ -56,15 +56,12 @@ def checked_trials(
 
 
 def _checked_members(
-    config: "Config",
-    check: "Callable[[Config], list[Problem]]",
+    config: Config,
+    check: Callable[[Config], list[Problem]],
     names: Mapping[str, str] | None,
-) -> "tuple[tuple[TrialConfig, ...], list[Config]]":
+) -> tuple[tuple[TrialConfig, ...], list[Config]]:
     """Return the trials of a config, and each different config of theirs. Raises ConfigError with
     the trials that are refused."""
-    from aiperf_svc.config.load_config import refusal
-    from aiperf_svc.workloads.trials import refuse_trials, trial_configs, trial_name
-
     members = trial_configs(config, names=names)
     found = {id(each.config): each for each in members}
     errors = [

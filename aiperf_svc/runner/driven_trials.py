@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
 from aiperf_svc.config.experiment import MOST_TRIALS
 from aiperf_svc.config.workload import Config
@@ -31,14 +32,13 @@ from aiperf_svc.core.experiments.search import Search
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import Trial, folder_of, plan_trials
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape
 from aiperf_svc.workloads.trials import TrialConfig, trial_config
-
-Summaries = Mapping[str, dict[str, Any] | None]
-"""What each member has measured in a trial, by its name."""
 
 
 class DrivenTrials:
@@ -70,8 +70,8 @@ class DrivenTrials:
             trial = _trial(by_name)
             if self._search.next() != trial:
                 break  # The rest was found in another way.
-            summaries = {name: each.summary for name, each in by_name.items()}
-            self._search.add(trial, self._finding(summaries, {}))
+            found = {name: each.results for name, each in by_name.items()}
+            self._search.add(trial, self._finding(found, None))
         return self._search
 
     @staticmethod
@@ -89,13 +89,14 @@ class DrivenTrials:
     def outcome_of(begun: BeginTrial, outcome: RunOutcome) -> TrialOutcome:
         """Return what became of a trial of one member."""
         own = folder_of(begun.trial, begun.attempt) if begun.attempt > 1 else ""
-        return TrialOutcome(begun.trial, outcome.state, outcome.reason, outcome.summary, own)
+        results = outcome.results if isinstance(outcome.results, RunResult) else None
+        return TrialOutcome(begun.trial, outcome.state, outcome.reason, results, own)
 
     def end(
-        self, begun: BeginTrial, ended: Mapping[str, RunOutcome], total: Mapping[str, Any]
+        self, begun: BeginTrial, ended: Mapping[str, RunOutcome], total: RunResult | None
     ) -> TrialEnded:
         """Return the end of a trial for the driver: what its members have measured together.
-        `total` has the metrics of all members, by tag; empty if there is one."""
+        `total` are the results of all members; None if there is one."""
         states = [RunState(each.state) for each in ended.values()]
         reasons = [
             ": ".join(filter(None, (name, each.reason))) for name, each in ended.items()
@@ -104,25 +105,31 @@ class DrivenTrials:
         state = next((s for s in (RunState.CANCELLED, RunState.FAILED) if s in states), None)
         if any(each.was_interrupted for each in ended.values()):
             state = RunState.CANCELLED
-        summaries = {name: each.summary for name, each in ended.items()}
-        finding = None if None in summaries.values() else self._finding(summaries, total)
+        found = {name: each.results for name, each in ended.items()}
+        finding = self._finding(found, total)
         return TrialEnded(begun.serial, state or RunState.DONE, "; ".join(reasons), finding)
 
-    def _finding(self, summaries: Summaries, total: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the search, or else the machine, needs of the results of a trial."""
-        known = {name: each for name, each in summaries.items() if each is not None}
+    def _finding(
+        self, found: Mapping[str, Results | None], total: RunResult | None
+    ) -> dict[str, Any] | None:
+        """Return what the search, or else the machine, needs of the results of a trial; None if a
+        member has none."""
+        known = {name: each for name, each in found.items() if isinstance(each, RunResult)}
+        if len(known) < len(found):
+            return None
         search = self._experiment.search
         if search is None:
-            return joint_finding(known.values())
-        results = {name: trial_result(each, search) for name, each in known.items()}
-        joint = joint_result(results, total, search.maximize)
-        return dict(msgspec.to_builtins(joint))
+            return joint_finding(list(known.values()))
+        own = {n: each for n, each in known.items() if isinstance(each, InferenceResult)}
+        results = {name: trial_result(each, search) for name, each in own.items()}
+        whole = total if isinstance(total, InferenceResult) else None
+        return dict(msgspec.to_builtins(joint_result(results, whole, search.maximize)))
 
     @property
     def search_report(self) -> SearchReport | None:
         """What a search for a limit knows now; None without one."""
         machine = self._search.machine if self._search is not None else None
-        return SearchReport.of(machine) if isinstance(machine, Search) else None
+        return machine.report if isinstance(machine, Search) else None
 
     @property
     def is_done(self) -> bool:
@@ -138,7 +145,7 @@ def _finished(folders: Mapping[str, Path]) -> list[dict[str, TrialOutcome]]:
         by_member[name] = {
             each.trial.number: each
             for each in read_outcomes(folder, entries)
-            if each.state == RunState.DONE and each.summary is not None
+            if each.state == RunState.DONE and each.results is not None
         }
     numbers = sorted(set[int].intersection(*map(set, by_member.values())))
     return [{name: found[number] for name, found in by_member.items()} for number in numbers]

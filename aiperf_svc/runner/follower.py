@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any, Protocol
 
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
@@ -35,7 +36,7 @@ class Outlet(AbstractAsyncContextManager[Any], Protocol):
         """Pass on the newest status."""
         ...
 
-    async def finish(self, summary: dict[str, Any] | None) -> None:
+    async def finish(self, results: Results | None) -> None:
         """Pass on the results, if there are any; nothing follows."""
         ...
 
@@ -89,8 +90,8 @@ class Follower:
         """True if the run has reported its end."""
         return self.status is not None and RunState(self.status.state).is_final
 
-    async def run(self) -> dict[str, Any] | None:
-        """Return the summary, if there is one. Ends at the second interrupt too.
+    async def run(self) -> Results | None:
+        """Return the results, if there are any. Ends at the second interrupt too.
 
         Raises AiperfError when the run cannot go on.
         """
@@ -99,7 +100,7 @@ class Follower:
                 await open_outlets.enter_async_context(outlet)
             return await self._run()
 
-    async def _run(self) -> dict[str, Any] | None:
+    async def _run(self) -> Results | None:
         follow = asyncio.create_task(self._follow(), name="follow")
         ends = [
             asyncio.create_task(watch(self), name=f"watch {number}")
@@ -118,7 +119,7 @@ class Follower:
         finally:
             await _cancel(follow, *ends, *others)
 
-    async def _follow(self) -> dict[str, Any] | None:
+    async def _follow(self) -> Results | None:
         loop = asyncio.get_running_loop()
         heard_s, settle_by_s = loop.time(), None
         while True:
@@ -138,16 +139,16 @@ class Follower:
                 settle_by_s = settle_by_s or heard_s + SETTLE_S
                 if self.status.is_settled or heard_s > settle_by_s:
                     break
-        summary = None
+        results = None
         if self.status.results_ready:
             with suppress(ApiRefused):
-                summary = await self._api.summary()
+                results = await self._api.results()
         if self._is_collected:
             with suppress(ApiUnavailable, ApiRefused):
                 await self._api.collected()
         for outlet in self._outlets:
-            await outlet.finish(summary)
-        return summary
+            await outlet.finish(results)
+        return results
 
     async def _open_gate(self) -> None:
         """Have a held run started. A run that cannot be started is stopped."""

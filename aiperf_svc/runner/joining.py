@@ -25,6 +25,7 @@ from aiperf_svc.adapters.storage.joint_artifacts import (
     write_joint_experiment,
 )
 from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.joint_trials import (
     ExperimentMember,
     JointExperiment,
@@ -35,13 +36,14 @@ from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, describe
 from aiperf_svc.core.results.joint_result import Joint, JointMember
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import printing
 from aiperf_svc.runner.joint_tables import print_joint, print_joint_experiment
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome, is_experiment, own_part
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.run_end import RunEnd, outcome_of
 from aiperf_svc.runner.start_gate import Offset
 
@@ -90,7 +92,7 @@ def finish(
     content: dict[str, Any]
     write: Callable[[], None]
     show: Callable[[Console], None]
-    if any(is_experiment(run.outcome.summary or {}) for run in runs):
+    if any(isinstance(run.outcome.results, ExperimentResult) for run in runs):
         experiment = join_experiment(kind, name, code, folder, runs)
         code = ExitCode(experiment.exit_code)
         content = joint_experiment_export.export(experiment)
@@ -137,9 +139,10 @@ def _print(
         printing.print_json(content)
 
 
-def total_of(runs: Sequence[JointRun], folder: Path, trial: int) -> Mapping[str, Any]:
-    """Return the metrics of a trial over all runs, by tag; empty if no run has records."""
-    return join("targets", "", 0, [finished_member(each, folder, trial) for each in runs]).total
+def total_of(runs: Sequence[JointRun], folder: Path, trial: Trial) -> RunResult | None:
+    """Return the results of a trial over all runs; None if one of them has none."""
+    members = [finished_member(each, folder, trial.number) for each in runs]
+    return total_outcome(trial, join("targets", "", 0, members)).results
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -151,12 +154,12 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
     SLO. If no run has results, it is that of the first one."""
     codes = [outcome.exit_code for outcome in outcomes]
     if not {ExitCode.LEAKED, ExitCode.UNVERIFIED} & {*codes} and all(
-        each.summary is None for each in outcomes
+        each.results is None for each in outcomes
     ):
         return codes[0]
     # A run without results is a hole in the joint result, whatever the reason.
     codes = [
-        ExitCode.BENCHMARK_FAILED if each.summary is None and code not in _OF_ALL else code
+        ExitCode.BENCHMARK_FAILED if each.results is None and code not in _OF_ALL else code
         for each, code in zip(outcomes, codes, strict=True)
     ]
     return next((code for code in _ORDER if code in codes), ExitCode.OK)
@@ -177,7 +180,7 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
     """Return one of the runs as a part of a joint result, whose files are in `folder`; `trial` is
     the number of the trial that the run is of an experiment."""
     outcome, offset = run.outcome, run.offset(trial)
-    own = own_part(outcome.summary or {})
+    results = outcome.results
     where = outcome.artifacts
     member = JointMember(
         name=run.name,
@@ -187,14 +190,14 @@ def finished_member(run: JointRun, folder: Path, trial: int = 1) -> FinishedMemb
         state=outcome.state,
         reason=outcome.reason,
         exit_code=int(outcome.exit_code),
-        verdict=own.get("verdict"),
-        cause=str(own.get("cause") or ""),
+        verdict=results.verdict if results is not None else None,
+        cause=results.cause if results is not None else "",
         clock_ahead_ms=offset.ns / 1e6 if offset else None,
         clock_uncertainty_ms=offset.uncertainty_ns / 1e6 if offset else None,
     )
     return FinishedMember(
         member=member,
-        summary=outcome.summary,
+        results=results if isinstance(results, RunResult) else None,
         folder=where,
         ahead_ns=offset.ns if offset else 0,
         uncertainty_ns=offset.uncertainty_ns if offset else None,
@@ -272,7 +275,8 @@ def _join_trial(
     objectives: dict[str, Objectives] = {}
     for member in members:
         outcome = _outcome(member, trial)
-        objectives[member.run.name] = own_part(outcome.summary or {}).get("slo", ())
+        results = outcome.results
+        objectives[member.run.name] = results.slo if isinstance(results, RunResult) else ()
         runs.append(
             JointRun(
                 name=member.run.name,
@@ -312,7 +316,7 @@ def _outcome(member: _Member, trial: Trial) -> RunOutcome:
         RunEnd(
             run_id=whole.run_id,
             known=(found.state, found.reason, ExitCode.BENCHMARK_FAILED),
-            summary=found.summary,
+            results=found.results,
             artifacts=artifacts if artifacts.is_dir() else None,
             more=whole.more,
         )

@@ -230,7 +230,7 @@ class LocalServices:
     async def run(self, context: PartContext) -> RunOutcome:
         """Run from the first process to the last one gone. Raises AiperfError."""
         run, interrupts = self._run, context.interrupts
-        follower, summary = None, None
+        follower, results = None, None
         try:
             orders = self._make_orders()
             if self._forks is not None:
@@ -254,7 +254,7 @@ class LocalServices:
             try:
                 if self._forks is not None:
                     await self._adopt(self._forks, orders, context)
-                summary = await follower.run()
+                results = await follower.run()
             finally:
                 display.close()
         finally:
@@ -266,7 +266,7 @@ class LocalServices:
                 run_id=run.run_id,
                 status=follower.status,
                 error=follower.failure,
-                summary=summary,
+                results=results,
                 artifacts=run.artifacts,
                 was_interrupted=interrupts.count > 0,
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -34,8 +35,8 @@ class RunEnd:
     error: Exception | None = None
     """The first error. One of another library is called unexpected."""
     was_interrupted: bool = False
-    summary: dict[str, Any] | None = None
-    """Content of the file with the results; None: nothing was measured."""
+    results: Results | None = None
+    """None: nothing was measured."""
     artifacts: Path | None = None
     artifact_error: str = ""
     uploaded_to: str = ""
@@ -57,7 +58,7 @@ def outcome_of(end: RunEnd) -> RunOutcome:
         state=state,
         reason=reason,
         failure=failure,
-        summary=end.summary,
+        results=end.results,
         artifacts=end.artifacts,
         artifact_error=end.artifact_error or (status.artifact_error if status else ""),
         uploaded_to=end.uploaded_to or (status.uploaded_to if status else ""),
@@ -81,7 +82,7 @@ def _judge(end: RunEnd, error: AiperfError | None) -> tuple[str, str, ExitCode]:
         failure = ExitCode(status.exit_code) if status.exit_code else failure
     else:
         state = RunState.CANCELLED if end.was_interrupted else RunState.FAILED
-        reason = str(error) if error else ("" if end.summary else STOPPED)
+        reason = str(error) if error else ("" if end.results else STOPPED)
     if end.is_whole is not None and not end.was_interrupted:
         state = RunState.DONE if end.is_whole else RunState.FAILED
         failure = ExitCode.BENCHMARK_FAILED

@@ -1,16 +1,14 @@
-"""What a finished benchmark of a tool looks like on a terminal, from its results.json."""
+"""Prints a finished benchmark of a tool on a terminal."""
 
-from typing import Any
-
-import msgspec
+from msgspec.structs import replace
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.core.results.readable import readable_unit, size_text
-from aiperf_svc.core.results.run_result import MetricResult, RunResult, StepTable
 from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.results.tool_result import MetricResult, StepTable, ToolResult
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
@@ -21,9 +19,8 @@ SHOWN_ROWS = 12
 SHOWN_FAILURES = 8
 
 
-def print_run_result(result: dict[str, Any], console: Console) -> None:
-    """The metrics, tables and steps of a run, its objectives, and whether to believe it."""
-    run = msgspec.convert(result, RunResult, str_keys=True)
+def print_tool_result(run: ToolResult, console: Console) -> None:
+    """Print the metrics, tables and steps of a run, its objectives and its verdict."""
     console.print(_title(run), style="bold")
     if run.metrics:
         console.print(_metrics(run))
@@ -41,18 +38,17 @@ def print_run_result(result: dict[str, Any], console: Console) -> None:
         print_objectives([_readable(each) for each in run.slo], console)
     _print_accounts(run, console)
     _print_facts(run, console)
-    reasons = [msgspec.structs.asdict(each) for each in run.judgement.reasons]
-    print_verdict("Verdict on the measurement", run.verdict, run.cause, reasons, console)
+    print_verdict("Verdict on the measurement", run.verdict, run.cause, run.reasons, console)
 
 
-def _title(run: RunResult) -> str:
+def _title(run: ToolResult) -> str:
     nodes = dict.fromkeys(rank.node for rank in run.ranks if rank.node)
     where = ", ".join(nodes) if len(nodes) <= 3 else f"{len(nodes)} nodes"
     words = [run.name, run.workload, ", ".join(run.tools), where]
     return " · ".join(one_line(word) for word in words if word)
 
 
-def _metrics(run: RunResult) -> Table:
+def _metrics(run: ToolResult) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
     # One value is its own average, least and most.
@@ -121,16 +117,15 @@ def _thinned(rows: tuple[tuple[float | None, ...], ...]) -> list[tuple[float | N
     return shown if (len(rows) - 1) % every == 0 else [*shown, rows[-1]]
 
 
-def _readable(each: ObjectiveResult) -> dict[str, Any]:
-    """An objective in a unit in which its numbers are short."""
+def _readable(each: ObjectiveResult) -> ObjectiveResult:
+    """Return an objective in a unit in which its numbers are short."""
     measured = each.measured
     divisor, unit = readable_unit(each.unit, max(abs(each.limit), abs(measured or 0.0)))
     shown = None if measured is None else measured / divisor
-    changed = {"limit": each.limit / divisor, "measured": shown, "unit": unit}
-    return msgspec.structs.asdict(each) | changed
+    return replace(each, limit=each.limit / divisor, measured=shown, unit=unit)
 
 
-def _print_failures(run: RunResult, console: Console) -> None:
+def _print_failures(run: ToolResult, console: Console) -> None:
     failed = [step for step in run.steps if step.problem]
     for step in failed[:SHOWN_FAILURES]:
         what = "failed, tried again" if step.was_retried else "failed"
@@ -143,7 +138,7 @@ def _print_failures(run: RunResult, console: Console) -> None:
         console.print(f"  {len(failed) - SHOWN_FAILURES} more in report.html", style="dim")
 
 
-def _print_accounts(run: RunResult, console: Console) -> None:
+def _print_accounts(run: ToolResult, console: Console) -> None:
     found = run.accounts
     parts = [f"{found.completed:,} completed"]
     parts += [f"{found.failed:,} failed"] if found.failed else []
@@ -153,7 +148,7 @@ def _print_accounts(run: RunResult, console: Console) -> None:
     print_text(console, line)
 
 
-def _print_facts(run: RunResult, console: Console) -> None:
+def _print_facts(run: ToolResult, console: Console) -> None:
     if run.facts:
         facts = ", ".join(f"{name} {text}" for name, text in run.facts.items())
         print_text(console, Text(f"Facts: {one_line(facts)}"))

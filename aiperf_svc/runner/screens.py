@@ -10,7 +10,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.runner.display import Display, Plain, Silent, make_display, plain_line, print_line
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome, own_part
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stages import Stage
 
 
@@ -136,7 +136,7 @@ class MemberScreen:
 
     def end(self, outcome: RunOutcome) -> None:
         """Show the outcome."""
-        verdict = own_part(outcome.summary or {}).get("verdict")
+        verdict = outcome.results.verdict if outcome.results is not None else None
         words = [outcome.state, f"verdict {verdict}" if verdict else "", outcome.reason]
         text = ", ".join(word for word in words if word)
         self._board.set(self._name, Stage.FINISHED.value, text)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.core.experiments.machine import BeginTrial
@@ -30,6 +30,7 @@ from aiperf_svc.runner.start_gate import Offset
 from aiperf_svc.workloads.shapes import Shape, shape_config
 
 if TYPE_CHECKING:
+    from aiperf_svc.core.results.run_result import RunResult
     from aiperf_svc.runner.driven_trials import DrivenTrials
     from aiperf_svc.runner.joining import JointRun
 
@@ -227,17 +228,17 @@ class SessionResults:
         except AiperfError as error:
             results.error = results.error or str(error)
 
-    def _total(self, ended: Mapping[str, RunOutcome], begun: BeginTrial) -> Mapping[str, Any]:
-        """Return the metrics of all members together; nothing if there is one."""
+    def _total(self, ended: Mapping[str, RunOutcome], begun: BeginTrial) -> "RunResult | None":
+        """Return the results of all members together; None if there is one member."""
         if len(ended) == 1:
-            return {}
+            return None
         from aiperf_svc.runner import joining
 
         runs = [
             joining.JointRun(name=name, where="", outcome=each, offsets=self.members[name].offsets)
             for name, each in ended.items()
         ]
-        return joining.total_of(runs, self.folder, begun.trial.number)
+        return joining.total_of(runs, self.folder, begun.trial)
 
     def _take(self, results: MemberResults, round_: int, outcome: RunOutcome) -> None:
         """Take the trials that a part has left."""
@@ -247,7 +248,7 @@ class SessionResults:
         is_failed = has_failed(outcome)
         stops = self._experiment is not None and self._experiment.on_failure == "stop"
         # Where a trial has ended its shape, those after it were not begun.
-        was_ended_by_trial = is_failed and stops and outcome.summary is not None
+        was_ended_by_trial = is_failed and stops and outcome.results is not None
         try:
             if outcome.artifacts is not None:
                 trials.take(round_, outcome.artifacts)
@@ -277,11 +278,11 @@ class SessionResults:
         if trials is None:
             (outcome,) = outcomes
             return outcome
-        summary, uploaded_to = None, ""
+        written, uploaded_to = None, ""
         try:
             search = self.driven.search_report if self.driven is not None else None
-            summary = trials.write(run_id, search)
-            if summary is not None and trials.has_upload:
+            written = trials.write(run_id, search)
+            if written is not None and trials.has_upload:
                 keys = await self._placement.upload_keys(results.member)
                 uploaded_to = await asyncio.to_thread(trials.upload, keys)
         except AiperfError as error:
@@ -304,7 +305,7 @@ class SessionResults:
             RunEnd(
                 run_id=run_id,
                 known=known,
-                summary=summary,
+                results=written,
                 artifacts=results.folder,
                 artifact_error=results.error or next(errors, ""),
                 uploaded_to=uploaded_to,

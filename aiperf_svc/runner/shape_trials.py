@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -26,6 +24,7 @@ from aiperf_svc.workloads.shapes import Shape
 
 if TYPE_CHECKING:
     from aiperf_svc.core.experiments.combinations import TrialRow
+    from aiperf_svc.core.experiments.experiment_result import ExperimentResult
     from aiperf_svc.core.experiments.search_report import SearchReport
 
 SHAPES = "shapes"
@@ -241,9 +240,9 @@ class ShapeTrials:
     def _in_order(self) -> "list[TrialRow]":
         return [self._rows[number] for number in sorted(self._rows)]
 
-    def write(self, run_id: str, search: "SearchReport | None" = None) -> dict[str, Any] | None:
-        """Write the files of the experiment, and return the content of experiment.json; None if no
-        trial has begun. `search` is the report of a search. Raises EnvironmentProblem."""
+    def write(self, run_id: str, search: "SearchReport | None" = None) -> "ExperimentResult | None":
+        """Write the files of the experiment, and return its results; None if no trial has begun.
+        `search` is the report of a search. Raises EnvironmentProblem."""
         # Reports and Parquet take long to import.
         from aiperf_svc.adapters.storage.artifacts import write_manifest
         from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
@@ -257,10 +256,10 @@ class ShapeTrials:
             (self.folder / SHAPES).rmdir()
         if not self._rows:
             return None
-        write_experiment(self.folder, self._config, summarise_rows(self._in_order()), search)
+        summary = summarise_rows(self._in_order())
+        results = write_experiment(self.folder, self._config, summary, search)
         write_manifest(self.folder, run_id)
-        content: dict[str, Any] = msgspec.json.decode((self.folder / NAME).read_bytes())
-        return content
+        return results
 
 
 def _clear(folder: Path) -> None:

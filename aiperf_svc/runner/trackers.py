@@ -11,7 +11,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     """Return the outcome, with an error if a tracker did not take the run."""
     has_tracker = artifacts.mlflow is not None or artifacts.wandb is not None
-    if not has_tracker or outcome.artifacts is None or outcome.summary is None:
+    if not has_tracker or outcome.artifacts is None or outcome.results is None:
         return outcome
     from aiperf_svc.adapters.trackers.sending import AGAIN, send
 

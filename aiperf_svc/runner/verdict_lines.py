@@ -1,7 +1,6 @@
 """Lines about the verdict and the objectives of any benchmark, on a terminal."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
@@ -10,66 +9,62 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.core.results.readable import readable_unit
-from aiperf_svc.core.results.slo_results import outcome_word
+from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
 
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
-def print_objectives(objectives: list[dict[str, Any]], console: Console) -> None:
-    """A table of all, then why some do not hold."""
+def print_objectives(objectives: Sequence[ObjectiveResult], console: Console) -> None:
+    """Print a table of all objectives, and why some do not hold."""
     console.print(_objectives(objectives))
-    for o in objectives:
-        if o.get("reason"):
-            mark = _OUTCOMES[_outcome(o)][0]
-            console.print(indented(Text(f"{mark} {o['metric']} {o['stat']}: {o['reason']}"), 2))
+    for each in objectives:
+        if each.reason:
+            mark = _OUTCOMES[each.outcome][0]
+            console.print(indented(Text(f"{mark} {each.metric} {each.stat}: {each.reason}"), 2))
 
 
 _OUTCOMES = {"held": ("✓", "green"), "missed": ("✗", "bold red"), "not judged": ("!", "yellow")}
 """The mark and the style of each outcome."""
 
 
-def _outcome(objective: dict[str, Any]) -> str:
-    return outcome_word(ok=objective["ok"], judged=objective.get("judged", True))
-
-
-def _objectives(objectives: list[dict[str, Any]]) -> Table:
+def _objectives(objectives: Sequence[ObjectiveResult]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, title="Service level objectives", title_justify="left"
     )
     for name in ("", "objective", "measured", "limit", "unit"):
         table.add_column(name, justify="right" if name in ("measured", "limit") else "left")
-    for o in objectives:
-        word = _outcome(o)
-        mark, style = _OUTCOMES[word]
+    for each in objectives:
+        mark, style = _OUTCOMES[each.outcome]
         table.add_row(
-            Text(f"{mark} {word}", style=style),
-            f"{o['metric']} {o['stat']}",
-            number(o["measured"], missing="none"),
-            f"{'≤' if o['bound'] == 'max' else '≥'} {number(o['limit'])}",
-            o["unit"],
+            Text(f"{mark} {each.outcome}", style=style),
+            f"{each.metric} {each.stat}",
+            number(each.measured, missing="none"),
+            f"{'≤' if each.bound == 'max' else '≥'} {number(each.limit)}",
+            each.unit,
         )
     return table
 
 
 def print_verdict(
-    title: str, verdict: str, cause: str, reasons: Iterable[dict[str, Any]], console: Console
+    title: str, verdict: str, cause: str, reasons: Iterable[Reason], console: Console
 ) -> None:
-    """The verdict and the checks that did not pass."""
+    """Print the verdict and the checks that did not pass."""
     label = f"{verdict}: {cause}" if cause else verdict
     line = Text.assemble(f"{title}: ", (label, VERDICT_STYLES.get(verdict, "bold")))
-    if verdict == "invalid":
+    if verdict == Severity.INVALID:
         line.append(" — do not use these numbers")
     console.print(line)
     for reason in reasons:
-        style = VERDICT_STYLES.get(reason["severity"], "")
-        mark = "✗ " if reason["severity"] == "invalid" else "! "
-        console.print(indented(Text.assemble((mark, style), one_line(reason["text"])), 2))
-        divisor, unit = readable_unit(reason["unit"], reason["measured"])
-        measured, limit = (number(reason[name] / divisor) for name in ("measured", "limit"))
-        numbers = f"{reason['check']}: {measured} {unit}, limit {limit} {unit}"
-        console.print(indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
+        style = VERDICT_STYLES.get(reason.severity, "")
+        mark = "✗ " if reason.severity is Severity.INVALID else "! "
+        console.print(indented(Text.assemble((mark, style), one_line(reason.text)), 2))
+        divisor, unit = readable_unit(reason.unit, reason.measured)
+        measured, limit = number(reason.measured / divisor), number(reason.limit / divisor)
+        numbers = f"{reason.check}: {measured} {unit}, limit {limit} {unit}"
+        console.print(indented(Text(f"{numbers} → {reason.remedy}", style="dim"), 4))
 
 
 def print_text(console: Console, text: str | Text, style: str | None = None) -> None:

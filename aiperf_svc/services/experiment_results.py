@@ -5,7 +5,6 @@ last one is final. The results are those of the experiment; each trial has its o
 """
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -16,21 +15,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import read_manifest
+from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, written_manifest
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.combinations import TrialRow as EndedTrial
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.headline import headline
-from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario
-from aiperf_svc.core.experiments.search import Search, TrialResult
+from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import search_machine
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.time_left import time_left_s
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.run_states import RunState
@@ -65,7 +67,7 @@ class ExperimentResults:
         self._changed = asyncio.Event()
         self._ended: list[EndedTrial] = []
         """Ended trials in the order of running, with the last attempt of each."""
-        self._results_of_search: list[TrialResult] = []
+        self._results_of_search: list[SearchedTrial] = []
         """What a search makes of each of these trials."""
         self._written: ExperimentFolder | None = None
         self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
@@ -79,7 +81,7 @@ class ExperimentResults:
         self._planned = _numbers(context)
         self._cancel_reason = ""
         for each in finished_trials(context):
-            result = self._searched(each.summary)
+            result = self._searched(each.results)
             self._keep(row_of(each), result or failed_trial(each.reason))
         self._resumed = tuple(self._ended)
 
@@ -122,7 +124,7 @@ class ExperimentResults:
             self._api = await serve_results(self, self._context)
 
     async def add(
-        self, state: RunState, reason: str, summary: dict[str, Any] | None
+        self, state: RunState, reason: str, results: RunResult | None
     ) -> dict[str, Any] | None:
         """Take the end of the trial that is on, and write what is known of the experiment. Returns
         what decides which trial follows."""
@@ -131,8 +133,8 @@ class ExperimentResults:
         self._ended_mono_s = monotonic()
         trial = trial_of(published)
         own = folder_of(trial, published.attempt) if published.attempt > 1 else ""
-        result = self._searched(summary)
-        row = row_of(TrialOutcome(trial, state.value, reason, summary, own, self._replaced(trial)))
+        result = self._searched(results)
+        row = row_of(TrialOutcome(trial, state.value, reason, results, own, self._replaced(trial)))
         self._keep(row, result or failed_trial(reason))
         self._shown.append(
             TrialRow(
@@ -143,7 +145,7 @@ class ExperimentResults:
                 state=state.value,
                 reason=reason,
                 verdict=self.status().verdict,
-                text=headline(read_summary(summary)) if summary is not None else "",
+                text=headline(row.measured) if row.measured is not None else "",
             )
         )
         await self._write(self._write_progress)
@@ -159,7 +161,7 @@ class ExperimentResults:
         before = self._ended[-1]
         return (*before.outcome.replaced, before.left_out)
 
-    def _keep(self, row: EndedTrial, result: TrialResult) -> None:
+    def _keep(self, row: EndedTrial, result: SearchedTrial) -> None:
         if self._ended and self._ended[-1].number == row.number:
             self._ended.pop()  # an earlier attempt
             self._results_of_search.pop()
@@ -167,10 +169,10 @@ class ExperimentResults:
         self._results_of_search.append(result)
         self._failed = sum(each.outcome.state == RunState.FAILED for each in self._ended)
 
-    def _searched(self, summary: dict[str, Any] | None) -> TrialResult | None:
-        if summary is None or self.search is None:
+    def _searched(self, results: RunResult | None) -> SearchedTrial | None:
+        if self.search is None or not isinstance(results, InferenceResult):
             return None
-        return trial_result(summary, self.search)
+        return trial_result(results, self.search)
 
     def _search_report(self) -> SearchReport | None:
         """What the search for a limit knows now; None without one."""
@@ -181,7 +183,7 @@ class ExperimentResults:
             # One that was cut short tells nothing of its load, and runs again when it is resumed.
             if row.outcome.state != RunState.CANCELLED:
                 machine.add(row.outcome.trial.parameters, result)
-        return SearchReport.of(machine) if isinstance(machine, Search) else None
+        return machine.report if isinstance(machine, Search) else None
 
     async def _write(self, write: Callable[[], None]) -> None:
         try:
@@ -319,27 +321,23 @@ class ExperimentResults:
         """Let this process end: nobody needs it any more."""
         self.finished.set()
 
-    def summary(self) -> dict[str, Any] | None:
-        """Return what experiment.json holds, once a trial has ended; also where a full disk has
-        taken no more of it."""
+    def results(self) -> ExperimentResult | None:
+        """Return the results of the experiment once a trial has ended, even if a full disk holds no
+        more of experiment.json."""
         if not self._ended:
             return None
-        from aiperf_svc.adapters.exports.experiment_export import export
+        from aiperf_svc.adapters.exports.experiment_export import experiment_result
 
         found = summarise_rows(self._ended)
-        return export(found, self._context.config, self._search_report())
+        return experiment_result(found, self._context.config, self._search_report())
 
     def folder(self) -> Path:
         """Return the folder of the artifacts."""
         return self._context.artifacts
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         """Return the content of manifest.json, once it is written."""
-        return _read(self._context.artifacts / MANIFEST)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_bytes()) if path.exists() else None
+        return written_manifest(self._context.artifacts)
 
 
 def _upload_name(context: RunContext) -> str:
@@ -360,7 +358,7 @@ def finished_trials(context: RunContext) -> list[TrialOutcome]:
 
     found = read_experiment_file(context.artifacts)
     outcomes = read_outcomes(context.artifacts, found.trials)
-    return [each for each in outcomes if each.state == RunState.DONE and each.summary is not None]
+    return [each for each in outcomes if each.state == RunState.DONE and each.results is not None]
 
 
 def _numbers(context: RunContext) -> frozenset[int]:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.search import Search
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.run_states import RunState
 
 
@@ -58,7 +59,7 @@ class ResultsOfTrials(Protocol):
         ...
 
     async def add(
-        self, state: RunState, reason: str, summary: dict[str, Any] | None
+        self, state: RunState, reason: str, results: RunResult | None
     ) -> dict[str, Any] | None:
         """Take the end of the current trial; what decides which trial follows."""
         ...

@@ -7,7 +7,6 @@ artifacts.
 """
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,20 +16,20 @@ import zmq
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
-from aiperf_svc.adapters.exports.json_export import render as render_json
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.core.control.clock_offset import ClockHistory
 from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
-from aiperf_svc.core.datasets.built import report_json
 from aiperf_svc.core.experiments.early_end import EarlyEndDetector
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.core.records.ledger import RecordLedger
 from aiperf_svc.core.results.accounts import WorkerAccount, account_of_live
+from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout
 from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
@@ -102,7 +101,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._address_uses: dict[str, tuple[AddressUse, ...]] = {}
         self._network: dict[str, tuple[tuple[HistogramDelta, ...], ...]] = {}
         self._phases: dict[Phase, PhaseReport] = {}
-        self._dataset: dict[str, Any] = {}
+        self._dataset: DatasetFacts | None = None
         self._drained: set[str] = set()
         self._batches_read: dict[str, int] = {}
         """Number of batches that each record processor has read."""
@@ -198,7 +197,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 if self._detector is not None and Phase.PROFILING in self._phases:
                     self._detector.begin(self._phases[Phase.PROFILING].start_wall_ns)
             case Service.DATASET_MANAGER if beat.dataset is not None:
-                self._dataset = report_json(beat.dataset)
+                self._dataset = DatasetFacts.of(beat.dataset)
                 self.progress.set_dataset(self._dataset)
 
     def on_roster(self, roster: RosterPublished) -> None:
@@ -300,7 +299,7 @@ class RecordsManager(ResultsService[RunProgress]):
         summary = await asyncio.to_thread(
             with_telemetry, summary, self._telemetry.logs, self._client_series.log
         )
-        self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
+        self.result = result_of(summary)
         self.progress.set_verdict(summary.verdict.verdict.value)
         # Before the others, which have the space where the disk is too small for all.
         await asyncio.to_thread(self._jsonl.write)
@@ -368,13 +367,13 @@ class RecordsManager(ResultsService[RunProgress]):
             early_end=self._early_end if self.ends_early else None,
             is_complete=not self.is_cancelling and not self.ends_early,
             cli_command=self.context.run.cli_command,
-            topology={
-                "layout": self.context.topology.layout,
-                "workers": self.context.topology.workers,
-                "record_processors": self.context.topology.record_processors,
-                "raw_route": self.context.topology.raw_route,
-                "dataset": self._dataset,
-            },
+            topology=RunLayout(
+                layout=self.context.topology.layout,
+                workers=self.context.topology.workers,
+                record_processors=self.context.topology.record_processors,
+                raw_route=self.context.topology.raw_route,
+                dataset=self._dataset,
+            ),
             target_addresses=add_up(use for uses in self._address_uses.values() for use in uses),
             hooks=tuple(call for each in self._phases.values() for call in each.hooks),
             network=network_times(self._network.values()),
@@ -427,7 +426,7 @@ class RecordsManager(ResultsService[RunProgress]):
 
     async def _end(self) -> None:
         await self._telemetry.stop()
-        if self.summary_json is None and self.state is RunState.FAILED and self._store.count:
+        if self.result is None and self.state is RunState.FAILED and self._store.count:
             await self._process()
         await self.settle()
 

@@ -1,12 +1,13 @@
 """The base of both records managers: it serves the HTTP API of a run until the run's end."""
 
-import json
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
@@ -44,7 +45,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
-        self.summary_json: dict[str, Any] | None = None
+        self.result: RunResult | None = None
         self._api: Serving | None = None
         self._cancel_reason = ""
         self._given_start_wall_ns = 0
@@ -64,10 +65,10 @@ class ResultsService(BaseService, Generic[ProgressT]):
 
     async def settle(self) -> None:
         """Say that the results are final."""
-        self.progress.set_results_ready(self.summary_json is not None)
+        self.progress.set_results_ready(self.result is not None)
         if self.experiment is not None:
             reason = self.progress.status().reason
-            self._finding = await self.experiment.add(self.state, reason, self.summary_json)
+            self._finding = await self.experiment.add(self.state, reason, self.result)
 
     def bucket_folder(self, started_wall_ns: int) -> str:
         """Return where in the bucket the files of this run go."""
@@ -111,15 +112,14 @@ class ResultsService(BaseService, Generic[ProgressT]):
             await self._api.close()
             self._api = None
 
-    def summary(self) -> dict[str, Any] | None:
-        """Return the results as one object, once they are computed."""
-        return self.summary_json
+    def results(self) -> RunResult | None:
+        """Return the results, once they are computed."""
+        return self.result
 
     def folder(self) -> Path:
         """Return the folder of the artifacts."""
         return self.context.artifacts
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         """Return the content of manifest.json, once it is written."""
-        path = self.context.artifacts / "manifest.json"
-        return json.loads(path.read_bytes()) if path.exists() else None
+        return written_manifest(self.context.artifacts)

@@ -7,15 +7,18 @@ The results contain none of this. It is computed from heartbeats and from the la
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from time import monotonic_ns, time_ns
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from aiperf_svc.adapters.exports.inference_file import dataset_json
 from aiperf_svc.adapters.results_api.status import LiveObjective, Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.control.control_intervals import batch_interval_s
+from aiperf_svc.core.results.inference_result import DatasetFacts
 from aiperf_svc.core.results.slo import limit_of
 from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
@@ -55,7 +58,7 @@ class RunProgress(BaseProgress):
         super().__init__()
         self._config = config
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
-        self._dataset: dict[str, Any] = {}
+        self._dataset = msgspec.Raw(b"{}")
         self._configuring: dict[str, str] = {}
         """What takes time while the run is configured, by the service that says so."""
         self._recent: deque[_Latencies] = deque()
@@ -111,9 +114,9 @@ class RunProgress(BaseProgress):
         if counts:
             self._counts[worker] = {c.phase: c for c in counts}
 
-    def set_dataset(self, summary: dict[str, Any]) -> None:
+    def set_dataset(self, dataset: DatasetFacts) -> None:
         """Set the dataset manager's report."""
-        self._dataset = summary
+        self._dataset = msgspec.Raw(dataset_json(dataset))
         self._changes.note()
 
     def set_configuring(self, sender: str, text: str) -> None:

@@ -23,6 +23,7 @@ from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
@@ -123,8 +124,8 @@ def _machine(context: RunContext) -> ExperimentMachine:
         for each in ended:
             if strategy.next() != each.trial:
                 break  # What follows was found by another way.
-            assert each.summary is not None
-            result = trial_result(each.summary, experiment.search)
+            assert isinstance(each.results, InferenceResult)
+            result = trial_result(each.results, experiment.search)
             strategy.add(each.trial, msgspec.to_builtins(result))
     return ExperimentMachine(
         strategy,

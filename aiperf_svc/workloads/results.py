@@ -9,16 +9,17 @@ import msgspec
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_objectives import judge_objectives
-from aiperf_svc.core.results.run_result import (
+from aiperf_svc.core.results.tool_result import (
     MetricResult,
     MetricValue,
     RankFacts,
-    RunResult,
+    RankLayout,
     StepAccounts,
     StepResult,
     StepSeries,
     StepTable,
     StepWitness,
+    ToolResult,
 )
 from aiperf_svc.core.verdict.check_result import Severity, worst_of
 from aiperf_svc.protocol.messages.steps import RankWitness, StepRecord
@@ -48,10 +49,10 @@ class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
     cli_command: str = ""
     start_wall_ns: int
     end_wall_ns: int
-    topology: dict[str, Any] = {}
+    topology: RankLayout = RankLayout()
 
 
-def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> RunResult:
+def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> ToolResult:
     """The result of a run. Failed attempts are kept as steps; only the last successful attempt at
     each measured step counts in metrics, series and tables."""
     config = finished.config
@@ -71,7 +72,7 @@ def summarise_steps(workload: ToolWorkload[Any], finished: FinishedSteps) -> Run
     checks = (*judge_steps(evidence), *workload.checks(config, readings))
     verdict = worst_of(checks)
     metrics = _metrics(infos, counted)
-    return RunResult(
+    return ToolResult(
         run_id=finished.run_id,
         name=config.name,
         workload=workload.kind,

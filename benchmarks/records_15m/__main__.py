@@ -19,13 +19,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Facts, plan
@@ -138,9 +138,9 @@ async def _play(services: FakeServices, feed: Feed, folder: Path) -> dict[str, f
         manifest = await client.download_all(folder / "collected")
         collected = perf_counter()
         await client.collected()
-    accounts = summary["aiperf_svc"]["accounts"]
-    assert summary["request_count"]["avg"] == accounts["records"] == feed.count, accounts
-    assert accounts["violations"] == [], accounts
+    accounts = summary.accounts
+    assert summary.value("request_count") == accounts.records == feed.count, accounts
+    assert not accounts.violations, accounts
     return {
         "records": feed.count,
         "ingest_records_per_s": round(feed.count / (last - begin)),
@@ -151,10 +151,12 @@ async def _play(services: FakeServices, feed: Feed, folder: Path) -> dict[str, f
     }
 
 
-async def _summary(client: ResultsClient) -> dict[str, Any]:
+async def _summary(client: ResultsClient) -> InferenceResult:
     while True:
         with suppress(ApiRefused, ApiUnavailable):
-            return await client.summary()
+            results = await client.results()
+            assert isinstance(results, InferenceResult)
+            return results
         await asyncio.sleep(LOOK_S)
 
 

@@ -8,6 +8,7 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import JobPlan, PodPlan
+from components.accounts import make_account, rule
 from components.containers import MountedNames
 from components.pods import make_deployment, make_job, make_service
 from components.scope import Scope
@@ -35,39 +36,11 @@ class FanOut(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:FanOut", name, None, opts)
         base = args.base
-        account = k8s.core.v1.ServiceAccount(
-            COLLECTOR,
-            metadata=base.metadata(COLLECTOR, component=COLLECTOR),
-            automount_service_account_token=False,
-            opts=base.options(self),
-        )
-        role = k8s.rbac.v1.Role(
-            COLLECTOR,
-            metadata=base.metadata(COLLECTOR, component=COLLECTOR),
-            rules=_rules(args),
-            opts=base.options(self),
-        )
-        binding = k8s.rbac.v1.RoleBinding(
-            COLLECTOR,
-            metadata=base.metadata(COLLECTOR, component=COLLECTOR),
-            role_ref=k8s.rbac.v1.RoleRefArgs(
-                api_group="rbac.authorization.k8s.io",
-                kind="Role",
-                name=base.identity.name(COLLECTOR),
-            ),
-            subjects=[
-                k8s.rbac.v1.SubjectArgs(
-                    kind="ServiceAccount",
-                    name=base.identity.name(COLLECTOR),
-                    namespace=base.namespace,
-                )
-            ],
-            opts=base.depends_on(role).options(self),
-        )
+        needed = make_account(COLLECTOR, _rules(args), base, self)
         service = make_service(args.collector, base, self)
         self.collector = make_deployment(
             args.collector,
-            args.scope.depends_on(account, binding, service),
+            args.scope.depends_on(*needed, service),
             replace(args.mounted, account=base.identity.name(COLLECTOR)),
             self,
             is_replaced=True,
@@ -81,18 +54,15 @@ class FanOut(pulumi.ComponentResource):
 def _rules(args: FanOutArgs) -> list[k8s.rbac.v1.PolicyRuleArgs]:
     """Rules that allow starting and stopping these Jobs, and seeing why their pods do not run and
     when the stack deletes itself."""
+    names = args.base.identity.name
+    jobs = k8s.rbac.v1.PolicyRuleArgs(
+        api_groups=["batch"],
+        resources=["jobs"],
+        resource_names=[names(job.pod.name) for job in args.jobs],
+        verbs=["get", "patch"],
+    )
     return [
-        k8s.rbac.v1.PolicyRuleArgs(
-            api_groups=["batch"],
-            resources=["jobs"],
-            resource_names=[args.base.identity.name(job.pod.name) for job in args.jobs],
-            verbs=["get", "patch"],
-        ),
-        k8s.rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["pods"], verbs=["list"]),
-        k8s.rbac.v1.PolicyRuleArgs(
-            api_groups=[""],
-            resources=["configmaps"],
-            resource_names=[args.base.identity.name(ANCHOR)],
-            verbs=["get"],
-        ),
+        jobs,
+        rule("", "pods", "list"),
+        rule("", "configmaps", "get", name=names(ANCHOR)),
     ]

@@ -16,6 +16,7 @@ from aiperf_svc.plan.identity import (
 )
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
+from components.accounts import make_account, rule
 from components.containers import MountedNames
 from components.network import make_policy
 from components.pods import make_deployment
@@ -121,37 +122,9 @@ class Lifetime(pulumi.ComponentResource):
 
     def _ttl_deployment(self, scope: Scope) -> k8s.apps.v1.Deployment:
         pod = self._args.plan.deadline
-        account = k8s.core.v1.ServiceAccount(
-            "deadline",
-            metadata=scope.metadata("deadline", component="deadline"),
-            automount_service_account_token=False,
-            opts=scope.options(self),
-        )
-        role = k8s.rbac.v1.Role(
-            "deadline",
-            metadata=scope.metadata("deadline", component="deadline"),
-            rules=self._rules(scope),
-            opts=scope.options(self),
-        )
-        binding = k8s.rbac.v1.RoleBinding(
-            "deadline",
-            metadata=scope.metadata("deadline", component="deadline"),
-            role_ref=k8s.rbac.v1.RoleRefArgs(
-                api_group="rbac.authorization.k8s.io",
-                kind="Role",
-                name=scope.identity.name("deadline"),
-            ),
-            subjects=[
-                k8s.rbac.v1.SubjectArgs(
-                    kind="ServiceAccount",
-                    name=scope.identity.name("deadline"),
-                    namespace=scope.namespace,
-                )
-            ],
-            opts=scope.depends_on(role).options(self),
-        )
+        needed = make_account("deadline", self._rules(scope), scope, self)
         mounted = MountedNames(account=scope.identity.name("deadline"))
-        return make_deployment(pod, scope.depends_on(account, binding), mounted, self)
+        return make_deployment(pod, scope.depends_on(*needed), mounted, self)
 
     def _rules(self, scope: Scope) -> list[k8s.rbac.v1.PolicyRuleArgs]:
         """Rules that allow deleting the one object whose deletion ends the stack, and the budget
@@ -160,30 +133,15 @@ class Lifetime(pulumi.ComponentResource):
         plan = self._args.plan
         is_guest = plan.config.deployment.namespace.mode == "existing"
         rules = [
-            k8s.rbac.v1.PolicyRuleArgs(
-                api_groups=[""],
-                resources=["configmaps" if is_guest else "namespaces"],
-                resource_names=[scope.identity.name(ANCHOR) if is_guest else scope.namespace],
-                verbs=["get", "delete"],
-            )
+            rule("", "configmaps", "get", "delete", name=scope.identity.name(ANCHOR))
+            if is_guest
+            else rule("", "namespaces", "get", "delete", name=scope.namespace)
         ]
         if plan.budget and plan.budget.hold is not None:
-            rules.append(
-                k8s.rbac.v1.PolicyRuleArgs(
-                    api_groups=["policy"],
-                    resources=["poddisruptionbudgets"],
-                    resource_names=[plan.budget.name],
-                    verbs=["get", "delete"],
-                )
-            )
-        rules.append(
-            k8s.rbac.v1.PolicyRuleArgs(
-                api_groups=["coordination.k8s.io"],
-                resources=["leases"],
-                resource_names=[scope.identity.name(LEASE)],
-                verbs=["patch"],
-            )
-        )
+            name = plan.budget.name
+            rules.append(rule("policy", "poddisruptionbudgets", "get", "delete", name=name))
+        name = scope.identity.name(LEASE)
+        rules.append(rule("coordination.k8s.io", "leases", "patch", name=name))
         return rules
 
     def _budget(self, budget: DisruptionBudget, scope: Scope) -> None:

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import pytest
 from arro3.io import read_parquet
 from msgspec.structs import replace
 
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.storage.run_artifacts import write_run as write_tools_run
 from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario
-from aiperf_svc.core.experiments.search import Ending, SearchPoint
-from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import Column, Series, Table
@@ -148,17 +148,17 @@ def write_a_joint_experiment(folder: Path) -> None:
     finish_joint(folder, dict(found))
 
 
-def finish_joint(folder: Path, found: dict[str, dict[str, Any]]) -> None:
+def finish_joint(folder: Path, found: Mapping[str, Results]) -> None:
     runs = [
         JointRun(
             name=name,
             where=name,
             outcome=RunOutcome(
-                run_id="r", state=RunState.DONE, reason="", summary=summary, artifacts=folder / name
+                run_id="r", state=RunState.DONE, reason="", results=results, artifacts=folder / name
             ),
             offsets={1: Offset(0, 40_000)},
         )
-        for name, summary in found.items()
+        for name, results in found.items()
     ]
     finish("clusters", "bench", folder, runs, RunOptions())
 

@@ -11,6 +11,7 @@ import pytest
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.services import target_lookup
+from tests.support.fake_results import decoded
 from tests.support.in_one_loop import WAIT_S, config, stack
 from tests.support.scripted_server import Respond, ScriptedServer
 
@@ -46,7 +47,9 @@ async def stream_at_once(_: int, writer: asyncio.StreamWriter) -> None:
 
 def ended(summary: dict[str, Any]) -> ExitCode:
     """The exit code of a run with these results."""
-    outcome = RunOutcome(run_id="test", state="done", reason="", summary=summary, artifacts=None)
+    outcome = RunOutcome(
+        run_id="test", state="done", reason="", results=decoded(summary), artifacts=None
+    )
     return outcome.exit_code
 
 

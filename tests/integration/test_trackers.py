@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from aiperf_svc.adapters.exports import result_files
 from aiperf_svc.adapters.trackers import mlflow_runs
 from aiperf_svc.adapters.trackers.finished_run import FinishedFolder, read_finished
 from aiperf_svc.cli.main import main
@@ -18,6 +19,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support import fake_steps
 from tests.support.fake_folders import write_trials
 from tests.support.forked_commands import finished
 
@@ -153,7 +155,7 @@ def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(EnvironmentProblem, match="cannot be read"):
         read_finished(tmp_path)
-    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / "results.json").write_bytes(result_files.render(fake_steps.result()))
     with pytest.raises(EnvironmentProblem, match=r"config\.yaml"):
         read_finished(tmp_path)
 
@@ -181,9 +183,12 @@ def test_secrets_of_a_config_are_no_parameters(tmp_path: Path) -> None:
     }
     config = {"name": "n", "endpoint": endpoint, "load": {"concurrency": 2}, "deployment": {"a": 1}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    tiers = [{"name": "gold", "goodput": 2.5, "good_request_count": 5, "attainment": None}]
+    tier = {"name": "gold", "limits": {}, "goodput": 2.5, "good_request_count": 5}
+    tiers = [tier | {"attainment": None}]
     ours = {"verdict": "valid", "goodput_tiers": tiers}
+    ours["version"] = ""
     content = {
+        "schema_version": "1.4",
         "benchmark_id": "ab",
         "end_time": "2026-11-23T07:00:00.000000",
         "request_count": {"unit": "requests", "avg": 5.0},

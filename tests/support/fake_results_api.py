@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
 
@@ -24,7 +25,7 @@ def make_status(**fields: Any) -> Status:
         "main_error": "",
         "uploaded_to": "",
         "verdict": None,
-        "dataset": {},
+        "dataset": msgspec.Raw(b"{}"),
         "number": 1,
         "objectives": (),
     }
@@ -39,7 +40,7 @@ class Provider:
 
     path: Path
     now: Status = field(default_factory=make_status)
-    content: dict[str, Any] | None = None
+    content: Results | None = None
     has_manifest: bool = True
     cancelled: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
@@ -68,18 +69,16 @@ class Provider:
     def collected(self) -> None:
         self.was_collected.set()
 
-    def summary(self) -> dict[str, Any] | None:
+    def results(self) -> Results | None:
         return self.content
 
     def folder(self) -> Path:
         return self.path
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         if not self.has_manifest:
             return None
-        found = self.listed or build_manifest(self.path, "0123456789ab")
-        listed: dict[str, Any] = msgspec.to_builtins(found)
-        return listed
+        return self.listed or build_manifest(self.path, "0123456789ab")
 
 
 @dataclass

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 import yaml
 
@@ -16,12 +15,15 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders, resuming
@@ -35,6 +37,7 @@ from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from tests.support.fake_results import inference_result
 
 CONFIG = """
 endpoint: {url: "http://10.0.0.1:8000", model: m}
@@ -43,7 +46,7 @@ load: {concurrency: 1, requests: 10}
 RECORD = RunRecord(
     stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()
 )
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+RESULTS = inference_result()
 NOT_ALL = LeakReport(left=(), not_checked=("nodes (not allowed)", "leases (not allowed)"))
 CLEAN = LeakReport(left=(), not_checked=())
 OTHER = ObjectRef(kind="Namespace", namespace="", name="aiperf-s-x", uid="x", path="")
@@ -145,7 +148,7 @@ class Played:
 
     # --- as Measuring ---
 
-    has_results, has_losses, is_out_of_time, failure, summary = True, False, False, None, SUMMARY
+    has_results, has_losses, is_out_of_time, failure, results = True, False, False, None, RESULTS
 
     @property
     def status(self) -> Any:
@@ -153,13 +156,13 @@ class Played:
             state="done", reason="", exit_code=None, artifact_error="", uploaded_to=self.uploaded_to
         )
 
-    async def follow(self, **_: Any) -> dict[str, Any]:
+    async def follow(self, **_: Any) -> InferenceResult:
         self.note_watched("follow")
         self.followed += 1
         if self.followed == self.killed_in:
             self.killed = self.folder / "killed"
             shutil.copytree(self.made[0], self.killed, symlinks=True)
-        return SUMMARY
+        return RESULTS
 
     async def fetch(self, folder: Path) -> str:
         self.note_watched("fetch")
@@ -170,8 +173,8 @@ class Played:
             for trial in shape.trials:
                 own = folder / "trials" / trial.folder
                 own.mkdir(parents=True)
-                (own / "profile_export_aiperf.json").write_bytes(msgspec.json.encode(SUMMARY))
-            ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in shape.trials]
+                (own / "profile_export_aiperf.json").write_bytes(encode(RESULTS))
+            ended = [TrialOutcome(trial, "done", "", RESULTS) for trial in shape.trials]
             write_experiment(folder, self.request.config, summarise(ended))
         return "all"
 
@@ -242,5 +245,5 @@ def in_shapes(played: Played, *, on_failure: str = "continue", number: int = 3) 
 
 
 def trials_of(outcome: RunOutcome) -> list[tuple[int, str, str]]:
-    assert outcome.summary is not None
-    return [(t["number"], t["state"], t["reason"]) for t in outcome.summary["trials"]]
+    assert isinstance(outcome.results, ExperimentResult)
+    return [(each.number, each.state, each.reason) for each in outcome.results.trials]

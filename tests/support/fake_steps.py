@@ -6,7 +6,7 @@ import msgspec
 
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.run_result import RankFacts, RunResult
+from aiperf_svc.core.results.tool_result import RankFacts, ToolResult
 from aiperf_svc.protocol.messages.steps import CommandEnd, RankWitness, StepRecord
 from aiperf_svc.workloads.command.workload import CommandSpec
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
@@ -127,5 +127,5 @@ def finished(*records: StepRecord, **keys: Any) -> FinishedSteps:
     return FinishedSteps(**{**values, **keys})
 
 
-def result(*records: StepRecord, workload: ToolWorkload[Any] = WORKLOAD, **keys: Any) -> RunResult:
+def result(*records: StepRecord, workload: ToolWorkload[Any] = WORKLOAD, **keys: Any) -> ToolResult:
     return summarise_steps(workload, finished(*(records or (record(),)), **keys))

@@ -1,24 +1,31 @@
 """Made-up outcomes of trials."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.domain.metric_catalog import CATALOG
+from tests.support.fake_results import inference_result
 
 
-def summary_of(
-    *, throughput: float, ttft: float | None = None, verdict: str = "valid", **more: Any
-) -> dict[str, Any]:
-    """Content of profile_export_aiperf.json with a few metrics."""
-    latency = {"time_to_first_token": {"unit": "ms", "avg": ttft, "p99": ttft, "count": 10}}
-    return {
-        "schema_version": "1.4",
-        "benchmark_id": "abc",
-        "request_throughput": {"unit": "requests/sec", "avg": throughput},
-        **(latency if ttft is not None else {}),
-        "aiperf_svc": {"verdict": verdict, "cause": more.pop("cause", ""), "slo": []},
-        **more,
-    }
+def results_of(
+    *,
+    throughput: float,
+    ttft: float | None = None,
+    verdict: str = "valid",
+    more: Mapping[str, MetricStats] | None = None,
+    **fields: Any,
+) -> InferenceResult:
+    """The results of a run with a few metrics, and `more`."""
+    metrics = {"request_throughput": MetricStats(unit="requests/sec", avg=throughput)}
+    if ttft is not None:
+        metrics["time_to_first_token"] = MetricStats(unit="ms", avg=ttft, p99=ttft, count=10)
+    metrics |= more or {}
+    metrics = {tag: metrics[tag] for tag in CATALOG if tag in metrics}
+    return inference_result(verdict=verdict, metrics=metrics, run_id="abc", **fields)
 
 
 def outcome(
@@ -32,7 +39,7 @@ def outcome(
 ) -> TrialOutcome:
     """A trial with these numbers; without any, nothing was measured."""
     trial = Trial(number, parameters, repetition)
-    return TrialOutcome(trial, state, reason, summary_of(**numbers) if numbers else None)
+    return TrialOutcome(trial, state, reason, results_of(**numbers) if numbers else None)
 
 
 def sweep(

@@ -23,6 +23,7 @@ from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.host import service_class
 from aiperf_svc.services.records_manager import RecordsManager
+from tests.support.fake_results import as_json
 
 WAIT_S = 60.0
 
@@ -50,15 +51,15 @@ class Stack:
                 await self.records_manager.wait_change(status.number, 0.5)
 
     async def results(self) -> dict[str, Any]:
-        """The summary, when the run has ended."""
+        """The results as in their file, when the run has ended."""
         async with asyncio.timeout(WAIT_S):
             while not (status := self.records_manager.status()).results_ready:
                 self._raise_failures()
                 assert status.state != "failed", status.reason
                 await self.records_manager.wait_change(status.number, 0.5)
-        summary = self.records_manager.summary()
-        assert summary is not None
-        return summary
+        results = self.records_manager.results()
+        assert results is not None
+        return as_json(results)
 
     def _raise_failures(self) -> None:
         for task in self.tasks.values():

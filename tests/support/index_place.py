@@ -33,6 +33,7 @@ from aiperf_svc.runner.fan_out.index import SENT
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
+from tests.support.fake_results import as_json
 from tests.support.forked_commands import finished
 
 JOB = "index-1-s"
@@ -196,7 +197,7 @@ async def until(client: ResultsClient, is_so: Any) -> Status:
 async def settled(client: ResultsClient) -> tuple[Status, dict[str, Any]]:
     """What the collector says at the end, and its summary."""
     status = await until(client, lambda status: status.is_settled)
-    return status, await client.summary()
+    return status, as_json(await client.results())
 
 
 @contextlib.asynccontextmanager

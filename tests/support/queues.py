@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.experiments.evidence import Evidence
-from aiperf_svc.core.experiments.search import Search, TrialResult
+from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.stats.batches import BATCHES
 
 SERVERS, SERVICE_S, LIMIT_S = 16, 0.1, 0.2
@@ -71,4 +71,4 @@ def run(search: Search, rng: np.random.Generator, seconds: float) -> None:
     while (parameters := search.next()) is not None:
         length = float(parameters.get("load.duration", seconds))
         found = measure(rng, parameters["load.request_rate"], length)
-        search.add(parameters, TrialResult(evidence=(found,)))
+        search.add(parameters, SearchedTrial(evidence=(found,)))

@@ -90,10 +90,10 @@ async def find_lease(cluster: Cluster, stack: str, namespace: str) -> StackLease
 async def holder_of(cluster: Cluster, stack: str, *, namespace: str | None) -> str:
     """Describe who works on any stack of this name; empty if no process does, or if the Leases may
     not be read. Raises Unreachable."""
-    place = f"/namespaces/{namespace}" if namespace else ""
+    scope = f"/namespaces/{namespace}" if namespace else ""
     try:
         listed = await cluster.get(
-            f"{LEASES}{place}/leases", labelSelector=f"{STACK_LABEL}={stack}"
+            f"{LEASES}{scope}/leases", labelSelector=f"{STACK_LABEL}={stack}"
         )
         now = await cluster.now()
     except Refused:

@@ -30,6 +30,17 @@ NODE = "NODE"
 NODE_ADDRESSES = ("ExternalIP", "InternalIP")
 CANDIDATES = 3
 """Most nodes to try: a NodePort is on all of them."""
+LARGEST_BODY = 2**20
+NOT_PASSED = frozenset(
+    {
+        "host", "authorization", "connection", "keep-alive", "transfer-encoding", "upgrade",
+        "content-length", "te", "trailer", "proxy-authorization", "accept-encoding",
+    }
+)  # fmt: skip
+"""Request headers that concern one hop only."""
+NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"})
+POD_UNREACHABLE = (502, 503, 504)
+"""Statuses of the API server's own responses when it cannot reach the pod."""
 
 log = logging.getLogger(__name__)
 
@@ -108,19 +119,6 @@ async def _responds(url: str) -> bool:
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError, OSError):
         return False
-
-
-LARGEST_BODY = 2**20
-NOT_PASSED = frozenset(
-    {
-        "host", "authorization", "connection", "keep-alive", "transfer-encoding", "upgrade",
-        "content-length", "te", "trailer", "proxy-authorization", "accept-encoding",
-    }
-)  # fmt: skip
-"""Request headers that concern one hop only."""
-NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"})
-POD_UNREACHABLE = (502, 503, 504)
-"""Statuses of the API server's own responses when it cannot reach the pod."""
 
 
 class ServiceProxy:

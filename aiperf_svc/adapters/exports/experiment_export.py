@@ -12,14 +12,28 @@ from typing import Any
 
 import msgspec
 from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+from msgspec.structs import asdict
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.experiment_file import SCHEMA
+from aiperf_svc.adapters.exports.experiment_file import search_json
 from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best, Front, best_of, front
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameter, TrialRow
+from aiperf_svc.core.experiments.experiment_result import (
+    SCHEMA,
+    BestResult,
+    CombinationResult,
+    ExperimentNumbers,
+    ExperimentResult,
+    FrontResult,
+    LeftOut,
+    MeanValue,
+    ParameterValues,
+    ShownMetric,
+    TrialResult,
+)
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import csv_cell
@@ -46,19 +60,16 @@ def column_name(key: RowKey) -> str:
     return f"{key.tag}_{key.stat}"
 
 
-def render_json(summary: ExperimentSummary, config: Config, search: SearchReport | None) -> bytes:
-    """Render experiment.json."""
-    return msgspec.json.encode(export(summary, config, search)) + b"\n"
-
-
 def render_progress(
     trials: Sequence[msgspec.Raw], config: Config, search: SearchReport | None
 ) -> bytes:
     """Render experiment.json while trials are left, from the trials that have ended, each rendered
-    by `render_trial`. Nothing is said of all trials together."""
+    by `render_trial`. It has nothing about all trials together."""
     content = {
-        **_head(config),
-        "search": None if search is None else _search(search),
+        "schema_version": SCHEMA,
+        "version": __version__,
+        "name": config.name,
+        "search": search_json(search),
         "trials": trials,
         "config": config.model_dump(mode="json"),
     }
@@ -70,37 +81,37 @@ def render_trial(row: TrialRow) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(_trial(row)))
 
 
-def _head(config: Config) -> dict[str, Any]:
-    return {"schema_version": SCHEMA, "version": __version__, "name": config.name}
-
-
-def export(
+def experiment_result(
     summary: ExperimentSummary, config: Config, search: SearchReport | None
-) -> dict[str, Any]:
-    """Return the content of experiment.json as an object: the trials, the combinations with their
-    means, what is best."""
-    return {
-        **_head(config),
-        "search": None if search is None else _search(search),
-        **described(summary, search),
-        "config": config.model_dump(mode="json"),
-    }
+) -> ExperimentResult:
+    """Return the results of an experiment: the trials, the combinations with their means, what is
+    best."""
+    numbers = experiment_numbers(summary, search)
+    return ExperimentResult(
+        version=__version__,
+        name=config.name,
+        search=search,
+        config=config.model_dump(mode="json"),
+        **{name: getattr(numbers, name) for name in ExperimentNumbers.__struct_fields__},
+    )
 
 
-def described(summary: ExperimentSummary, search: SearchReport | None = None) -> dict[str, Any]:
-    """Return what is said of all trials together, and the trials, as a part of an object."""
+def experiment_numbers(
+    summary: ExperimentSummary, search: SearchReport | None = None
+) -> ExperimentNumbers:
+    """Return the trials, and what they show together."""
     found = front(summary)
-    return {
-        "parameters": [{"name": p.name, "values": p.values} for p in summary.parameters],
-        "metrics": {
-            tag: {"name": info.name, "unit": info.unit, "better": info.better}
+    return ExperimentNumbers(
+        parameters=tuple(ParameterValues(p.name, p.values) for p in summary.parameters),
+        metrics={
+            tag: ShownMetric(info.name, info.unit, info.better)
             for tag, info in summary.metrics.items()
         },
-        "best": [_best(each) for each in best_of(summary, search)],
-        "front": None if found is None else _front(found),
-        "combinations": [_combination(each) for each in summary.combinations],
-        "trials": [_trial(row) for row in summary.rows],
-    }
+        best=tuple(map(_best, best_of(summary, search))),
+        front=None if found is None else _front(found),
+        combinations=tuple(map(combination_result, summary.combinations)),
+        trials=tuple(map(_trial, summary.rows)),
+    )
 
 
 def render_csv(summary: ExperimentSummary) -> bytes:
@@ -174,59 +185,53 @@ def _parameter_column(
     return DataType.string(), [None if value is None else _text(value) for value in values]
 
 
-def _trial(row: TrialRow) -> dict[str, Any]:
-    trial = row.outcome.trial
-    return {
-        "number": trial.number,
-        "repetition": trial.repetition,
-        "parameters": trial.parameters,
+def _trial(row: TrialRow) -> TrialResult:
+    outcome, measured = row.outcome, row.measured
+    return TrialResult(
+        number=outcome.trial.number,
+        repetition=outcome.trial.repetition,
+        parameters=outcome.trial.parameters,
         **{name: read(row) for name, read in FACTS},
-        "left_out": row.left_out,
-        "replaced": row.outcome.replaced,
-        "values": {
-            column_name(key): value
-            for key, value in (row.measured.values if row.measured else {}).items()
-        },
-    }
+        left_out=row.left_out,
+        replaced=outcome.replaced,
+        values={column_name(key): v for key, v in measured.values.items()} if measured else {},
+    )
 
 
-def _combination(each: Combination) -> dict[str, Any]:
-    return {
-        "parameters": each.parameters,
-        "trials": [row.number for row in each.rows],
-        "left_out": [{"number": row.number, "reason": row.left_out} for row in each.left_out],
-        "values": {
-            column_name(key): _aggregate(value)
+def combination_result(each: Combination) -> CombinationResult:
+    """Return the means of one combination over its repetitions."""
+    return CombinationResult(
+        parameters=each.parameters,
+        trials=tuple(row.number for row in each.rows),
+        left_out=tuple(LeftOut(row.number, row.left_out) for row in each.left_out),
+        values={
+            column_name(key): _mean(value)
             for key, value in each.values.items()
             if key.stat in AGGREGATED
         },
-    }
+    )
 
 
-def _aggregate(value: Aggregate) -> dict[str, Any]:
+def _mean(value: Aggregate) -> MeanValue:
     low, high = interval(value) or (None, None)
-    return {"n": value.n, "mean": value.mean, "sd": value.sd, "ci_low": low, "ci_high": high}
+    return MeanValue(n=value.n, mean=value.mean, sd=value.sd, ci_low=low, ci_high=high)
 
 
-def _best(each: Best) -> dict[str, Any]:
-    return {
-        "metric": column_name(each.key),
-        "parameters": each.combination.parameters,
-        **_aggregate(each.value),
-        "overlaps": [rival.parameters for rival in each.rivals],
-    }
+def _best(each: Best) -> BestResult:
+    return BestResult(
+        metric=column_name(each.key),
+        parameters=each.combination.parameters,
+        **asdict(_mean(each.value)),
+        overlaps=tuple(rival.parameters for rival in each.rivals),
+    )
 
 
-def _front(found: Front) -> dict[str, Any]:
-    return {
-        "throughput": column_name(found.throughput),
-        "latency": column_name(found.latency),
-        "optimal": [each.parameters for each in found.optimal],
-    }
-
-
-def _search(search: SearchReport) -> dict[str, Any]:
-    return {"result": search.result, **msgspec.structs.asdict(search)}
+def _front(found: Front) -> FrontResult:
+    return FrontResult(
+        throughput=column_name(found.throughput),
+        latency=column_name(found.latency),
+        optimal=tuple(each.parameters for each in found.optimal),
+    )
 
 
 def _text(value: Any) -> str:

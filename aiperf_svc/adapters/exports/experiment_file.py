@@ -1,18 +1,43 @@
-"""Reads experiment.json: the trials of an experiment, finished or not, and its config."""
+"""experiment.json: the results of an experiment, and what readers need of one that may be
+unfinished."""
 
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from aiperf_svc.adapters.exports.versioned_json import read_versioned
+from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult, Parameters
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
 NAME = "experiment.json"
-SCHEMA = "experiment/1"
-"""Its `schema_version`. The number is raised when a key changes its meaning."""
+
+
+_KEYS = (
+    *("schema_version", "version", "name", "search", "parameters", "metrics", "best", "front"),
+    *("combinations", "trials", "config"),
+)
+"""Keys of the file, in their order: all fields of an `ExperimentResult`."""
+
+
+def encode(result: ExperimentResult) -> bytes:
+    """Return the file's content in one line."""
+    content = {key: getattr(result, key) for key in _KEYS}
+    return msgspec.json.encode(content | {"search": search_json(result.search)})
+
+
+def decode(data: bytes) -> ExperimentResult:
+    """Return the results in the content of a file. Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=ExperimentResult)
+
+
+def search_json(search: SearchReport | None) -> dict[str, object] | None:
+    """Return what a search has found as an object that begins with the sentence for people."""
+    return None if search is None else {"result": search.result, **asdict(search)}
 
 
 class TrialEntry(msgspec.Struct, frozen=True):
@@ -20,7 +45,7 @@ class TrialEntry(msgspec.Struct, frozen=True):
 
     number: int
     repetition: int
-    parameters: dict[str, Any]
+    parameters: Parameters
     state: str
     reason: str
     folder: str

@@ -2,12 +2,16 @@
 
 import csv
 from io import StringIO
-from typing import Any
 
 import msgspec
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.experiment_export import csv_head, csv_row, described
+from aiperf_svc.adapters.exports.experiment_export import (
+    combination_result,
+    csv_head,
+    csv_row,
+    experiment_numbers,
+)
 from aiperf_svc.core.experiments.joint_trials import ExperimentMember, JointExperiment
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.joint_result import Joint
@@ -16,7 +20,7 @@ SCHEMA = "joint-experiment/1"
 TOTAL = "total"
 
 
-def export(joint: JointExperiment) -> dict[str, Any]:
+def export(joint: JointExperiment) -> dict[str, object]:
     """Return the content of joint.json as an object. The trials of each run are in its folder."""
     return {
         "schema_version": SCHEMA,
@@ -27,7 +31,7 @@ def export(joint: JointExperiment) -> dict[str, Any]:
         "notes": joint.notes,
         "members": [_member(each) for each in joint.members],
         "starts": [_start(trial, each) for trial, each in joint.trials],
-        "total": described(joint.total),
+        "total": experiment_numbers(joint.total),
     }
 
 
@@ -49,7 +53,7 @@ def render_csv(joint: JointExperiment) -> bytes:
     return text.getvalue().encode()
 
 
-def _member(each: ExperimentMember) -> dict[str, Any]:
+def _member(each: ExperimentMember) -> dict[str, object]:
     return {
         "name": each.name,
         "where": each.where,
@@ -58,11 +62,11 @@ def _member(each: ExperimentMember) -> dict[str, Any]:
         "state": each.state,
         "reason": each.reason,
         "exit_code": each.exit_code,
-        "combinations": described(each.summary)["combinations"],
+        "combinations": [combination_result(c) for c in each.summary.combinations],
     }
 
 
-def _start(trial: Trial, joint: Joint) -> dict[str, Any]:
+def _start(trial: Trial, joint: Joint) -> dict[str, object]:
     """How close the starts of a trial were, in ms, and the time that its loads have in common."""
     return {
         "number": trial.number,

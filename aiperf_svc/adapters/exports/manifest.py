@@ -85,6 +85,12 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
+def written_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest that this program has written into a folder; None before that."""
+    path = folder / NAME
+    return msgspec.json.decode(path.read_bytes(), type=Manifest) if path.exists() else None
+
+
 def is_whole(path: Path, entry: ManifestEntry) -> bool:
     """Return whether a file has the size and hash of its entry. Raises OSError."""
     if not path.is_file() or path.stat().st_size != entry.size:

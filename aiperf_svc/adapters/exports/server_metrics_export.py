@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 
-from aiperf_svc.adapters.exports.json_export import input_config, iso_time
+from aiperf_svc.adapters.exports.inference_file import iso_time
+from aiperf_svc.adapters.exports.json_export import input_config
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.families import PORTABLE
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.series import gpus
-from aiperf_svc.core.telemetry.sources import SourceReport
 from aiperf_svc.core.telemetry.statistics import QUANTILES, Family, families, statistics
+from aiperf_svc.core.telemetry.system_report import SourceReport
 from aiperf_svc.domain.foreign_text import csv_cell
 
 SCHEMA_VERSION = "1.0"

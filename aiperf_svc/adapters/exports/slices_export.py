@@ -5,14 +5,14 @@ request are left out."""
 import csv
 from collections.abc import Sequence
 from io import StringIO
-from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.exports.json_export import distribution, input_config
+from aiperf_svc.adapters.exports.json_export import input_config
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.slices import Slice
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS
+from aiperf_svc.core.results.summary import metric_stats
+from aiperf_svc.domain.metric_catalog import CATALOG
 
 NAME = "profile_export_aiperf_timeslices"
 STATS = (
@@ -30,7 +30,7 @@ def render_json(slices: Sequence[Slice], config: BenchmarkConfig) -> bytes:
                 "start_ns": each.start_wall_ns,
                 "end_ns": each.end_wall_ns,
                 "is_complete": each.is_complete,
-                **_metrics(each),
+                **metric_stats(each.metrics, each.scalars),
             }
             for each in slices
         ],
@@ -45,20 +45,10 @@ def render_csv(slices: Sequence[Slice]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))
     for each in slices:
-        for tag, found in sorted(_metrics(each).items()):
+        for tag, found in sorted(metric_stats(each.metrics, each.scalars).items()):
             for stat in STATS:
-                value = found.get(stat)
+                value = found.stat(stat)
                 if value is not None:
                     shown = value if stat == "count" else f"{value:.2f}"
-                    writer.writerow((each.index, CATALOG[tag].name, found["unit"], stat, shown))
+                    writer.writerow((each.index, CATALOG[tag].name, found.unit, stat, shown))
     return text.getvalue().encode()
-
-
-def _metrics(each: Slice) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for metric in METRICS:
-        if metric.tag in each.metrics:
-            found[metric.tag] = distribution(each.metrics[metric.tag])
-        elif metric.tag in each.scalars:
-            found[metric.tag] = {"unit": metric.unit, "avg": each.scalars[metric.tag]}
-    return found

@@ -1,7 +1,6 @@
 """`verdict.json`: the verdict on the run, with its reasons."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -18,19 +17,15 @@ def render(summary: Summary) -> bytes:
 def render_verdict(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> bytes:
     """Render the file's content: `reasons` are the checks that did not pass, the worst first;
     `checks` are all of them."""
-    content = _export(verdict, objectives)
-    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
-
-
-def _export(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> dict[str, Any]:
-    return {
+    content = {
         "verdict": verdict.verdict,
         "cause": verdict.cause,
         "reasons": [_reason(reason) for reason in verdict.reasons],
         "checks": [_reason(reason) for reason in verdict.checks],
         "slo": objectives,
     }
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
-def _reason(reason: Reason) -> dict[str, Any]:
+def _reason(reason: Reason) -> dict[str, object]:
     return {"ok": reason.ok, **msgspec.structs.asdict(reason)}

@@ -23,6 +23,14 @@ DELETED = "its Job was deleted during the experiment"
 INDEX_KEY = "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
 Found = TypeVar("Found")
+OF_TEMPLATE = frozenset(
+    {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+"""States that follow from the template of a pod."""
+WAITING = "waiting"
+"""State of a Job that should have pods, while nothing runs."""
+NO_PODS = "the Job creates no pods; see `kubectl describe job`"
+NOT_STARTED = "pod {} does not start; see `kubectl describe pod`"
 
 
 class ClusterJobs:
@@ -122,16 +130,6 @@ def index_of(pod: Object) -> int:
     metadata = pod["metadata"]
     found = metadata["labels"].get(INDEX_KEY) or metadata.get("annotations", {}).get(INDEX_KEY)
     return int(found)
-
-
-OF_TEMPLATE = frozenset(
-    {*IMAGE_STATES, "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-)
-"""States that follow from the template of a pod."""
-WAITING = "waiting"
-"""State of a Job that should have pods, while nothing runs."""
-NO_PODS = "the Job creates no pods; see `kubectl describe job`"
-NOT_STARTED = "pod {} does not start; see `kubectl describe pod`"
 
 
 class Failures(NamedTuple):

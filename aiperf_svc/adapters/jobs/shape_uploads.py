@@ -35,7 +35,7 @@ AGAIN_S = 5.0
 SILENT_S = 60.0
 """Longest time without a response of the collector."""
 HURRIED_S = 30.0
-"""The same in a pod that is told to end: with its stack, the collector goes too."""
+"""The same in a pod that is being deleted: the collector is deleted with the stack too."""
 Header = tuple[str, str, int]
 """Run, sender and epoch of a message."""
 log = logging.getLogger(__name__)
@@ -52,14 +52,14 @@ class Uploader:
         self._limit: asyncio.Timeout | None = None
 
     def hurry(self) -> None:
-        """Do not wait long for the collector from now on."""
+        """Wait only briefly for the collector from now on."""
         self._silent_s = HURRIED_S
         if self._limit is not None and not self._limit.expired():
             at = asyncio.get_running_loop().time() + HURRIED_S
             self._limit.reschedule(min(at, self._limit.when() or at))
 
     async def begin(self) -> None:
-        """Say that this attempt begins."""
+        """Report the begin of this attempt."""
         await self._send(IndexBegun(*self._header, shape=self._shape))
 
     async def upload(self, folder: Path, names: Iterable[str]) -> tuple[IndexFile, ...]:
@@ -77,7 +77,7 @@ class Uploader:
     async def end(
         self, reason: str, files: tuple[IndexFile, ...] = (), *, is_tried_again: bool = False
     ) -> None:
-        """Say how this attempt has ended."""
+        """Report the end of this attempt."""
         ended = IndexEnded(
             *self._header,
             shape=self._shape,
@@ -115,8 +115,8 @@ class Uploader:
         finally:
             self._limit = None
         if not isinstance(reply, CollectorReply) or reply.problem:
-            said = reply.problem if isinstance(reply, CollectorReply) else type(reply).__name__
-            raise EnvironmentProblem(f"the collector does not take it: {said}")
+            problem = reply.problem if isinstance(reply, CollectorReply) else type(reply).__name__
+            raise EnvironmentProblem(f"the collector refuses the message: {problem}")
         return reply
 
 

@@ -13,8 +13,7 @@ from aiperf_svc.adapters.report.run_charts import STYLES
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, identity, is_number
-from aiperf_svc.core.experiments.search import SearchPoint
-from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_report import SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 
 MOST_PLOTS = 6

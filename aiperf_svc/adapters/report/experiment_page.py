@@ -14,8 +14,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, TrialRow
-from aiperf_svc.core.experiments.search import Ending
-from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_report import Ending, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 

@@ -7,11 +7,12 @@ Every text that came from outside (names, URLs, error messages) is escaped.
 from html import escape
 
 from aiperf_svc.adapters.exports import config_export
-from aiperf_svc.adapters.exports.json_export import error_summary, export, iso_time
+from aiperf_svc.adapters.exports.inference_file import iso_time
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.report import charts, joint_page, layout, tables, telemetry_charts, zoom
 from aiperf_svc.config.load_texts import load_words
 from aiperf_svc.core.results.joint_result import of_groups
-from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.results.summary import Summary, error_counts
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
 
@@ -44,7 +45,7 @@ def _sections(summary: Summary) -> list[str]:
     constants = telemetry_charts.constants(summary)
     shown = {metric.tag for metric in METRICS if metric.in_table}
     rest = {metric.tag for metric in METRICS} - shown
-    errors = error_summary(summary.context)
+    errors = error_counts(summary.context.errors)
     config = escape(config_export.render(summary.context.config))
     return [
         _header(summary),
@@ -74,13 +75,14 @@ def _sections(summary: Summary) -> list[str]:
 
 def _groups(summary: Summary) -> str:
     """A column for each of several targets, and of several models."""
-    content = export(summary) if summary.targets or summary.models else {}
-    found = ""
+    if not summary.targets and not summary.models:
+        return ""
+    result, found = result_of(summary), ""
     if summary.targets:
-        columns = joint_page.columns(of_groups(content, "targets"), is_short=True)
+        columns = joint_page.columns(of_groups(result, "targets"), is_short=True)
         found += f"<h2>Targets</h2>{columns}"
     if summary.models:
-        columns = joint_page.columns(of_groups(content, "models"), is_short=True)
+        columns = joint_page.columns(of_groups(result, "models"), is_short=True)
         found += f"<h2>Models</h2>{columns}"
     return found
 

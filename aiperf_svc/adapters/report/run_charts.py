@@ -8,7 +8,7 @@ from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.layout import number
 from aiperf_svc.adapters.report.plots import Hint, Series, figure
 from aiperf_svc.core.results.readable import readable_unit, size_text
-from aiperf_svc.core.results.run_result import RunResult, StepSeries, StepTable
+from aiperf_svc.core.results.tool_result import StepSeries, StepTable, ToolResult
 from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
@@ -20,7 +20,7 @@ Points = list[tuple[float, float]]
 Line = tuple[str, Points]
 
 
-def draw(result: RunResult, plots: Sequence[Plot]) -> list[str]:
+def draw(result: ToolResult, plots: Sequence[Plot]) -> list[str]:
     """Draw each plot for which the run has numbers."""
     drawn = []
     for plot in plots:
@@ -34,7 +34,7 @@ def draw(result: RunResult, plots: Sequence[Plot]) -> list[str]:
     return [each for each in drawn if each]
 
 
-def place_text(step: str, repetition: int, result: RunResult) -> str:
+def place_text(step: str, repetition: int, result: ToolResult) -> str:
     """What distinguishes a step from the others of the run; empty if it is the only one."""
     measured = [each for each in result.steps if each.is_measured]
     words = [step] if len({each.name for each in measured}) > 1 else []
@@ -43,7 +43,7 @@ def place_text(step: str, repetition: int, result: RunResult) -> str:
     return " ".join(words)
 
 
-def _over_time(plot: Plot, result: RunResult) -> str:
+def _over_time(plot: Plot, result: ToolResult) -> str:
     found = [each for each in result.series if each.series.name == plot.name]
     lines = [(_label(each, plot, result), _points(each)) for each in found]
     lines = [line for line in lines if line[1]]
@@ -53,7 +53,7 @@ def _over_time(plot: Plot, result: RunResult) -> str:
     return _lines(plot, lines, found[0].series.unit, scales.elapsed(end or 1.0), "s")
 
 
-def _label(each: StepSeries, plot: Plot, result: RunResult) -> str:
+def _label(each: StepSeries, plot: Plot, result: ToolResult) -> str:
     words = [place_text(each.step, each.repetition, result), each.series.label]
     return " ".join(word for word in words if word) or plot.name.replace("_", " ")
 
@@ -63,7 +63,7 @@ def _points(each: StepSeries) -> Points:
     return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
 
-def _by_parameter(plot: Plot, result: RunResult) -> str:
+def _by_parameter(plot: Plot, result: ToolResult) -> str:
     lines: list[Line] = []
     x_unit = unit = ""
     for each in result.tables:
@@ -92,7 +92,7 @@ def _by_parameter(plot: Plot, result: RunResult) -> str:
     return _lines(plot, lines, unit, scale, x_unit, x_name=plot.x)
 
 
-def _column_label(each: StepTable, y: str, plot: Plot, result: RunResult) -> str:
+def _column_label(each: StepTable, y: str, plot: Plot, result: ToolResult) -> str:
     place = place_text(each.step, each.repetition, result)
     words = [place] if place else []
     if len(plot.y) > 1 or not place:
@@ -161,7 +161,7 @@ def _place_text(place: float, x_unit: str) -> str:
     return f"p{place * 100:.6g}" if x_unit == "%" else f"{place:,.6g} {x_unit}"
 
 
-def _matrix(plot: Plot, result: RunResult) -> str:
+def _matrix(plot: Plot, result: ToolResult) -> str:
     metric = next((m for m in result.metrics if m.info.tag == plot.name), None)
     pairs = metric.by_pair() if metric is not None else {}
     if metric is None or len(pairs) < 2:

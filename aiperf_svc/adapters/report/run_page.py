@@ -6,13 +6,13 @@ Every text that came from outside (names, output of tools) is escaped.
 from collections.abc import Sequence
 from html import escape
 
-from aiperf_svc.adapters.exports.json_export import iso_time
+from aiperf_svc.adapters.exports.inference_file import iso_time
 from aiperf_svc.adapters.report import layout, run_charts
 from aiperf_svc.adapters.report.layout import cell, details, number, row, table
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.readable import readable_unit, size_text
-from aiperf_svc.core.results.run_result import STATS, MetricResult, RunResult, StepTable
 from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.results.tool_result import STATS, MetricResult, StepTable, ToolResult
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.workloads.steps import Plot
 
@@ -37,7 +37,7 @@ WITNESSED = (
 )  # fmt: skip
 
 
-def render(result: RunResult, plots: Sequence[Plot]) -> bytes:
+def render(result: ToolResult, plots: Sequence[Plot]) -> bytes:
     """Render the file's content, with the plots of the workload."""
     config = escape(yaml_text(result.config))
     rows = [_objective(each, result) for each in result.slo]
@@ -60,7 +60,7 @@ def render(result: RunResult, plots: Sequence[Plot]) -> bytes:
     return layout.document(result.name, parts)
 
 
-def _header(result: RunResult) -> str:
+def _header(result: ToolResult) -> str:
     nodes = list(dict.fromkeys(rank.node for rank in result.ranks if rank.node))
     facts = [result.workload, ", ".join(result.tools), ", ".join(nodes[:6])]
     if len(nodes) > 6:
@@ -73,7 +73,7 @@ def _header(result: RunResult) -> str:
     return layout.header(result.name, facts)
 
 
-def _numbers(result: RunResult) -> str:
+def _numbers(result: ToolResult) -> str:
     shown = [metric for metric in result.metrics if metric.info.in_table][:LARGE_NUMBERS]
     cells = []
     for metric in shown:
@@ -82,7 +82,7 @@ def _numbers(result: RunResult) -> str:
     return layout.numbers(cells)
 
 
-def _objective(each: ObjectiveResult, result: RunResult) -> str:
+def _objective(each: ObjectiveResult, result: ToolResult) -> str:
     info = next((m.info for m in result.metrics if m.info.tag == each.metric), None)
     divisor, unit = readable_unit(each.unit, max(abs(each.limit), abs(each.measured or 0.0)))
     return layout.objective(
@@ -97,7 +97,7 @@ def _objective(each: ObjectiveResult, result: RunResult) -> str:
     )
 
 
-def _metrics(result: RunResult) -> str:
+def _metrics(result: ToolResult) -> str:
     rows = [_metric(metric) for metric in result.metrics]
     head = "".join(f"<th>{stat}</th>" for stat in STATS)
     shown = table(f"<th>Metric</th>{head}<th>values</th>", rows)
@@ -111,7 +111,7 @@ def _metric(metric: MetricResult) -> str:
     return row(metric.info.name, unit, cells + cell(metric.count))
 
 
-def _tables(result: RunResult) -> list[str]:
+def _tables(result: ToolResult) -> list[str]:
     parts = []
     for place, each in enumerate(result.tables):
         where = run_charts.place_text(each.step, each.repetition, result)
@@ -149,7 +149,7 @@ def _table(each: StepTable) -> str:
     return table(head, rows)
 
 
-def _steps(result: RunResult) -> str:
+def _steps(result: ToolResult) -> str:
     rows = []
     for step in result.steps:
         state = "retried" if step.was_retried else "failed" if step.problem else "completed"
@@ -173,7 +173,7 @@ def _steps(result: RunResult) -> str:
     return f'<h2>Steps</h2>{shown}<p class="note">{note}</p>'
 
 
-def _values(result: RunResult) -> str:
+def _values(result: ToolResult) -> str:
     rows = []
     for metric in result.metrics:
         divisor, unit = readable_unit(metric.info.unit, metric.max)
@@ -183,7 +183,7 @@ def _values(result: RunResult) -> str:
     return table("<th>Metric</th><th>Step</th><th>Repetition</th><th>Value</th>", rows)
 
 
-def _witnesses(result: RunResult) -> str:
+def _witnesses(result: ToolResult) -> str:
     rows = []
     for step in result.steps:
         for seen in step.witnesses:
@@ -211,7 +211,7 @@ def _witnesses(result: RunResult) -> str:
     return table(head, rows)
 
 
-def _ranks(result: RunResult) -> str:
+def _ranks(result: ToolResult) -> str:
     rows = [
         f"<tr><th>{rank.number}</th><td>{escape(rank.role)}</td><td>{escape(rank.node)}</td>"
         f"<td>{escape(rank.address)}</td>{cell(rank.cores)}"
@@ -222,7 +222,7 @@ def _ranks(result: RunResult) -> str:
     return table(head + "<th>Memory <small>MiB</small></th>", rows)
 
 
-def _facts(result: RunResult) -> str:
+def _facts(result: ToolResult) -> str:
     rows = [
         f'<tr><th>{escape(name)}</th><td class="text">{escape(text)}</td></tr>'
         for name, text in result.facts.items()

@@ -1,14 +1,14 @@
 """The tables of the report of an inference benchmark, as HTML."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 import msgspec
 
 from aiperf_svc.adapters.report import layout
 from aiperf_svc.adapters.report.layout import cell, number, row, table
 from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.inference_result import ErrorCount
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -109,15 +109,15 @@ def _objective(result: ObjectiveResult, summary: Summary) -> str:
     )
 
 
-def errors(summary: list[dict[str, Any]]) -> str:
+def errors(counts: Sequence[ErrorCount]) -> str:
     """Render the errors by kind, with the first message of each."""
     rows = []
-    for error in summary:
-        details = error["error_details"]
-        code = "" if details["code"] is None else str(details["code"])
+    for error in counts:
+        details = error.error_details
+        code = "" if details.code is None else str(details.code)
         rows.append(
-            f"<tr><th>{escape(details['type'])}</th><td>{code}</td><td>{error['count']:,}</td>"
-            f'<td class="wide">{escape(details["message"])}</td></tr>'
+            f"<tr><th>{escape(details.type)}</th><td>{code}</td><td>{error.count:,}</td>"
+            f'<td class="wide">{escape(details.message)}</td></tr>'
         )
     head = '<th>Error</th><th>Status</th><th>Count</th><th class="text">First message</th>'
     return f"<h2>Errors</h2>{table(head, rows)}"

@@ -6,7 +6,7 @@ An interrupted download is resumed. A file is accepted only if its SHA-256 is th
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import aiohttp
@@ -20,6 +20,7 @@ from aiperf_svc.adapters.exports.manifest import (
     check_entry,
     is_whole,
 )
+from aiperf_svc.adapters.exports.result_files import Results, decode
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -63,10 +64,9 @@ class ResultsClient:
         body = await self._call("GET", f"/v1/status{query}", wait_s=timeout_s)
         return msgspec.json.decode(body, type=Status)
 
-    async def summary(self) -> dict[str, Any]:
-        """Return the content of profile_export_aiperf.json."""
-        content: dict[str, Any] = msgspec.json.decode(await self._call("GET", "/v1/summary"))
-        return content
+    async def results(self) -> Results:
+        """Return the results of the run or experiment."""
+        return decode(await self._call("GET", "/v1/summary"))
 
     async def manifest(self) -> Manifest:
         """Return name, size and hash of every result file."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.adapters.exports.result_files import Results, decode, encode
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
@@ -91,9 +92,10 @@ async def _respond(provider: ResultsProvider, request: _Request) -> _Response:
                 await provider.wait_change(request.after, request.timeout_s)
             content = provider.status()
         case "summary":
-            content = provider.summary()
-            if content is None:
+            found = provider.results()
+            if found is None:
                 return _Response(refused="the summary is not computed yet")
+            content = msgspec.Raw(encode(found))
         case "cancel":
             provider.cancel(one_line(request.reason))
         case "start":
@@ -118,10 +120,9 @@ class LocalResultsClient:
         content = await self._call(_Request("status", after=after, timeout_s=timeout_s))
         return msgspec.json.decode(content, type=Status)
 
-    async def summary(self) -> dict[str, Any]:
-        """Return the content of profile_export_aiperf.json."""
-        summary: dict[str, Any] = msgspec.json.decode(await self._call(_Request("summary")))
-        return summary
+    async def results(self) -> Results:
+        """Return the results of the run or experiment."""
+        return decode(await self._call(_Request("summary")))
 
     async def cancel(self, reason: str) -> None:
         """Stop the run; what was measured is kept and reported."""

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 from time import time_ns
-from typing import Any, Protocol
+from typing import Protocol
 
+from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.protocol.run_states import RunState
 
@@ -34,15 +36,15 @@ class ResultsProvider(Protocol):
         """Take in that the results were fetched, so that this process may end."""
         ...
 
-    def summary(self) -> dict[str, Any] | None:
-        """Content of profile_export_aiperf.json, once it is computed."""
+    def results(self) -> Results | None:
+        """Results of the run or experiment, once they are computed."""
         ...
 
     def folder(self) -> Path:
         """Folder of the artifacts."""
         ...
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         """Content of manifest.json, once it is written."""
         ...
 

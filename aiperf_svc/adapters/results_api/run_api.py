@@ -1,8 +1,9 @@
 """Defines the runner's interface to a run, over HTTP (`client.py`) or, on this machine, over a
 socket file (`local_socket.py`)."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -26,8 +27,8 @@ class RunApi(Protocol):
         """Return the run's state. With `after`, wait until its number differs or the time is up."""
         ...
 
-    async def summary(self) -> dict[str, Any]:
-        """Return the content of profile_export_aiperf.json."""
+    async def results(self) -> "Results":
+        """Return the results of the run or experiment."""
         ...
 
     async def cancel(self, reason: str) -> None:

@@ -29,6 +29,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.results_api.file_responses import send_file
 from aiperf_svc.adapters.results_api.guarded_connections import (
     ConnectionLimits,
@@ -171,10 +173,10 @@ class _Routes:
         return _json(self._provider.status())
 
     async def summary(self, _request: web.Request) -> web.Response:
-        summary = self._provider.summary()
-        if summary is None:
+        results = self._provider.results()
+        if results is None:
             raise web.HTTPConflict(text="the summary is not computed yet\n")
-        return _json(summary)
+        return web.Response(body=encode(results), content_type="application/json")
 
     async def results(self, _request: web.Request) -> web.Response:
         return _json(await self._manifest())
@@ -183,11 +185,11 @@ class _Routes:
         manifest = await self._manifest()
         name = request.match_info["name"]
         # Only what the manifest lists is served, so no name leads out of the folder.
-        entry = next((e for e in manifest["files"] if e["name"] == name), None)
+        entry = next((each for each in manifest.files if each.name == name), None)
         if entry is None:
             raise web.HTTPNotFound(text=f"no result is called {name!r}; see /v1/results\n")
         path = self._provider.folder() / name
-        return await send_file(request, path, size=entry["size"], sha256=entry["sha256"])
+        return await send_file(request, path, size=entry.size, sha256=entry.sha256)
 
     async def cancel(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -218,7 +220,7 @@ class _Routes:
         asyncio.get_running_loop().call_later(0.05, self._provider.collected)
         return web.Response(status=202, text="ending\n")
 
-    async def _manifest(self) -> dict[str, Any]:
+    async def _manifest(self) -> Manifest:
         manifest = await asyncio.to_thread(self._provider.manifest)
         if manifest is None:
             raise web.HTTPConflict(text="the results are not written yet\n")

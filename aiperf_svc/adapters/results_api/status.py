@@ -106,7 +106,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     workers_lost: int
     record_processors: int
-    dataset: dict[str, Any] = {}
+    dataset: msgspec.Raw = msgspec.Raw(b"{}")
+    """The dataset as JSON, as in the results; empty before it is built."""
     message: str
     """Text about what the run waits for."""
     results_ready: bool

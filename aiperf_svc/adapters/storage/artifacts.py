@@ -7,13 +7,15 @@ import msgspec
 from aiperf_svc.adapters.exports import (
     config_export,
     csv_export,
-    json_export,
+    result_files,
     slices_export,
     verdict_export,
 )
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.exports.parquet_export import write_records
+from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.adapters.storage.telemetry_files import write_telemetry
@@ -34,7 +36,7 @@ def write_all(
     write_file(
         folder / "config.yaml", lambda: config_export.render(summary.context.config).encode()
     )
-    write_file(folder / "profile_export_aiperf.json", lambda: json_export.render(summary))
+    write_file(folder / INFERENCE_FILE, lambda: result_files.render(result_of(summary)))
     write_file(folder / "profile_export_aiperf.csv", lambda: csv_export.render(summary))
     write_file(folder / "verdict.json", lambda: verdict_export.render(summary))
     write_file(folder / "report.html", lambda: page.render(summary))

@@ -14,21 +14,23 @@ import errno
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
-from aiperf_svc.adapters.exports.experiment_file import NAME, TrialEntry
+from aiperf_svc.adapters.exports.experiment_file import NAME, TrialEntry, encode
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
+from aiperf_svc.adapters.exports.result_files import decode_run, find_results
 from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult, TrialResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.run_states import RunState
 
 RUNS = "profile_runs"
@@ -38,9 +40,11 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 def write_experiment(
     folder: Path, config: Config, summary: ExperimentSummary, search: SearchReport | None = None
-) -> None:
-    """Write the files of an experiment, without those of its trials. Raises EnvironmentProblem."""
-    write_file(folder / NAME, lambda: experiment_export.render_json(summary, config, search))
+) -> ExperimentResult:
+    """Write the files of an experiment, without those of its trials, and return its results. Raises
+    EnvironmentProblem."""
+    results = experiment_export.experiment_result(summary, config, search)
+    write_file(folder / NAME, lambda: encode(results) + b"\n")
     write_file(folder / "experiment.csv", lambda: experiment_export.render_csv(summary))
     write_links(folder, {row.number: row.outcome.folder for row in summary.rows})
     write_atomically(
@@ -48,6 +52,7 @@ def write_experiment(
     )
     _write_aggregates(folder, summary, search)
     write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
+    return results
 
 
 def write_progress(folder: Path, config: Config, rows: Sequence[TrialRow]) -> None:
@@ -58,28 +63,25 @@ def write_progress(folder: Path, config: Config, rows: Sequence[TrialRow]) -> No
     write_links(folder, {row.number: row.outcome.folder for row in rows})
 
 
-def read_outcomes(folder: Path, trials: Iterable[TrialEntry]) -> list[TrialOutcome]:
+def read_outcomes(folder: Path, trials: Iterable[TrialEntry | TrialResult]) -> list[TrialOutcome]:
     """Return the trials of an experiment with what was measured, from its folder. One whose results
-    are not there has no summary, and one whose results are broken has failed."""
+    are not there has none, and one whose results are broken has failed."""
     return [_read_outcome(folder / TRIALS / each.folder, each) for each in trials]
 
 
-def _read_outcome(folder: Path, entry: TrialEntry) -> TrialOutcome:
+def _read_outcome(folder: Path, entry: TrialEntry | TrialResult) -> TrialOutcome:
     state, reason = entry.state, entry.reason
     try:
-        summary = _summary_of(folder)
-    except msgspec.DecodeError as error:
-        summary, state, reason = None, RunState.FAILED, f"its results cannot be read: {error}"
+        results = _results_in(folder)
+    except (msgspec.DecodeError, ValueError) as error:
+        results, state, reason = None, RunState.FAILED, f"its results cannot be read: {error}"
     trial = Trial(entry.number, entry.parameters, entry.repetition)
-    return TrialOutcome(trial, state, reason, summary, entry.folder, entry.replaced)
+    return TrialOutcome(trial, state, reason, results, entry.folder, entry.replaced)
 
 
-def _summary_of(folder: Path) -> dict[str, Any] | None:
-    for name in ("profile_export_aiperf.json", "results.json"):
-        if (folder / name).exists():
-            found: dict[str, Any] = msgspec.json.decode((folder / name).read_bytes())
-            return found
-    return None
+def _results_in(folder: Path) -> RunResult | None:
+    path = find_results(folder)
+    return None if path is None else decode_run(path.read_bytes())
 
 
 def _write_aggregates(

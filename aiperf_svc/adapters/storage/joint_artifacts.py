@@ -7,24 +7,25 @@ report.html
 trials/<trial>/ of an experiment: these three files for each trial
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_experiment_export, joint_export
-from aiperf_svc.adapters.exports.json_export import distribution, wall_ns
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
 from aiperf_svc.adapters.report import joint_experiment_page, joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.trials import TRIALS
-from aiperf_svc.core.results.joint import Part, Total, add_up_parts, spread_ns
+from aiperf_svc.core.results.joint import Part, add_up_parts, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, Metrics, worst
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.summary import metric_stats
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 
 RECORDS = "records.parquet"
 NO_RECORDS = "the total is not known: no run has records"
@@ -35,8 +36,7 @@ class FinishedMember(NamedTuple):
 
     member: JointMember
     """The member without its metrics."""
-    summary: Mapping[str, Any] | None
-    """Content of profile_export_aiperf.json, or of results.json."""
+    results: RunResult | None
     folder: Path | None
     ahead_ns: int = 0
     uncertainty_ns: int | None = None
@@ -65,7 +65,7 @@ def join(
     exit_code: int,
     finished: Sequence[FinishedMember],
 ) -> Joint:
-    """Return what the runs are together, from their summaries and the records in their folders. A
+    """Return what the runs are together, from their results and the records in their folders. A
     run whose records cannot be read is in no total, and says so."""
     members: list[JointMember] = []
     counted: list[FinishedMember] = []
@@ -78,7 +78,7 @@ def join(
                 counted.append(each)
             except EnvironmentProblem as error:
                 problem = str(error)
-        members.append(replace(each.member, metrics=_metrics(each.summary or {}), problem=problem))
+        members.append(replace(each.member, metrics=_metrics(each.results), problem=problem))
     total = add_up_parts(parts) if parts else None
     total_of = tuple(each.member.name for each in counted)
     left_out = [each.name for each in members if each.name not in total_of]
@@ -99,7 +99,7 @@ def join(
         start_uncertainty_ms=max(uncertainties) / 1e6 if are_clocks_known else None,
         interval_s=total.interval_s if total is not None else None,
         total_of=total_of,
-        total=_total_metrics(total) if total is not None else {},
+        total=metric_stats(total.metrics, total.scalars) if total is not None else {},
         notes=tuple(notes),
         members=tuple(members),
     )
@@ -107,7 +107,7 @@ def join(
 
 def _has_records(each: FinishedMember) -> bool:
     # Without its summary, a run has broken off while its files were written.
-    if each.folder is None or each.summary is None:
+    if each.folder is None or each.results is None:
         return False
     return (each.folder / RECORDS).is_file()
 
@@ -115,40 +115,22 @@ def _has_records(each: FinishedMember) -> bool:
 def _part(each: FinishedMember) -> Part:
     """Return a run with its records. Raises EnvironmentProblem if they cannot be read."""
     assert each.folder is not None
-    assert each.summary is not None
-    path, summary = each.folder / RECORDS, each.summary
+    assert each.results is not None
+    path, results = each.folder / RECORDS, each.results
     check_records(path)
     return Part(
         scalars={
-            metric.tag: float(summary[metric.tag]["avg"])
-            for metric in METRICS
-            if metric.kind is Kind.SCALAR and metric.tag in summary
+            tag: stats.stat("avg") or 0.0
+            for tag, stats in results.stats.items()
+            if CATALOG[tag].kind is Kind.SCALAR
         },
         columns=read_records(path),
         clocks=ClockMap(read_clocks(path)),
         ahead_ns=each.ahead_ns,
-        begin_wall_ns=wall_ns(summary["start_time"]),
-        end_wall_ns=wall_ns(summary["end_time"]),
+        begin_wall_ns=results.start_wall_ns,
+        end_wall_ns=results.end_wall_ns,
     )
 
 
-def _metrics(summary: Mapping[str, Any]) -> Metrics:
-    if "metrics" in summary:  # of a tool on ranks
-        return {metric["info"]["tag"]: _of_tool(metric) for metric in summary["metrics"]}
-    return {metric.tag: summary[metric.tag] for metric in METRICS if metric.tag in summary}
-
-
-def _of_tool(metric: Mapping[str, Any]) -> dict[str, Any]:
-    stats = {name: metric[name] for name in ("avg", "min", "max", "p50", "count")}
-    return {"name": metric["info"]["name"], "unit": metric["info"]["unit"], **stats}
-
-
-def _total_metrics(total: Total) -> Metrics:
-    found: Metrics = {}
-    for metric in METRICS:
-        if metric.tag in total.scalars:
-            unit = CATALOG[metric.tag].unit
-            found[metric.tag] = {"unit": unit, "avg": total.scalars[metric.tag]}
-        elif metric.tag in total.metrics:
-            found[metric.tag] = distribution(total.metrics[metric.tag])
-    return found
+def _metrics(results: RunResult | None) -> Metrics:
+    return dict(results.stats) if results is not None else {}

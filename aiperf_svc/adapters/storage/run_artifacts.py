@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiperf_svc.adapters.exports import run_result_export as export
+from aiperf_svc.adapters.exports import tool_export as export
 from aiperf_svc.adapters.exports import verdict_export
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
+from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render
 from aiperf_svc.adapters.report import run_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_atomically, write_file
-from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.workloads.steps import Plot
 
 
 def write_run(
     folder: Path,
-    result: RunResult,
+    result: ToolResult,
     plots: Sequence[Plot],
     *,
     known: tuple[ManifestEntry, ...] = (),
@@ -26,7 +27,7 @@ def write_run(
     Raises EnvironmentProblem that names the file which could not be written; those before it stay.
     """
     write_file(folder / "config.yaml", lambda: export.render_config(result))
-    write_file(folder / "results.json", lambda: export.render_json(result))
+    write_file(folder / TOOL_FILE, lambda: render(result))
     write_file(folder / "results.csv", lambda: export.render_csv(result))
     write_file(
         folder / "verdict.json",

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import yaml
 
+from aiperf_svc.adapters.exports import inference_file
 from aiperf_svc.adapters.exports.parquet_export import read_records
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -34,19 +35,19 @@ ENDPOINTS_CONFIG = "config.yaml"
 def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) -> ScenarioResult:
     """Judge the finished run in a folder as a scenario and write the files. Raises
     EnvironmentProblem."""
-    summary = msgspec.json.decode((folder / "profile_export_aiperf.json").read_bytes())
+    run = inference_file.decode((folder / "profile_export_aiperf.json").read_bytes())
     columns = read_records(folder / "records.parquet")
     is_profiling = columns["phase"] == Phase.PROFILING
     rows = {name: column[is_profiling] for name, column in columns.items()}
-    unsent = summary["unsent_request_count"]["avg"] + summary["lost_request_count"]["avg"]
+    unsent = sum(run.value(tag) or 0 for tag in ("unsent_request_count", "lost_request_count"))
     known = int(np.isin(rows["outcome"], (Outcome.UNSENT, Outcome.LOST)).sum())
     samples = samples_of(rows, scenario, without_row=max(0, int(unsent) - known))
     result = scenario_result(scenario, samples, config.endpoint.model)
     content = result_summary(
         result,
         started_ns=samples.began_ns,
-        version=str(summary["aiperf_svc"]["version"]),
-        is_complete=bool(summary["is_complete"]),
+        version=run.version,
+        is_complete=run.is_complete,
     )
     files = {
         SUMMARY_TEXT: summary_text(result, name=config.name).encode(),

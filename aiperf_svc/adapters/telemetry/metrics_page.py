@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
@@ -62,7 +62,7 @@ class MetricsPage:
         """Take the newest status."""
         self._status = status
 
-    async def finish(self, summary: dict[str, Any] | None) -> None:
+    async def finish(self, results: object) -> None:
         """Do nothing: the page ends with the run, and its files have the results."""
 
     async def _respond(self, _request: web.Request) -> web.Response:

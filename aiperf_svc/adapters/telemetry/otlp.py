@@ -13,8 +13,10 @@ import aiohttp
 import msgspec
 
 from aiperf_svc.adapters.connect_failure import connect_failure
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.telemetry import otlp_json
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.foreign_text import one_line
 
 INTERVAL_S = 5.0
@@ -63,15 +65,15 @@ class OtlpSender:
         """Take the newest status; it is sent at the next interval."""
         self._status = status
 
-    async def finish(self, summary: dict[str, Any] | None) -> None:
+    async def finish(self, results: Results | None) -> None:
         """Send the last status, and the results if there are any."""
         status = self._status
         if status is None:
             return
         await self._post(otlp_json.live(status, self._origin, now_wall_ns=time_ns()))
-        if summary is not None and otlp_json.has_results(summary):
+        if isinstance(results, InferenceResult) and "request_count" in results.metrics:
             content = otlp_json.results(
-                summary, self._origin, elapsed_s=status.elapsed_s, now_wall_ns=time_ns()
+                results, self._origin, elapsed_s=status.elapsed_s, now_wall_ns=time_ns()
             )
             await self._post(content)
         if self._failure:

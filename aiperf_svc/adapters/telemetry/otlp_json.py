@@ -9,6 +9,8 @@ from typing import Any
 
 from aiperf_svc.adapters.results_api.prometheus_text import Sample, samples
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import MetricStats
 
 CUMULATIVE = 2
 SCOPE = "aiperf_svc"
@@ -30,18 +32,12 @@ def live(status: Status, origin: Mapping[str, str], *, now_wall_ns: int) -> Json
 
 
 def results(
-    summary: Json, origin: Mapping[str, str], *, elapsed_s: float, now_wall_ns: int
+    found: InferenceResult, origin: Mapping[str, str], *, elapsed_s: float, now_wall_ns: int
 ) -> Json:
-    """Return a request with the metrics of a run's summary: request metrics with their quantiles,
+    """Return a request with the metrics of a run's results: request metrics with their quantiles,
     single numbers as gauges, numbers of the verdict on the system, and the verdict."""
     times = _times(now_wall_ns - round(elapsed_s * 1e9), now_wall_ns)
-    return _request(origin, _result_metrics(summary, times))
-
-
-def has_results(summary: Json) -> bool:
-    """Return whether this is the summary of an inference run; those of experiments and tools
-    differ."""
-    return isinstance(summary.get("aiperf_svc"), dict) and "request_count" in summary
+    return _request(origin, _result_metrics(found, times))
 
 
 def _times(start_wall_ns: int, now_wall_ns: int) -> Json:
@@ -83,33 +79,31 @@ def _data(kind: str, point: Json) -> Json:
     return {"sum": {"dataPoints": [point], **whole}}
 
 
-def _result_metrics(summary: Json, times: Json) -> Iterator[Json]:
-    for tag, metric in summary.items():
-        if isinstance(metric, dict) and isinstance(metric.get("avg"), int | float):
-            yield _metric(tag, metric, times)
-    own = summary["aiperf_svc"]
-    for name, value in own.get("system", {}).get("metrics", {}).items():
+def _result_metrics(found: InferenceResult, times: Json) -> Iterator[Json]:
+    for tag, metric in found.metrics.items():
+        mean = metric.stat("avg")
+        if mean is not None:
+            yield _metric(tag, metric, mean, times)
+    for name, value in (found.system.metrics if found.system is not None else {}).items():
         yield _gauge(name, "", value, times)
-    labels = {name: str(own.get(name) or "") for name in ("verdict", "cause")}
-    yield _gauge("verdict", "1", 1.0, times, labels)
+    yield _gauge("verdict", "1", 1.0, times, {"verdict": found.verdict, "cause": found.cause})
 
 
-def _metric(tag: str, metric: Json, times: Json) -> Json:
-    named = str(metric.get("unit", ""))
-    unit = _UNITS.get(named, named)
-    count, known = metric.get("count"), {name: metric.get(name) for name in _QUANTILES}
+def _metric(tag: str, metric: MetricStats, mean: float, times: Json) -> Json:
+    unit = _UNITS.get(metric.unit, metric.unit)
+    count, known = metric.count or 0, {name: metric.stat(name) for name in _QUANTILES}
     if not count or known["p50"] is None:
-        return _gauge(tag, unit, metric["avg"], times)
+        return _gauge(tag, unit, mean, times)
     quantiles = [
         {"quantile": _QUANTILES[name], "value": value}
         for name, value in known.items()
         if value is not None
     ]
-    total = metric.get("sum")
+    total = metric.stat("sum")
     point = {
         **times,
         "count": str(int(count)),
-        "sum": metric["avg"] * count if total is None else total,
+        "sum": mean * count if total is None else total,
         "quantileValues": quantiles,
     }
     return {"name": RESULT + tag, "unit": unit, "summary": {"dataPoints": [point]}}

@@ -5,17 +5,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.yaml_files import read_yaml
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
-RESULTS: Final = ("profile_export_aiperf.json", "results.json")
-"""Results of a benchmark of a server, and of a tool."""
 _STATS: Final = (
     *("avg", "min", "max", "std", "count"),
     *("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9"),
@@ -52,31 +52,30 @@ class FinishedFolder:
 
 def read_finished(folder: Path) -> FinishedFolder:
     """Read a folder. Raises EnvironmentProblem if it has no results that can be read."""
-    path = next((folder / name for name in RESULTS if (folder / name).is_file()), None)
+    path = find_results(folder)
     if path is None:
-        raise EnvironmentProblem(f"{folder}: neither {RESULTS[0]} nor {RESULTS[1]} is there")
+        raise EnvironmentProblem(f"{folder}: neither {' nor '.join(FILES)} is there")
     try:
-        content = json.loads(path.read_bytes())
+        result = read_run(path)
         config = read_yaml(folder / "config.yaml")
     except (OSError, ValueError, ConfigError) as error:
         raise EnvironmentProblem(f"{folder}: cannot be read: {one_line(str(error))}") from error
-    ours = content.get("aiperf_svc", content)
     tags = {
-        "run_id": content.get("benchmark_id", content.get("run_id", "")),
-        "version": ours.get("version", ""),
-        "verdict": ours.get("verdict") or "",
-        "cause": ours.get("cause") or "",
+        "run_id": result.run_id,
+        "version": result.version,
+        "verdict": result.verdict,
+        "cause": result.cause,
         "name": config.get("name", ""),
     }
     return FinishedFolder(
         folder=folder,
         name=folder.name,
-        run_id=str(tags["run_id"]),
+        run_id=result.run_id,
         params=dict(_params(config)),
-        metrics=dict(_metrics(content)),
+        metrics=dict(_metrics(result)),
         tags={f"aiperf_svc.{name}": str(value) for name, value in tags.items() if value},
-        was_cancelled=bool(content.get("was_cancelled")),
-        ended_ms=_ended_ms(content),
+        was_cancelled=result.was_cancelled,
+        ended_ms=result.end_wall_ns // 10**6,
     )
 
 
@@ -98,30 +97,16 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _metrics(content: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    if "schema_version" in content and isinstance(content.get("metrics"), list):
-        for metric in content["metrics"]:
-            yield from _statistics(metric["info"]["tag"], metric)
-        return
-    for tag, metric in content.items():
-        if isinstance(metric, dict) and "unit" in metric and metric.get("avg") is not None:
-            if metric.keys() == {"unit", "avg"}:
-                yield tag, float(metric["avg"])
-            else:
-                yield from _statistics(tag, metric)
-    for tier in content.get("aiperf_svc", {}).get("goodput_tiers", ()):
-        for name in ("goodput", "good_request_count", "attainment"):
-            if tier[name] is not None:
-                yield f"{name}.{tier['name']}", float(tier[name])
-
-
-def _statistics(tag: str, metric: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    for stat in _STATS:
-        if metric.get(stat) is not None:
-            yield f"{tag}.{stat}", float(metric[stat])
-
-
-def _ended_ms(content: dict[str, Any]) -> int:
-    text = content.get("end_time")
-    moment = datetime.fromisoformat(text).replace(tzinfo=UTC) if text else datetime.now(UTC)
-    return int(moment.timestamp() * 1_000)
+def _metrics(result: RunResult) -> Iterator[tuple[str, float]]:
+    single = {tag for tag, stats in result.stats.items() if stats.is_single}
+    for tag, stat, value in result.numbers():
+        if tag in single:
+            yield tag, value
+        elif stat in _STATS:
+            yield f"{tag}.{stat}", value
+    if isinstance(result, InferenceResult):
+        for tier in result.goodput_tiers:
+            for name in ("goodput", "good_request_count", "attainment"):
+                value = getattr(tier, name)
+                if value is not None:
+                    yield f"{name}.{tier.name}", float(value)

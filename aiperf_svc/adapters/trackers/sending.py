@@ -9,8 +9,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from aiperf_svc.adapters.exports.result_files import find_results
 from aiperf_svc.adapters.trackers.finished_run import (
-    RESULTS,
     FinishedFolder,
     read_finished,
 )
@@ -82,7 +82,7 @@ def _trackers(artifacts: Artifacts) -> Iterator[tuple[str, Callable[[FinishedFol
 
 
 def _runs(folder: Path) -> list[Path]:
-    if any((folder / name).is_file() for name in RESULTS):
+    if find_results(folder):
         return [folder]
     trials = sorted((folder / TRIALS).glob("*"))
-    return [each for each in trials if any((each / name).is_file() for name in RESULTS)]
+    return [each for each in trials if find_results(each)]

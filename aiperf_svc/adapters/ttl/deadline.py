@@ -86,11 +86,11 @@ def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
     Raises EnvironmentProblem outside a pod of a stack.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    told = threading.Event()
+    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: told.set())
+        signal.signal(number, lambda _number, _frame: stopped.set())
     deadline, api = read_deadline(environ)
-    keep_deadline(deadline, api, wait=told.wait)
+    keep_deadline(deadline, api, wait=stopped.wait)
     return int(ExitCode.OK)
 
 
@@ -129,15 +129,15 @@ def read_deadline(
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
     """Delete each object when its time is over, and renew the Lease until then. Continues until
-    `wait(seconds)` says to stop."""
+    `wait(seconds)` returns true."""
     is_ready = False
     while True:
-        looks = [_delete_if_over(each, api) for each in deadline.objects]
-        if looks[0] is not None and not is_ready:
+        checks = [_delete_if_over(each, api) for each in deadline.objects]
+        if checks[0] is not None and not is_ready:
             deadline.ready_file.touch()
             is_ready = True
         retry_s = RETRY_S if is_ready else SOON_S
-        left_s = min(RECHECK_S, *(retry_s if each is None else each for each in looks))
+        left_s = min(RECHECK_S, *(retry_s if each is None else each for each in checks))
         while True:
             pause_s = left_s
             if deadline.lease and is_ready:

@@ -20,20 +20,20 @@ PLUGIN, EXPORTERS, XID, POLICIES = (
 def judge_nodes(nodes: Sequence[NodeFacts]) -> Check:
     """Check that nodes are ready and accept pods."""
     ready = [each for each in nodes if each.is_ready]
-    said = f"{len(ready)} of {len(nodes)} are ready"
+    summary = f"{len(ready)} of {len(nodes)} are ready"
     if not ready:
-        return Check("nodes", "failed", said, "look at `kubectl describe nodes`")
+        return Check("nodes", "failed", summary, "look at `kubectl describe nodes`")
     notes = []
     if lost := [each.name for each in nodes if not each.is_ready]:
         notes.append(f"not ready: {some(lost)}")
     if closed := [each.name for each in ready if not each.is_open]:
         notes.append(f"cordoned: {some(closed)}")
     if len(closed) == len(ready):
-        return Check("nodes", "failed", "; ".join([said, *notes]), "kubectl uncordon NODE")
+        return Check("nodes", "failed", "; ".join([summary, *notes]), "kubectl uncordon NODE")
     if notes:
-        words = "; ".join([said, *notes])
+        words = "; ".join([summary, *notes])
         return Check("nodes", "warning", words, "a stack uses the others; repair these")
-    return Check("nodes", "ok", said)
+    return Check("nodes", "ok", summary)
 
 
 def judge_pressure(nodes: Sequence[NodeFacts]) -> Check:
@@ -52,15 +52,15 @@ def judge_clocks(nodes: Sequence[NodeFacts]) -> Check:
     if not known:
         words = "no ready node has a report with both its own time and the API server's"
         return Check("clocks", "not checked", words)
-    said = f"{len(known)} of {len(nodes)} nodes"
+    summary = f"{len(known)} of {len(nodes)} nodes"
     off = {name: ahead for name, ahead in known.items() if abs(ahead) > MAX_CLOCK_OFFSET_S}
     if off:
         words = some([f"{name} is {_way(ahead)}" for name, ahead in off.items()])
         return Check("clocks", "warning", f"{words} the API server", "let NTP or PTP set them")
     worst = max(known.values(), key=abs)
     if abs(worst) <= 1:
-        return Check("clocks", "ok", f"{said} agree with the API server to a second")
-    return Check("clocks", "ok", f"{said} are at most {abs(worst)} s off the API server")
+        return Check("clocks", "ok", f"{summary} agree with the API server to a second")
+    return Check("clocks", "ok", f"{summary} are at most {abs(worst)} s off the API server")
 
 
 def some(names: Sequence[str]) -> str:
@@ -125,15 +125,15 @@ def _judge_plugin(with_gpus: Sequence[NodeFacts]) -> Check:
         if gpus.allocatable < gpus.capacity
     ]
     working = [each for each in with_gpus if any(gpus.allocatable for gpus in each.gpus)]
-    said = f"{len(working)} of {len(with_gpus)} nodes with GPUs offer them to pods"
+    summary = f"{len(working)} of {len(with_gpus)} nodes with GPUs offer them to pods"
     if silent:
-        said += f"; labelled as GPU nodes without offering any: {some(silent)}"
+        summary += f"; labelled as GPU nodes without offering any: {some(silent)}"
     if broken:
-        said += f"; unhealthy or without their plugin: {some(broken)}"
+        summary += f"; unhealthy or without their plugin: {some(broken)}"
     if not silent and not broken:
-        return Check(PLUGIN, "ok", said)
+        return Check(PLUGIN, "ok", summary)
     remedy = "look at the device plugin's pods on these nodes, and at the driver"
-    return Check(PLUGIN, "warning" if working else "failed", said, remedy)
+    return Check(PLUGIN, "warning" if working else "failed", summary, remedy)
 
 
 def _type_check(found: GpuType) -> Check:
@@ -160,22 +160,22 @@ def judge_exporters(
             return Check(EXPORTERS, "ok", "none, and no GPUs")
         words = f"none runs on the {len(with_gpus)} nodes with GPUs"
         return Check(EXPORTERS, "warning", words, "install dcgm-exporter: a run then reads it")
-    said = f"{len(exporters)} run, in {some(sorted({each.namespace for each in exporters}))}"
+    summary = f"{len(exporters)} run, in {some(sorted({each.namespace for each in exporters}))}"
     failed = [
         f"{each.pod} on {each.node}: {pages[each.url].failure}"
         for each in exporters
         if each.url in pages and pages[each.url].failure
     ]
     if failed:
-        words = f"{said}; a pod cannot read {some(failed)}"
+        words = f"{summary}; a pod cannot read {some(failed)}"
         return Check(EXPORTERS, "warning", words, "allow pods of a stack to reach their port")
     read = [pages[each.url] for each in exporters if each.url in pages]
     if read:
-        said += f"; a pod reads them: {sum(page.gpus for page in read)} GPUs"
+        summary += f"; a pod reads them: {sum(page.gpus for page in read)} GPUs"
     if missing := sorted(with_gpus - there):
-        words = f"{said}; none on {some(missing)}"
+        words = f"{summary}; none on {some(missing)}"
         return Check(EXPORTERS, "warning", words, "let it run on all nodes with GPUs")
-    return Check(EXPORTERS, "ok", said)
+    return Check(EXPORTERS, "ok", summary)
 
 
 def judge_xids(exporters: Sequence[Exporter] | None, pages: Mapping[str, GpuPage]) -> Check | None:
@@ -197,7 +197,7 @@ def judge_xids(exporters: Sequence[Exporter] | None, pages: Mapping[str, GpuPage
 
 
 def judge_policies(result: ProbeResult) -> Check:
-    """Check that the connection which a policy forbids has failed. It says something only if the
+    """Check that the connection which a policy forbids has failed. It proves something only if the
     allowed one to the same pod has succeeded."""
     if result.not_tried:
         return Check(POLICIES, "not checked", result.not_tried)

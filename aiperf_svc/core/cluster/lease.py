@@ -95,7 +95,7 @@ class StackLease(msgspec.Struct, frozen=True, kw_only=True):
     def holder_in_words(self) -> str:
         """Describe the process that works on the stack, else the owner."""
         known = parse_holder(self.holder)
-        return str(known) if known else self.holder or self.owner or "somebody"
+        return str(known) if known else self.holder or self.owner or "an unknown process"
 
 
 class Use(StrEnum):
@@ -163,8 +163,8 @@ def in_words(lease: StackLease, use: Use, now: datetime) -> str:
         ago_s = max(0.0, (now - lease.renewed).total_seconds())
         return f"{lease.holder_in_words} works on {where}, and renewed its Lease {ago_s:.0f} s ago"
     return (
-        f"{where} belongs to {lease.owner or 'somebody'}: no record or state of this machine knows "
-        "it, and it is within its time to live"
+        f"{where} belongs to {lease.owner or 'an unknown owner'}: this machine has no record or "
+        "state of it, and it is within its time to live"
     )
 
 

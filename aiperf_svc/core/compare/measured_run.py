@@ -5,11 +5,9 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_formulas import Floats
-
-INFERENCE = "inference"
-"""Kind of a run that measured an inference server; other runs have the kind of their workload."""
 
 
 class RowKey(msgspec.Struct, frozen=True, order=True):
@@ -63,6 +61,14 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """Verdict and cause."""
         return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
+
+
+def common_facts(result: RunResult) -> dict[str, str]:
+    """Return version, verdict and config of a run by dotted key."""
+    facts = {"version": result.version, "verdict": str(result.verdict)}
+    if result.was_cancelled:
+        facts["was_cancelled"] = "true"
+    return facts | flatten({key: v for key, v in result.config.items() if key != "artifacts"})
 
 
 def flatten(content: Any, prefix: str = "") -> dict[str, str]:

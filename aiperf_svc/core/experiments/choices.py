@@ -9,10 +9,11 @@ best and of another overlap, the experiment does not tell which of the two is be
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
+from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.combinations import Aggregate, Combination
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.slo_results import HELD
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")

@@ -1,15 +1,14 @@
 """What `holds:` of a search asks for, as an SLO of its trials, and a trial's result by it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from aiperf_svc.config.search import Limit, Search
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.experiments.evidence import Evidence
-from aiperf_svc.core.experiments.search import TrialResult
-from aiperf_svc.core.results.objective_batches import GOODPUT, allowed_share
+from aiperf_svc.core.experiments.search import SearchedTrial
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.objective_batches import allowed_share
 from aiperf_svc.core.results.slo import check_slo, unknown_metric
-from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING
+from aiperf_svc.core.results.slo_results import GOODPUT, ObjectiveResult
+from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 CURVE = (
@@ -60,109 +59,96 @@ def _check_maximized(tag: str) -> None:
         raise ValueError(f"{tag!r}: {found}; name a metric whose higher values are better")
 
 
-def trial_result(summary: Mapping[str, Any], search: Search) -> TrialResult:
-    """Return what a trial's summary, the content of profile_export_aiperf.json, says of what is
-    searched."""
-    ours = summary["aiperf_svc"]
-    verdict, cause = str(ours["verdict"]), str(ours["cause"])
+def trial_result(found: InferenceResult, search: Search) -> SearchedTrial:
+    """Return what a search needs of the results of a trial."""
     share = search.condition()
-    early = str(ours.get("early_end", ""))
     problem = ""
-    if verdict == "invalid" and cause not in (TARGET_FAILING, ENDED_EARLY):
-        texts = [str(reason["text"]) for reason in ours["reasons"]]
-        problem = texts[0] if texts else cause
-    problem = problem or _without_data(summary)
+    if found.verdict is Severity.INVALID and found.cause not in (TARGET_FAILING, ENDED_EARLY):
+        problem = found.reasons[0].text if found.reasons else found.cause
+    problem = problem or _without_data(found)
     evidence: tuple[Evidence, ...] = ()
     if isinstance(share, float):
-        evidence = (_of_goodput(summary, share, early),)
+        evidence = (_of_goodput(found, share),)
     else:
-        evidence = tuple(
-            _of_objective(summary, result, ours["slo_batches"], early) for result in ours["slo"]
-        )
-    return TrialResult(
+        evidence = tuple(_of_objective(found, objective) for objective in found.slo)
+    return SearchedTrial(
         evidence=evidence,
-        verdict=f"{verdict}: {cause}" if cause else verdict,
-        is_client_bound=cause == "client-bound",
+        verdict=f"{found.verdict}: {found.cause}" if found.cause else str(found.verdict),
+        is_client_bound=found.cause == "client-bound",
         problem=problem,
         # What was measured of a load that ended early is not what that load does.
-        statistics={} if early else statistics_of(summary, search.maximize),
+        statistics={} if found.early_end else statistics_of(found, search.maximize),
     )
 
 
-def _without_data(summary: Mapping[str, Any]) -> str:
+def _without_data(found: InferenceResult) -> str:
     """Return which metric of an objective no response had; empty if every one has data, or there
     was no response."""
-    if not summary.get("request_count", {}).get("avg"):
+    if not found.has_succeeded:
         return ""
-    tags = dict.fromkeys(str(result["metric"]) for result in summary["aiperf_svc"]["slo"])
-    names = [CATALOG[tag].name for tag in tags if tag in CATALOG and tag not in summary]
+    tags = dict.fromkeys(objective.metric for objective in found.slo)
+    names = [CATALOG[tag].name for tag in tags if tag in CATALOG and tag not in found.metrics]
     return f"{' and '.join(names)}: no response had it; search by another metric" if names else ""
 
 
-def failed_trial(reason: str) -> TrialResult:
+def failed_trial(reason: str) -> SearchedTrial:
     """Return the result of a trial that ended without a summary."""
-    return TrialResult(evidence=(), verdict="failed", problem=reason or "the trial failed")
+    return SearchedTrial(evidence=(), verdict="failed", problem=reason or "the trial failed")
 
 
-def statistics_of(summary: Mapping[str, Any], maximized: str | None) -> dict[str, float]:
+def statistics_of(found: InferenceResult, maximized: str | None) -> dict[str, float]:
     """Return the statistics of a trial that a search shows, and the one that it maximizes."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in dict.fromkeys((*([f"{maximized}:avg"] if maximized else []), *CURVE)):
         tag, _, stat = name.partition(":")
-        value = summary.get(tag, {}).get(stat)
+        value = found.value(tag, stat)
         if value is not None:
-            found[tag if stat == "avg" else name] = float(value)
-    return found
+            values[tag if stat == "avg" else name] = float(value)
+    return values
 
 
-def _of_objective(
-    summary: Mapping[str, Any],
-    result: Mapping[str, Any],
-    batches: Sequence[Mapping[str, Any]],
-    early: str,
-) -> Evidence:
-    metric, stat, bound = result["metric"], result["stat"], result["bound"]
-    measured, limit = result["measured"], result["limit"]
-    is_thin = stat in summary.get(metric, {}).get("unreliable", ())
+def _of_objective(found: InferenceResult, result: ObjectiveResult) -> Evidence:
+    metric, stat, bound = result.metric, result.stat, result.bound
+    measured, limit = result.measured, result.limit
+    is_thin = metric in found.metrics and found.metrics[metric].is_unreliable(stat)
     is_within = measured is not None and (
         measured <= limit if bound == "max" else measured >= limit
     )
     # A miss for another reason than the values, such as failed requests, needs no number of them.
-    is_other_miss = result["judged"] and not result["ok"] and (is_within or measured is None)
-    found = next(
-        (each for each in batches if [each[k] for k in _KEY] == [result[k] for k in _KEY]), None
+    is_other_miss = result.judged and not result.ok and (is_within or measured is None)
+    key = (metric, stat, bound, limit)
+    batches = next(
+        (b for b in found.slo_batches if (b.metric, b.stat, b.bound, b.limit) == key), None
     )
     # What misses its objective for another reason than its values misses it whatever they are.
-    has_batches = found is not None and (result["ok"] or not is_within) and not is_thin
-    is_met = None if is_thin and not is_other_miss else bool(result["ok"])
+    has_batches = batches is not None and (result.ok or not is_within) and not is_thin
+    is_met = None if is_thin and not is_other_miss else result.ok
     name = f"{stat} {CATALOG[metric].name if metric in CATALOG else metric}"
-    text = f"{name}: {result['reason']}" if is_other_miss else ""
-    if early:
-        # Only of objectives that break, and nobody knows of the others.
-        has_batches, is_met = found is not None, None if found is None else False
+    text = f"{name}: {result.reason}" if is_other_miss else ""
+    if found.early_end:
+        # Only objectives that are missed are known.
+        has_batches, is_met = batches is not None, None if batches is None else False
+        text = f"ended early: {found.early_end}"
     allowed = allowed_share(stat, bound)
     return Evidence(
         name=name,
         bound=bound,
         limit=limit,
         measured=measured,
-        unit=result["unit"],
+        unit=result.unit,
         is_met=is_met,
-        counts=tuple(found["counts"]) if has_batches and found else (),
-        totals=tuple(found["totals"]) if has_batches and found else (),
+        counts=batches.counts if has_batches and batches else (),
+        totals=batches.totals if has_batches and batches else (),
         allowed=limit if allowed is None else allowed,
         is_share=allowed is not None,
-        text=f"ended early: {early}" if early else text,
+        text=text,
     )
 
 
-_KEY = ("metric", "stat", "bound", "limit")
-
-
-def _of_goodput(summary: Mapping[str, Any], share: float, early: str) -> Evidence:
-    found = next((b for b in summary["aiperf_svc"]["slo_batches"] if b["metric"] == GOODPUT), None)
-    counts = tuple(found["counts"]) if found else ()
-    totals = tuple(found["totals"]) if found else ()
+def _of_goodput(found: InferenceResult, share: float) -> Evidence:
+    batches = next((each for each in found.slo_batches if each.metric == GOODPUT), None)
+    counts = batches.counts if batches else ()
+    totals = batches.totals if batches else ()
     good = 1 - sum(totals) / sum(counts) if counts else None
     return Evidence(
         name="share of good requests",
@@ -174,5 +160,5 @@ def _of_goodput(summary: Mapping[str, Any], share: float, early: str) -> Evidenc
         counts=counts,
         totals=totals,
         allowed=round(1 - share, 12),
-        text=f"ended early: {early}" if early else "",
+        text=f"ended early: {found.early_end}" if found.early_end else "",
     )

@@ -1,7 +1,8 @@
 """The one or two numbers of a run that are shown while an experiment goes on."""
 
-from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
+from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import Measured
+from aiperf_svc.core.results.run_result import INFERENCE
 
 _OF_REQUESTS = {
     RowKey("request_throughput", "avg"): "requests/s",

@@ -12,16 +12,20 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.criteria import statistics_of
-from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome, read_summary
-from aiperf_svc.core.experiments.search import TrialResult
+from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome
+from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.joint_result import Joint, worst
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 FAILED = "failed"
-Objectives = Sequence[Mapping[str, Any]]
-"""What became of the SLO of a run, as in profile_export_aiperf.json."""
+Objectives = Sequence[ObjectiveResult]
+"""The objectives of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,60 +83,59 @@ def total_outcome(
         reason = "; ".join(_named(name, said) for name, (_, said) in ends.items())
         return TrialOutcome(trial, state, reason, None)
     causes = [_named(each.name, each.cause) for each in joint.members if each.cause]
-    own = {
-        "verdict": joint.verdict,
-        "cause": "; ".join(causes),
-        "slo": _of_all(objectives or {}),
-    }
-    metrics = {tag: joint.total[tag] for tag in CATALOG if tag in joint.total}
-    return TrialOutcome(trial, DONE, "", {"aiperf_svc": own, **metrics})
+    total = InferenceResult(
+        run_id="",
+        name=joint.name,
+        version="",
+        verdict=Severity(joint.verdict or Severity.INVALID),
+        cause="; ".join(causes),
+        slo=_of_all(objectives or {}),
+        metrics={tag: joint.total[tag] for tag in CATALOG if tag in joint.total},
+        config={},
+    )
+    return TrialOutcome(trial, DONE, "", total)
 
 
 def _named(name: str, said: str) -> str:
     return f"{name}: {said}"
 
 
-def _of_all(objectives: Mapping[str, Objectives]) -> list[dict[str, Any]]:
-    return [
-        {**each, "metric": f"{each['metric']} of {name}"}
+def _of_all(objectives: Mapping[str, Objectives]) -> tuple[ObjectiveResult, ...]:
+    return tuple(
+        replace(each, metric=f"{each.metric} of {name}")
         for name, own in objectives.items()
         for each in own
-    ]
+    )
 
 
-def joint_finding(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def joint_finding(results: Sequence[RunResult]) -> dict[str, Any]:
     """Return the worst verdict of several runs, and its cause: what decides whether a trial is run
     again."""
-    found = [read_summary(dict(each)) for each in summaries]
-    verdict = worst([each.verdict for each in found])
-    causes = [each.cause for each in found if each.verdict == verdict]
-    return {"verdict": verdict, "cause": next(iter(causes), "")}
+    verdict = worst([each.verdict for each in results])
+    cause = next((each.cause for each in results if each.verdict == verdict), "")
+    return {"verdict": verdict, "cause": cause}
 
 
 def joint_result(
-    results: Mapping[str, TrialResult], total: Mapping[str, Any], maximized: str | None
-) -> TrialResult:
+    results: Mapping[str, SearchedTrial], total: InferenceResult | None, maximized: str | None
+) -> SearchedTrial:
     """Return what a trial says of what is searched, over several runs by their names: an objective
-    is held if all of them hold it. The statistics are those of `total`, the metrics of all runs."""
+    is held if all of them hold it. The statistics are those of `total`, the results of all runs."""
     if len(results) == 1:
         return next(iter(results.values()))
-    named = [
+    evidence = [
         replace(each, name=f"{each.name} of {name}", text=each.text and f"{name}: {each.text}")
         for name, result in results.items()
         for each in result.evidence
     ]
-    verdict = worst([each.verdict.partition(":")[0] for each in results.values()])
+    verdicts = {each.verdict.partition(":")[0]: each.verdict for each in results.values()}
     problems = [_named(name, each.problem) for name, each in results.items() if each.problem]
-    return TrialResult(
-        evidence=tuple(named),
-        verdict=next(
-            each.verdict
-            for each in results.values()
-            if each.verdict.partition(":")[0] == (verdict or each.verdict)
-        ),
+    return SearchedTrial(
+        evidence=tuple(evidence),
+        verdict=verdicts[worst(list(verdicts)) or next(iter(verdicts))],
         is_client_bound=any(each.is_client_bound for each in results.values()),
         problem=next(iter(problems), ""),
-        statistics=statistics_of(total, maximized),
+        statistics=statistics_of(total, maximized) if total is not None else {},
     )
 
 

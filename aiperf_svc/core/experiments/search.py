@@ -10,17 +10,17 @@ are: the search goes on above it. Later the highest undecided point is the first
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
+from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport, knee
 from aiperf_svc.core.experiments.search_space import SearchSpace
 
 
-class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+class SearchedTrial(msgspec.Struct, frozen=True, kw_only=True):
     """What a search needs of one trial."""
 
     evidence: tuple[Evidence, ...]
@@ -33,47 +33,6 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics for the curve, by tag and statistic: `time_to_first_token:p99`."""
 
 
-class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """All trials at one value."""
-
-    value: float
-    holds: bool | None
-    """None: undecided, or unusable."""
-    is_within: bool = False
-    """Whether the values of all its usable trials are within their limits, certain or not."""
-    share_beyond: float | None
-    """Share of requests beyond a limit, as a multiple of the allowed share: the greatest of all
-    limits; None: no limit is on a percentile."""
-    statistics: dict[str, float]
-    """Statistics of the longest trial."""
-    verdict: str
-    is_client_bound: bool
-    reason: str
-    """The objective that decided, with its value and limit, or why the trials tell nothing."""
-    runs: int
-    confirmations: int
-    """Longer runs whose own values are on the side of `holds`."""
-
-
-class Ending(StrEnum):
-    """How a search ends."""
-
-    BRACKETED = "bracketed"
-    """The limit of the server lies between `holds` and `breaks`."""
-    NEVER_BREAKS = "never-breaks"
-    """The highest value holds."""
-    BREAKS_AT_ONCE = "breaks-at-once"
-    """The lowest value breaks."""
-    CLIENT_BOUND = "client-bound"
-    """The client reached its own limit first: nothing is known of the server above `holds`."""
-    UNUSABLE = "unusable"
-    """A trial gave no usable result, which ended the range there."""
-    UNDECIDED = "undecided"
-    """No point holds and none breaks for certain."""
-    UNFINISHED = "unfinished"
-    """More trials are to come, or the search was stopped before them."""
-
-
 class _Step(NamedTuple):
     value: float
     is_longer: bool
@@ -84,7 +43,7 @@ class Search:
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
-        self._runs: dict[float, list[tuple[bool, TrialResult]]] = {}
+        self._runs: dict[float, list[tuple[bool, SearchedTrial]]] = {}
 
     def next(self) -> dict[str, Any] | None:
         """Return the parameters of the next trial; None when the search is over."""
@@ -93,7 +52,7 @@ class Search:
             return None
         return self.space.parameters(step.value, is_longer=step.is_longer)
 
-    def add(self, parameters: Mapping[str, Any], result: TrialResult) -> None:
+    def add(self, parameters: Mapping[str, Any], result: SearchedTrial) -> None:
         """Take the result of a trial that `next` asked for."""
         value = float(parameters[self.space.parameter])
         is_longer = all(parameters.get(key) == at for key, at in self.space.longer.items())
@@ -131,6 +90,28 @@ class Search:
         if lower is not None:
             return Ending.BRACKETED
         return Ending.BREAKS_AT_ONCE if upper.value == self.points[0].value else Ending.UNDECIDED
+
+    @property
+    def report(self) -> SearchReport:
+        """What the search knows now."""
+        points, (lower, upper), space = self.points, self.bracket, self.space
+        sides = [s.confirmations for s in (lower, upper) if s is not None and s.holds is not None]
+        return SearchReport(
+            parameter=space.parameter,
+            unit=space.unit,
+            ending=self.ending,
+            holds=lower.value if lower else None,
+            breaks=upper.value if upper else None,
+            reason=upper.reason if upper else points[-1].reason if points else "",
+            confirmations=min(sides, default=0),
+            precision=space.precision,
+            is_narrowest=lower is not None
+            and upper is not None
+            and space.between(lower.value, upper.value) is None,
+            knee=knee(points),
+            points=points,
+            trials=sum(point.runs for point in points),
+        )
 
     def _next_step(self) -> _Step | None:
         points = self.points
@@ -225,7 +206,7 @@ def _is_upper(point: SearchPoint) -> bool:
     return point.holds is False or point.is_client_bound or point.verdict == Ending.UNUSABLE
 
 
-def _point(value: float, runs: list[tuple[bool, TrialResult]]) -> SearchPoint:
+def _point(value: float, runs: list[tuple[bool, SearchedTrial]]) -> SearchPoint:
     usable = [(is_longer, result) for is_longer, result in runs if not result.problem]
     longest = max(usable or runs, key=lambda run: run[0])[1]
     if not usable:
@@ -267,7 +248,7 @@ def _point(value: float, runs: list[tuple[bool, TrialResult]]) -> SearchPoint:
     )
 
 
-def _on_side(result: TrialResult, holds: bool | None) -> bool:
+def _on_side(result: SearchedTrial, holds: bool | None) -> bool:
     """True if a trial's own values are on this side of their limits."""
     return _all_held([each.is_met for each in result.evidence]) is holds is not None
 

@@ -2,12 +2,51 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from itertools import takewhile
-from typing import Self
 
 import msgspec
 
-from aiperf_svc.core.experiments.search import Ending, Search, SearchPoint
+
+class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """All trials at one value."""
+
+    value: float
+    holds: bool | None
+    """None: undecided, or unusable."""
+    is_within: bool = False
+    """Whether the values of all its usable trials are within their limits, certain or not."""
+    share_beyond: float | None
+    """Share of requests beyond a limit, as a multiple of the allowed share: the greatest of all
+    limits; None: no limit is on a percentile."""
+    statistics: dict[str, float]
+    """Statistics of the longest trial."""
+    verdict: str
+    is_client_bound: bool
+    reason: str
+    """The objective that decided, with its value and limit, or why the trials tell nothing."""
+    runs: int
+    confirmations: int
+    """Longer runs whose own values are on the side of `holds`."""
+
+
+class Ending(StrEnum):
+    """How a search ends."""
+
+    BRACKETED = "bracketed"
+    """The limit of the server lies between `holds` and `breaks`."""
+    NEVER_BREAKS = "never-breaks"
+    """The highest value holds."""
+    BREAKS_AT_ONCE = "breaks-at-once"
+    """The lowest value breaks."""
+    CLIENT_BOUND = "client-bound"
+    """The client reached its own limit first: nothing is known of the server above `holds`."""
+    UNUSABLE = "unusable"
+    """A trial gave no usable result, which ended the range there."""
+    UNDECIDED = "undecided"
+    """No point holds and none breaks for certain."""
+    UNFINISHED = "unfinished"
+    """More trials are to come, or the search was stopped before them."""
 
 
 def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -59,28 +98,6 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     within the bracket that helps to plot, not the result."""
     points: tuple[SearchPoint, ...]
     trials: int
-
-    @classmethod
-    def of(cls, search: Search) -> Self:
-        """Return the report of what a search knows now."""
-        points, (lower, upper), space = search.points, search.bracket, search.space
-        sides = [s.confirmations for s in (lower, upper) if s is not None and s.holds is not None]
-        return cls(
-            parameter=space.parameter,
-            unit=space.unit,
-            ending=search.ending,
-            holds=lower.value if lower else None,
-            breaks=upper.value if upper else None,
-            reason=upper.reason if upper else points[-1].reason if points else "",
-            confirmations=min(sides, default=0),
-            precision=space.precision,
-            is_narrowest=lower is not None
-            and upper is not None
-            and space.between(lower.value, upper.value) is None,
-            knee=_knee(points),
-            points=points,
-            trials=sum(point.runs for point in points),
-        )
 
     @property
     def width(self) -> float | None:
@@ -157,7 +174,9 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{_short(value)} {unit}".rstrip()
 
 
-def _knee(points: Iterable[SearchPoint]) -> float | None:
+def knee(points: Iterable[SearchPoint]) -> float | None:
+    """Return where the isotonic curve of the points passes the allowed share; None if it does
+    not."""
     known = [(point.value, point.share_beyond, point.runs) for point in points]
     curve = [(value, share, runs) for value, share, runs in known if share is not None]
     if not curve:

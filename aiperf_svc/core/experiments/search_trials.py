@@ -13,7 +13,7 @@ from aiperf_svc.config.names import type_at
 from aiperf_svc.config.search import MOST_POINTS, Span
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.criteria import failed_trial
-from aiperf_svc.core.experiments.search import Search, TrialResult
+from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_space import SearchSpace
 from aiperf_svc.core.experiments.trials import Trial
 
@@ -51,7 +51,7 @@ class MaximumSearch:
             place = self._refined()
         return None if place is None else self._parameters(place)
 
-    def add(self, parameters: Mapping[str, Any], result: TrialResult) -> None:
+    def add(self, parameters: Mapping[str, Any], result: SearchedTrial) -> None:
         """Take the result of a trial that `next` asked for. One that tells nothing of the server,
         such as that of a busy client, or that is not valid, as the server failed most requests,
         counts as without a value."""
@@ -109,7 +109,7 @@ class Machine(Protocol):
         """Return the parameters of the next trial; None when the search is over."""
         ...
 
-    def add(self, parameters: dict[str, Any], result: TrialResult) -> None:
+    def add(self, parameters: dict[str, Any], result: SearchedTrial) -> None:
         """Take the result of a trial."""
         ...
 
@@ -133,10 +133,10 @@ class SearchTrials:
         return Trial(self._begun, parameters)
 
     def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
-        """Take what a trial found: a `TrialResult` as plain objects; None when it failed."""
+        """Take what a trial found: a `SearchedTrial` as plain objects; None when it failed."""
         result = failed_trial("the trial failed")
         if finding is not None:
-            result = msgspec.convert(finding, TrialResult)
+            result = msgspec.convert(finding, SearchedTrial)
         self.machine.add(trial.parameters, result)
 
 

@@ -23,7 +23,7 @@ from aiperf_svc.core.experiments.combinations import (
     identity,
     is_number,
 )
-from aiperf_svc.core.experiments.outcomes import Measured, TrialOutcome, read_summary
+from aiperf_svc.core.experiments.outcomes import Measured, TrialOutcome, measured_in
 from aiperf_svc.core.experiments.scaling import EFFICIENCY, efficiency_info, with_efficiency
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.metric_formulas import Floats
@@ -57,8 +57,8 @@ class ExperimentSummary:
 
 def row_of(outcome: TrialOutcome) -> TrialRow:
     """Return the row of a trial, which keeps of its results what summaries need."""
-    measured = None if outcome.summary is None else read_summary(outcome.summary)
-    return TrialRow(outcome._replace(summary=None), measured)
+    measured = None if outcome.results is None else measured_in(outcome.results)
+    return TrialRow(outcome._replace(results=None), measured)
 
 
 def summarise(outcomes: Iterable[TrialOutcome]) -> ExperimentSummary:

@@ -1,10 +1,11 @@
 """The result of several runs at once: a column for each, and one for their total."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
@@ -27,8 +28,8 @@ STATS = ("avg", "p50", "p90", "p95", "p99", "p99_9")
 """Statistics of a distribution in a long table."""
 _WORSE = (Severity.INVALID, Severity.DEGRADED, Severity.VALID)
 
-Metrics = dict[str, dict[str, Any]]
-"""Unit and statistics by tag, as in profile_export_aiperf.json."""
+Metrics = dict[str, MetricStats]
+"""Unit and statistics by tag."""
 
 
 class JointMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,25 +86,25 @@ class JointRow(msgspec.Struct, frozen=True):
     total: float | None
 
 
-def of_groups(content: Mapping[str, Any], kind: Literal["targets", "models"]) -> Joint:
-    """Return the targets or the models of one run beside each other, from its
-    profile_export_aiperf.json."""
-    key = "url" if kind == "targets" else "model"
+def of_groups(result: InferenceResult, kind: Literal["targets", "models"]) -> Joint:
+    """Return the targets or the models of one run beside each other."""
+    groups = result.targets if kind == "targets" else result.models
     members = tuple(
         JointMember(
-            name=each[key].partition("://")[2] or each[key],
-            where=each[key],
+            name=each.name.partition("://")[2] or each.name,
+            where=each.name,
             folder="",
             state="",
             reason="",
             exit_code=0,
             verdict=None,
-            metrics={tag: each[tag] for tag in CATALOG if tag in each},
+            metrics=each.metrics,
         )
-        for each in content["aiperf_svc"][kind]
+        for each in groups
     )
-    total = {tag: content[tag] for tag in CATALOG if tag in content}
-    return Joint(kind=kind, name="", exit_code=0, verdict=None, members=members, total=total)
+    return Joint(
+        kind=kind, name="", exit_code=0, verdict=None, members=members, total=result.metrics
+    )
 
 
 def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:
@@ -132,8 +133,8 @@ def _wanted(joint: Joint, *, is_short: bool) -> dict[str, tuple[str, ...]]:
 
 def _row(joint: Joint, tag: str, stat: str, *, is_single: bool) -> JointRow:
     columns = [*(member.metrics for member in joint.members), joint.total]
-    values = tuple(column.get(tag, {}).get(stat) for column in columns)
-    known = next((column[tag] for column in columns if tag in column), {})
-    name = CATALOG[tag].name if tag in CATALOG else str(known.get("name", tag))
+    values = tuple(column[tag].stat(stat) if tag in column else None for column in columns)
+    known = next((column[tag] for column in columns if tag in column), None)
+    name = CATALOG[tag].name if tag in CATALOG else (known and known.name) or tag
     suffix = "" if is_single else f" {stat.replace('_', '.')}"
-    return JointRow(name + suffix, str(known.get("unit", "")), values[:-1], values[-1])
+    return JointRow(name + suffix, known.unit if known else "", values[:-1], values[-1])

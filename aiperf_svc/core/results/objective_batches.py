@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
+from aiperf_svc.core.results.slo_results import GOODPUT, ObjectiveBatches
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, of_patient_clients
@@ -21,24 +22,6 @@ from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import Floats
 from aiperf_svc.domain.outcomes import Outcome
-
-GOODPUT = "goodput"
-"""Name of the batches of good requests."""
-
-
-class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
-    """One objective in consecutive batches of equal time."""
-
-    metric: str
-    stat: str
-    """Empty for `GOODPUT`."""
-    bound: str
-    limit: float | None
-    """In the metric's unit; None for `GOODPUT`."""
-    counts: tuple[int, ...]
-    """Requests of each batch that have a value, or were due, for `GOODPUT`."""
-    totals: tuple[float, ...]
-    """Those beyond the limit, or that are not good; of an average, the sum of the values."""
 
 
 def objective_batches(

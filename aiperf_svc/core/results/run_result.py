@@ -1,224 +1,175 @@
-"""The result of a benchmark that ran a tool on ranks: what the display, the exports, the report and
-comparisons of runs read, whatever the kind of benchmark."""
+"""The results of one run: what all kinds of benchmark share.
 
-from collections.abc import Sequence
-from statistics import fmean, median, stdev
-from typing import Any, Self
+The records manager makes an `InferenceResult` or a `ToolResult`. Tables, exports, reports,
+comparisons and experiments read these, and `adapters/exports/result_files.py` is the only place
+that turns them into JSON and back.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from aiperf_svc.core.results.measured import MetricInfo, Series, Table
-from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.slo_results import (
+    MISSED,
+    NOT_JUDGED,
+    ObjectiveResult,
+    outcome_of_all,
+)
+from aiperf_svc.core.verdict.check_result import Reason, Severity
+from aiperf_svc.domain.exit_codes import ExitCode
 
-SCHEMA = "run-result/1"
-"""`schema_version` of results.json. The number is raised when a key changes its meaning."""
-STATS = ("avg", "min", "max", "std", "p50")
-"""Statistics of a metric, over all repetitions and measured steps."""
+INFERENCE: Literal["inference"] = "inference"
+"""Kind of a run that measured an inference server; other runs have the kind of their workload."""
+SLO_CODES = {MISSED: ExitCode.SLO_MISSED, NOT_JUDGED: ExitCode.SLO_NOT_JUDGED}
 
-
-class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
-    """Value of a metric in one measured step."""
-
-    step: str
-    """Name of the step."""
-    repetition: int
-    labels: dict[str, str] = {}
-    """What distinguishes the step's values from those of others: `{"from": "node-1", ...}`."""
-    value: float
+Statistic = float | None | UnsetType
 
 
-class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric with all its values and their statistics."""
+class MetricStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Unit and statistics of a metric. A statistic that the metric does not have is UNSET; one
+    whose value is unknown is None."""
 
-    info: MetricInfo
-    count: int
-    avg: float
-    min: float
-    max: float
-    std: float | None
-    """Standard deviation of the sample; None for a single value."""
-    p50: float
-    values: tuple[MetricValue, ...]
-
-    @classmethod
-    def of(cls, info: MetricInfo, values: Sequence[MetricValue]) -> Self:
-        """The statistics of these values, of which there is at least one."""
-        numbers = [each.value for each in values]
-        return cls(
-            info=info,
-            count=len(numbers),
-            avg=fmean(numbers),
-            min=min(numbers),
-            max=max(numbers),
-            std=stdev(numbers) if len(numbers) > 1 else None,
-            p50=median(numbers),
-            values=tuple(values),
-        )
-
-    def by_pair(self) -> dict[tuple[str, str], float]:
-        """The average over repetitions for each pair of nodes, by the labels `from` and `to`."""
-        found: dict[tuple[str, str], list[float]] = {}
-        for each in self.values:
-            if "from" in each.labels and "to" in each.labels:
-                found.setdefault((each.labels["from"], each.labels["to"]), []).append(each.value)
-        return {pair: fmean(values) for pair, values in found.items()}
+    name: str | UnsetType = UNSET
+    """Name for people, of metrics that are not in the catalog."""
+    unit: str
+    avg: Statistic = UNSET
+    p1: Statistic = UNSET
+    p5: Statistic = UNSET
+    p10: Statistic = UNSET
+    p25: Statistic = UNSET
+    p50: Statistic = UNSET
+    p75: Statistic = UNSET
+    p90: Statistic = UNSET
+    p95: Statistic = UNSET
+    p99: Statistic = UNSET
+    min: Statistic = UNSET
+    max: Statistic = UNSET
+    std: Statistic = UNSET
+    count: int | UnsetType = UNSET
+    sum: Statistic = UNSET
+    p99_9: Statistic = UNSET
+    unreliable: tuple[str, ...] | UnsetType = UNSET
+    """Percentiles beyond which fewer than one request is expected."""
+    censored_share: float | UnsetType = UNSET
+    """Share of the requests that were cut before their responses ended."""
+    beyond: dict[str, float] | UnsetType = UNSET
+    """Of percentiles among these: the value that they exceed."""
+    relative_error: float | UnsetType = UNSET
 
     def stat(self, name: str) -> float | None:
-        """One of `STATS`; None where it is not defined."""
-        value: float | None = getattr(self, name)
-        return value
-
-
-class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """A series of one measured step."""
-
-    step: str
-    repetition: int
-    labels: dict[str, str] = {}
-    series: Series
-
-
-class StepTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of one measured step."""
-
-    step: str
-    repetition: int
-    labels: dict[str, str] = {}
-    table: Table
-
-
-class StepWitness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the courier of one rank saw of a step. The fields are those of
-    `protocol.messages.steps.RankWitness`, by name."""
-
-    rank: int
-    node: str
-    due_wall_ns: int
-    started_wall_ns: int
-    ended_wall_ns: int
-    clock_uncertainty_ns: int
-    interface_rx_bytes: int
-    interface_tx_bytes: int
-    loopback_bytes: int
-    dropped_packets: int
-    tcp_retransmits: int
-    udp_errors: int
-    cpu_ns: int
-    throttled_ns: int
-    memory_peak_bytes: int
-    memory_limit_bytes: int
-    oom_kills: int
-    cpu_pressure: float | None
-    io_pressure: float | None
-    memory_pressure: float | None
-    stolen_ns: int
-    courier_cpu_ns: int
-    is_shared_network: bool
-
-
-class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at a step."""
-
-    number: int
-    """1, 2, … over all attempts of the run."""
-    name: str
-    repetition: int
-    """1, 2, …; 0: of a step that only prepares."""
-    attempt: int
-    folder: str
-    """Folder of its raw output, below `raw/`."""
-    is_measured: bool
-    labels: dict[str, str] = {}
-    problem: str = ""
-    """Why it failed; empty when it did not."""
-    was_retried: bool = False
-    """Whether another attempt at the same step followed."""
-    due_wall_ns: int = 0
-    started_wall_ns: int = 0
-    """When the last rank had started its commands; 0: none has."""
-    ended_wall_ns: int = 0
-    duration_s: float = 0.0
-    """From the last rank's start to the end of the last command."""
-    expected_s: float = 0.0
-    """How long it should take; 0: unknown."""
-    start_skew_ms: float | None = None
-    """From the first rank's start to the last one's; None with fewer than two."""
-    values: dict[str, float] = {}
-    """Metric tag to value."""
-    tools: dict[int, str] = {}
-    """Rank to the tool's name and version."""
-    exit_codes: tuple[int, ...] = ()
-    """Exit codes of its commands and servers; negative: the signal that ended one."""
-    witnesses: tuple[StepWitness, ...] = ()
+        """Return a statistic such as `avg` or `p99`; None without a value."""
+        value: float | UnsetType | None = getattr(self, name)
+        return None if isinstance(value, UnsetType) else value
 
     @property
-    def has_failed(self) -> bool:
-        """True if no attempt at this step succeeded."""
-        return bool(self.problem) and not self.was_retried
+    def is_single(self) -> bool:
+        """True for a metric that is one number."""
+        return self.p50 is UNSET
 
-
-class StepAccounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the steps: planned = completed + failed + lost."""
-
-    planned: int
-    """Steps of the run, with all repetitions."""
-    completed: int
-    failed: int
-    lost: int
-    """Steps that were not run, or of which no record came."""
-    retried: int
-    """Attempts that failed and were followed by another."""
-
-
-class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank was."""
-
-    number: int
-    role: str
-    node: str
-    address: str
-    cores: float
-    memory_bytes: int
-    """Limit; 0: none."""
+    def is_unreliable(self, stat: str) -> bool:
+        """True if too few requests lie beyond this percentile."""
+        return stat in (self.unreliable or ())
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. results.json is this, as it is."""
+    """The results of a run."""
 
-    schema_version: str = SCHEMA
     run_id: str
     name: str
+    """Name of the benchmark in its config."""
     workload: str
-    """Kind of the workload."""
+    """`INFERENCE`, or the kind of the tool's workload."""
     version: str
     """Version of this program."""
-    cli_command: str
-    start_wall_ns: int
-    end_wall_ns: int
-    failure: str
-    """Why the run failed; empty when it did not."""
-    was_cancelled: bool
+    cli_command: str = ""
+    start_wall_ns: int = 0
+    end_wall_ns: int = 0
+    was_cancelled: bool = False
     verdict: Severity
     cause: str
-    """Cause of an invalid run if it is known: `run-failed`, `rank-lost`, `step-failed`,
-    `bytes-differ` or `rank-starved`."""
-    checks: tuple[Reason, ...]
+    """Cause of an invalid run if it is known."""
     slo: tuple[ObjectiveResult, ...]
-    accounts: StepAccounts
-    metrics: tuple[MetricResult, ...]
-    """The first one is the headline."""
-    series: tuple[StepSeries, ...]
-    tables: tuple[StepTable, ...]
-    facts: dict[str, str]
-    tools: tuple[str, ...]
-    """Names and versions of the tools that ran."""
-    ranks: tuple[RankFacts, ...]
-    steps: tuple[StepResult, ...]
     config: dict[str, Any]
-    topology: dict[str, Any]
+    """The resolved config, as in config.yaml."""
 
     @property
-    def judgement(self) -> Verdict:
-        """Verdict, cause and checks together."""
-        return Verdict(self.verdict, self.cause, self.checks)
+    def reasons(self) -> tuple[Reason, ...]:
+        """The checks that did not pass, the worst first."""
+        raise NotImplementedError
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True if the benchmark measured what it was to measure."""
+        raise NotImplementedError
+
+    @property
+    def first_failure(self) -> str:
+        """The first part that failed, with its reason; empty if none is recorded."""
+        raise NotImplementedError
+
+    @property
+    def stats(self) -> Mapping[str, MetricStats]:
+        """All metrics by tag."""
+        raise NotImplementedError
+
+    @property
+    def infos(self) -> dict[str, MetricInfo]:
+        """Descriptions of all metrics, by tag."""
+        raise NotImplementedError
+
+    @property
+    def headline(self) -> tuple[tuple[str, str], ...]:
+        """Tag and statistic of the values that people look at first."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code that the results call for."""
+        if not self.has_succeeded:
+            return ExitCode.BENCHMARK_FAILED
+        if self.verdict is Severity.INVALID:
+            return ExitCode.VERDICT_INVALID
+        return SLO_CODES.get(outcome_of_all(self.slo), ExitCode.OK)
+
+    @property
+    def problem(self) -> str:
+        """Why the exit code is not 0; empty if it is."""
+        match self.exit_code:
+            case ExitCode.OK:
+                return ""
+            case ExitCode.VERDICT_INVALID:
+                return f"the verdict is invalid: {self._invalid_checks}"
+            case ExitCode.BENCHMARK_FAILED:
+                return self.first_failure or "no request completed"
+            case _:
+                failed = (f"{o.metric} {o.stat} {o.reason}" for o in self.slo if not o.ok)
+                return f"SLO {outcome_of_all(self.slo)}: {'; '.join(failed)}"
+
+    @property
+    def invalid_checks(self) -> tuple[str, ...]:
+        """Names of the checks that make the run invalid."""
+        return tuple(each.check for each in self.reasons if each.severity is Severity.INVALID)
+
+    @property
+    def _invalid_checks(self) -> str:
+        """The checks that made the run invalid, in words."""
+        texts = (each.text for each in self.reasons if each.severity is Severity.INVALID)
+        return next(texts, "") or self.cause or "see verdict.json"
+
+    def numbers(self) -> Iterator[tuple[str, str, float]]:
+        """Yield tag, statistic and value of all that was measured."""
+        for tag, stats in self.stats.items():
+            for stat in STATS:
+                value = stats.stat(stat)
+                if value is not None:
+                    yield tag, stat, float(value)
+
+
+STATS = (
+    "avg", "min", "max", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9",
+    "std", "sum", "count",
+)  # fmt: skip
+"""Statistics of a metric, in the order of the columns of tables."""

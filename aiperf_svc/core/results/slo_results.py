@@ -1,7 +1,7 @@
 """What the objectives and goodput limits of a run have given."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -24,8 +24,7 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
 
     metric: str
     stat: str
-    bound: str
-    """`max` or `min`."""
+    bound: Literal["max", "min"]
     limit: float
     measured: float | None
     """Measured value; None: not measured, or beyond every observed value."""
@@ -35,6 +34,38 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     """Reason why the objective does not hold; empty if it holds."""
     judged: bool = True
     """False if what was measured does not tell whether the limit holds. Then `ok` is false."""
+
+    @property
+    def outcome(self) -> str:
+        """`HELD`, `MISSED` or `NOT_JUDGED`."""
+        return outcome_word(ok=self.ok, judged=self.judged)
+
+    @property
+    def text(self) -> str:
+        """One line that says why it does not hold: `p99 request_latency 5 s (limit 1 s): ...`."""
+        measured = "" if self.measured is None else f" {self.measured:.4g} {self.unit}"
+        limit = f"limit {self.limit:.4g} {self.unit}".rstrip()
+        reason = self.reason if self.judged else f"not judged: {self.reason}"
+        return f"{self.stat} {self.metric}{measured} ({limit}): {reason}"
+
+
+GOODPUT = "goodput"
+"""Name of the batches of good requests."""
+
+
+class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
+    """One objective in consecutive batches of equal time."""
+
+    metric: str
+    stat: str
+    """Empty for `GOODPUT`."""
+    bound: str
+    limit: float | None
+    """In the metric's unit; None for `GOODPUT`."""
+    counts: tuple[int, ...]
+    """Requests of each batch that have a value, or were due, for `GOODPUT`."""
+    totals: tuple[float, ...]
+    """Those beyond the limit, or that are not good; of an average, the sum of the values."""
 
 
 HELD, MISSED, NOT_JUDGED = "held", "missed", "not judged"
@@ -48,8 +79,8 @@ def outcome_word(*, ok: bool, judged: bool) -> str:
     return MISSED if judged else NOT_JUDGED
 
 
-def outcome_of_all(objectives: Iterable[Mapping[str, Any]]) -> str:
-    """Return the outcome of objectives as they are in JSON: the worst one, where one that is missed
-    is worse than one that is not judged; empty without objectives."""
-    words = {outcome_word(ok=o["ok"], judged=o.get("judged", True)) for o in objectives}
+def outcome_of_all(objectives: Iterable[ObjectiveResult]) -> str:
+    """Return the outcome of several objectives: the worst one, where one that is missed is worse
+    than one that is not judged; empty without objectives."""
+    words = {objective.outcome for objective in objectives}
     return next((word for word in (MISSED, NOT_JUDGED, HELD) if word in words), "")

@@ -1,24 +1,38 @@
-"""The inputs and the results of a run's summary."""
+"""What the records manager knows of a finished run: its inputs, and the summary in memory, with the
+samples that plots need. `inference_result` makes of it the results that leave the process."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
-from aiperf_svc.core.results.objective_batches import ObjectiveBatches
-from aiperf_svc.core.results.slo_results import ObjectiveResult, TierResult
+from aiperf_svc.core.results.inference_result import (
+    AddressFacts,
+    ErrorCount,
+    ErrorDetails,
+    GroupStats,
+    Hook,
+    InferenceResult,
+    RunLayout,
+)
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.core.stats.timeline import Timeline
-from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Verdict
 from aiperf_svc.core.verdict.health_log import Health
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.messages.reports import AddressUse, ClockEstimate, HookCall
 
@@ -70,8 +84,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Why the load ended before its time; None if it did not."""
     is_complete: bool = True
     cli_command: str = ""
-    topology: dict[str, Any] = {}
-    """Layout, number of workers and facts of the place, for people."""
+    topology: RunLayout = RunLayout()
     target_addresses: tuple[AddressUse, ...] = ()
     """Use of each address of the target, without that by lost workers."""
     hooks: tuple[HookCall, ...] = ()
@@ -101,6 +114,47 @@ class MetricSummary(msgspec.Struct, frozen=True):
     def stat(self, name: str) -> float | None:
         """Return a statistic such as `avg` or `p99`, or None."""
         return self.distribution.stats.get(name)
+
+    @property
+    def stats(self) -> MetricStats:
+        """All statistics, without the points for plots."""
+        measured = self.distribution
+        is_censored = bool(measured.censored)
+        stats: dict[str, Any] = {name: measured.stats.get(name) for name in _STATS}
+        return MetricStats(
+            unit=CATALOG[self.tag].unit,
+            **stats,
+            count=measured.count,
+            unreliable=measured.unreliable or UNSET,
+            censored_share=measured.censored_share if is_censored else UNSET,
+            beyond=measured.beyond if is_censored else UNSET,
+            relative_error=self.relative_error or UNSET,
+        )
+
+
+_STATS = (
+    *("avg", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9"),
+    *("min", "max", "std", "sum"),
+)
+_TIMED_STATS = ("avg", "p50", "p90", "p95", "p99", "min", "max", "std")
+
+
+def metric_stats(
+    metrics: Mapping[str, MetricSummary],
+    scalars: Mapping[str, float],
+    concurrency: Mapping[str, float] | None = None,
+) -> dict[str, MetricStats]:
+    """Return the statistics of all metrics by tag, in the order of the catalog."""
+    found: dict[str, MetricStats] = {}
+    for metric in METRICS:
+        if metric.kind is Kind.SCALAR and metric.tag in scalars:
+            found[metric.tag] = MetricStats(unit=metric.unit, avg=scalars[metric.tag])
+        elif metric.kind is Kind.TIMED and concurrency:
+            timed: dict[str, Any] = {name: concurrency[name] for name in _TIMED_STATS}
+            found[metric.tag] = MetricStats(unit=metric.unit, **timed)
+        elif metric.tag in metrics:
+            found[metric.tag] = metrics[metric.tag].stats
+    return found
 
 
 class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,3 +208,67 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             return self.concurrency.get(stat)
         metric = self.metrics.get(tag)
         return None if metric is None else metric.stat(stat)
+
+
+def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> InferenceResult:
+    """Return the results that leave the process. `aiperf_config` is the config with AIPerf's names,
+    as JSON."""
+    context = summary.context
+    return InferenceResult(
+        run_id=context.run_id,
+        name=context.config.name,
+        version=context.version,
+        cli_command=context.cli_command,
+        start_wall_ns=summary.first_start_wall_ns,
+        end_wall_ns=summary.last_end_wall_ns,
+        was_cancelled=context.was_cancelled,
+        is_complete=context.is_complete,
+        verdict=summary.verdict.verdict,
+        cause=summary.verdict.cause,
+        failed_checks=summary.verdict.reasons,
+        notes=summary.verdict.notes,
+        slo=summary.objectives,
+        goodput_tiers=summary.goodput_tiers,
+        slo_batches=summary.objective_batches,
+        early_end=context.early_end.text if context.early_end is not None else "",
+        metrics=metric_stats(summary.metrics, summary.scalars, summary.concurrency),
+        errors=error_counts(context.errors),
+        accounts=summary.accounts,
+        finish_reasons=summary.finish_reasons,
+        lost_services=context.lost_services,
+        health=context.health,
+        topology=context.topology,
+        target_addresses=tuple(AddressFacts(**asdict(use)) for use in context.target_addresses),
+        hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
+        targets=tuple(map(_group_stats, summary.targets)),
+        models=tuple(map(_group_stats, summary.models)),
+        system=summary.system,
+        config=context.config.model_dump(mode="json"),
+        aiperf_config=aiperf_config,
+    )
+
+
+def _group_stats(group: GroupResult) -> GroupStats:
+    return GroupStats(name=group.name, metrics=metric_stats(group.metrics, group.scalars))
+
+
+def error_counts(samples: Iterable[ErrorSample]) -> tuple[ErrorCount, ...]:
+    """Return the errors of the profiling phase by kind, status and first message, the most frequent
+    first."""
+    counts: dict[tuple[int, int, str], int] = {}
+    for sample in samples:
+        if sample.phase is Phase.PROFILING:
+            key = (sample.kind, sample.status, sample.message)
+            counts[key] = counts.get(key, 0) + sample.count
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        ErrorCount(
+            ErrorDetails(
+                code=status or None,
+                type=ErrorKind(kind).name.title().replace("_", ""),
+                message=message,
+            ),
+            count,
+        )
+        for (kind, status, message), count in ordered
+    )

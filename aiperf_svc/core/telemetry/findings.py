@@ -8,8 +8,8 @@ import numpy as np
 
 from aiperf_svc.core.telemetry import series
 from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
-from aiperf_svc.core.telemetry.sources import SourceReport
-from aiperf_svc.core.verdict.check_result import Reason, Severity, graded, told, worst_of
+from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
+from aiperf_svc.core.verdict.check_result import Reason, graded, told, worst_of
 
 ARRIVED_SHARE = 0.10
 """Limit of the share of the requested concurrency that the server has neither running nor waiting.
@@ -54,22 +54,6 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     """False if the client's lateness may be part of its times."""
     output_tokens: float = 0.0
     """Their output tokens, reasoning included, since GPUs compute all of them. 0 if unknown."""
-
-
-class SystemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings about the system under test."""
-
-    verdict: Severity
-    checks: tuple[Reason, ...]
-    """Every check with data. Findings without a limit are `info`."""
-    metrics: dict[str, float]
-    """Numbers that combine client and server, by tag."""
-    sources: tuple[SourceReport, ...]
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """Checks that did not pass."""
-        return tuple(check for check in self.checks if not check.ok)
 
 
 def judge_system(

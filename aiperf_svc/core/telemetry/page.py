@@ -2,7 +2,7 @@
 
 A page repeats the same series with other values. Therefore the part of a line before its last space
 is looked up first, and only a new line is parsed. prometheus_client parses each line again, at
-thirty times the CPU (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
+twenty times the CPU (docs/decisions/0051-where-http-and-metrics-are-read-by-own-code.md).
 """
 
 import math

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -10,6 +9,7 @@ from aiperf_svc.core.telemetry.copies import CopyFinder
 from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, restarts, returns
 from aiperf_svc.core.telemetry.page import Series
+from aiperf_svc.core.telemetry.system_report import SourceReport
 
 MAX_CLOCK_OFFSET_S = 5.0
 """Largest difference of a source's clock. HTTP dates have whole seconds, and a page may be cached
@@ -27,28 +27,6 @@ SEVERAL_RETURNS = 2
 turn. Once may be an omission."""
 FAILED_SHARE = 0.5
 """Share of failed reads above which a source is not used."""
-
-
-class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of a run."""
-
-    url: str
-    is_gpu: bool
-    reads: int
-    failures: int
-    latency_ms: float
-    """Mean time for a page."""
-    update_interval_s: float | None
-    """Median time between pages on which a value changed under load; None with too few of them."""
-    problem: str = ""
-    """Why it is not used; empty if it is."""
-    notes: tuple[str, ...] = ()
-    """Remarks for readers of its series."""
-
-    @property
-    def is_used(self) -> bool:
-        """True if its series are shown and judged."""
-        return not self.problem
 
 
 def judge_sources(

@@ -14,16 +14,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
-from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, Object, absent_job
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
     Event,
@@ -141,7 +141,7 @@ class Collector:
         self._told: set[str] = set()
         """Pods that have said themselves how they ended."""
         self._ended = asyncio.Event()
-        self._summary: dict[str, Any] | None = None
+        self._results: ExperimentResult | None = None
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -329,8 +329,8 @@ class Collector:
                 await asyncio.to_thread(self._attempts.take, shape)
                 self._count(shape)
             write = self._trials.write
-            self._summary = await asyncio.to_thread(write, self._context.run_id)
-            progress.has_summary = self._summary is not None
+            self._results = await asyncio.to_thread(write, self._context.run_id)
+            progress.has_summary = self._results is not None
             progress.uploaded_to = await asyncio.to_thread(self._trials.upload, os.environ)
         except AiperfError as error:
             log.error("%s", error)
@@ -365,15 +365,14 @@ class Collector:
         """Let this process end: nobody needs it any more."""
         # A pod whose process ends is started again; it stays until the stack is removed.
 
-    def summary(self) -> dict[str, Any] | None:
-        """Return what experiment.json holds, once all trials have ended."""
-        return self._summary
+    def results(self) -> ExperimentResult | None:
+        """Return the results, once all trials have ended."""
+        return self._results
 
     def folder(self) -> Path:
         """Return the folder of the artifacts."""
         return self._context.artifacts
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         """Return the content of manifest.json, once it is written."""
-        path = self._context.artifacts / MANIFEST
-        return json.loads(path.read_bytes()) if path.exists() else None
+        return written_manifest(self._context.artifacts)

@@ -76,7 +76,7 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
             f"the run is in state {status.state}; wait for its results with `aiperf-svc status "
             f"{attached.stack} --wait`"
         )
-    summary, folder = None, None
+    results, folder = None, None
     run_id = str(attached.outputs["runId"])
     if status.results_ready:
         if name:
@@ -85,13 +85,13 @@ async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutco
             folder = folders.unfinished(parent, run_id)
             folder = folder or folders.make_dated_folder(parent, attached.stack)
         with folders.collecting(folder, run_id):
-            summary = await attached.client.summary()
+            results = await attached.client.results()
             await attached.client.download_all(folder)
     return outcome_of(
         RunEnd(
             run_id=run_id,
             status=status,
-            summary=summary,
+            results=results,
             artifacts=folder,
             more={"stack": attached.stack},
         )

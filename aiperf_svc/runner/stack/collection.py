@@ -4,12 +4,12 @@ of an experiment whose results do not come all at once."""
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
 from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.plan.service_pods import upload_keys as upload_sources
 from aiperf_svc.runner.shape_trials import ShapeTrials
@@ -40,7 +40,7 @@ class Collection:
         self.trials: ShapeTrials | None = None
         """Of an experiment whose results do not come all at once: it has several shapes, or some of
         its trials have ended before."""
-        self.summary: dict[str, Any] | None = None
+        self.results: ExperimentResult | None = None
         """Of such an experiment."""
         self.uploaded_to = ""
         """Where the runner has uploaded it to."""
@@ -118,7 +118,7 @@ class Collection:
         if self.trials is None:
             return
         try:
-            self.summary = self.trials.write(self._request.plan.identity.run_id)
+            self.results = self.trials.write(self._request.plan.identity.run_id)
             if self.trials.has_upload:
                 keys = await upload_keys(self._request, self._cli)
                 self.uploaded_to = await asyncio.to_thread(self.trials.upload, keys)
@@ -127,7 +127,7 @@ class Collection:
 
     def remove_if_empty(self) -> None:
         """Remove the folder of a run that was stopped before it measured anything."""
-        if self.folder is None or self.summary is not None:
+        if self.folder is None or self.results is not None:
             return
         if results_folder.remove_if_empty(self._request, self.folder):
             self.folder = None

@@ -358,10 +358,10 @@ class Launch:
             RunEnd(
                 run_id=self._request.plan.identity.run_id,
                 known=cancelled if is_unmade else None,
-                is_whole=collection.has_all_trials if collection.summary is not None else None,
+                is_whole=collection.has_all_trials if collection.results is not None else None,
                 status=measuring.status if measuring else None,
                 error=self._failure,
-                summary=collection.summary or (measuring.summary if measuring else None),
+                results=collection.results or (measuring.results if measuring else None),
                 artifacts=collection.folder,
                 artifact_error=collection.error,
                 uploaded_to=collection.uploaded_to,

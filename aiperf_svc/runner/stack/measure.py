@@ -13,6 +13,7 @@ from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
@@ -21,7 +22,6 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import failed_checks, own_part
 from aiperf_svc.runner.outlets import make_outlets
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import summary
@@ -60,7 +60,7 @@ class Measuring:
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
-        self.summary: dict[str, Any] | None = None
+        self.results: Results | None = None
         self.failure: AiperfError | None = None
         """Reason why there may be no results, or incomplete ones."""
         self.is_out_of_time = False
@@ -76,13 +76,17 @@ class Measuring:
     def has_losses(self) -> bool:
         """True if a part of the stack died: the run reports a lost service or rank, or requests
         without a good response from a target of the stack's own."""
-        found = own_part(self.summary or {})
-        if self._has_lost_rank or set(failed_checks(found)) & LOSSES_OF_RANKS:
+        results = self.results
+        if self._has_lost_rank:
+            return True
+        if results is None:
+            return False
+        if set(results.invalid_checks) & LOSSES_OF_RANKS:
             return True
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
-        return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
+        return bool(suspects & {reason.check for reason in results.reasons})
 
-    async def follow(self, *, deadline_mono_s: float | None) -> dict[str, Any] | None:
+    async def follow(self, *, deadline_mono_s: float | None) -> Results | None:
         """Follow the run and return its summary, if there is one. The first interrupt stops the
         run, the second ends this call. Raises AiperfError if the run cannot be followed any
         more."""
@@ -121,7 +125,7 @@ class Measuring:
             ),
         )
         try:
-            self.summary = await follower.run()
+            self.results = await follower.run()
         except BenchmarkFailed as error:
             # Services behind a silent API server are not to blame.
             if watch.silence:
@@ -131,7 +135,7 @@ class Measuring:
             self.status, self.is_out_of_time = follower.status, follower.is_out_of_time
             self.failure = follower.failure
             display.close()
-        return self.summary
+        return self.results
 
     def _handle_loss(self, loss: Loss, follower: Follower) -> None:
         """Report a loss. Raises BenchmarkFailed if there can be no results any more."""

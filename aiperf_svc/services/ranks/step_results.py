@@ -2,7 +2,6 @@
 them out."""
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from typing import Any
 
@@ -10,12 +9,11 @@ import msgspec
 import zmq
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters.exports.run_result_export import render_json
 from aiperf_svc.adapters.messaging.bus import Bus, receive_each
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
 from aiperf_svc.adapters.storage.run_artifacts import write_run
-from aiperf_svc.core.results.run_result import RankFacts, RunResult
+from aiperf_svc.core.results.tool_result import RankFacts, RankLayout, ToolResult
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import AnyMessage
@@ -122,7 +120,7 @@ class StepResults(ResultsService[StepsProgress]):
     async def _process(self) -> None:
         self._raw.close()
         result = await asyncio.to_thread(summarise_steps, self._workload, self._finished())
-        self.summary_json = json.loads(await asyncio.to_thread(render_json, result))
+        self.result = result
         self.progress.set_verdict(result.verdict.value)
         try:
             await asyncio.to_thread(self._write, result)
@@ -152,10 +150,9 @@ class StepResults(ResultsService[StepsProgress]):
             cli_command=self.context.run.cli_command,
             start_wall_ns=self._started_wall_ns,
             end_wall_ns=self._ended_wall_ns or wall_ns(),
-            topology={
-                "layout": self.context.topology.layout,
-                "ranks": self.context.topology.workers,
-            },
+            topology=RankLayout(
+                layout=self.context.topology.layout, ranks=self.context.topology.workers
+            ),
         )
 
     @property
@@ -166,7 +163,7 @@ class StepResults(ResultsService[StepsProgress]):
             return ""
         return "; ".join(progress.failures) or "some steps left no record"
 
-    def _write(self, result: RunResult) -> None:
+    def _write(self, result: ToolResult) -> None:
         if self._raw.error:
             self.progress.set_artifact_error(self._raw.error)
         config = self.context.ranks
@@ -179,7 +176,7 @@ class StepResults(ResultsService[StepsProgress]):
             self.progress.set_uploaded(done.url)
 
     async def _end(self) -> None:
-        if self.summary_json is None and self.state is RunState.FAILED and self._steps:
+        if self.result is None and self.state is RunState.FAILED and self._steps:
             await self._process()
         await self.settle()
 

@@ -66,7 +66,7 @@ def test_gc_finds_by_label_what_no_state_knows(
     assert cluster.of_stack(stack.name) != []
     refused = stranger.call("gc", stack.name, "--yes")
     assert refused.code == ExitCode.ERROR
-    assert f"belongs to {owner_name()}: no record or state of this machine" in refused.errors
+    assert f"belongs to {owner_name()}: this machine has no record or state" in refused.errors
     assert cluster.of_stack(stack.name) != []
     ended = stranger.call("gc", stack.name, "--yes", "--take-over")
     assert ended.code == ExitCode.OK, ended.errors

@@ -60,7 +60,7 @@ def test_who_comes_second_is_refused_and_touches_nothing(
     assert uids(cluster, first.name) == before
     named = second.call("gc", first.name, "--yes")
     assert named.code == ExitCode.ERROR
-    assert f" belongs to {OWNER}: no record or state of this machine knows it" in named.errors
+    assert f" belongs to {OWNER}: this machine has no record or state of it" in named.errors
     assert uids(cluster, first.name) == before
     unasked = second.call("gc", "--yes")
     assert unasked.code == ExitCode.OK

@@ -12,6 +12,7 @@ import pytest
 from aiperf_svc.adapters.jobs.server_files import BUILT
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.fan_out.index import why_not_ready
+from tests.support.fake_results import as_json
 from tests.support.index_place import Place, free_port, until
 
 pytestmark = pytest.mark.skipif(not BUILT.is_file(), reason="no C compiler has made the launcher")
@@ -29,7 +30,7 @@ async def test_what_indexes_measure_becomes_one_experiment(place: Place) -> None
         assert "the server ended with exit code 2 before it was ready" in bad.stderr
         status = await until(client, lambda status: status.is_settled)
         assert (status.state, status.artifact_error) == ("done", "")
-        summary = await client.summary()
+        summary = as_json(await client.results())
         await client.download_all(place.folder / "fetched")
     assert [trial["state"] for trial in summary["trials"]] == ["done", "failed"] * 2
     assert "exit code 2" in summary["trials"][1]["reason"]

@@ -9,6 +9,7 @@ from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack.attached import Attached, fetch
+from tests.support.fake_results import inference_result
 from tests.support.fake_results_api import Api, make_status
 
 
@@ -16,7 +17,7 @@ async def test_interrupted_fetch_resumes_in_the_same_folder(
     api: Api, client: ResultsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.provider.now = make_status(state="done", is_settled=True, results_ready=True)
-    api.provider.content = {"request_count": {"avg": 1.0}}
+    api.provider.content = inference_result(1)
     attached = Attached(stack="s", client=client, outputs={"runId": "run"})
     parent = tmp_path / "fetched"
     download = client.download

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from aiperf_svc.adapters.telemetry.otlp import OtlpSender
+from tests.support.fake_results import decoded
 from tests.support.fake_results_api import make_status as status
 
 ORIGIN = {"service.name": "aiperf-svc"}
@@ -18,9 +19,11 @@ SUMMARY = {
     "request_latency": {
         "unit": "ms", "avg": 2.0, "min": 1.0, "p50": 2.0, "p99": 3.0, "max": 3.0, "count": 40,
     },
-    "input_config": {"avg": "no metric"},
-    "aiperf_svc": {
-        "verdict": "invalid", "cause": "client-bound", "system": {"metrics": {"gpu_power": 400.0}},
+        "aiperf_svc": {
+        "verdict": "invalid", "cause": "client-bound", "system": {
+            "verdict": "valid", "reasons": [], "checks": [], "sources": [],
+            "metrics": {"gpu_power": 400.0},
+        },
     },
 }  # fmt: skip
 
@@ -79,7 +82,7 @@ async def test_status_is_sent_at_intervals_and_results_last() -> None:
         sending.show(status(completed=7, in_flight=3, elapsed_s=5.0))
         await asyncio.wait_for(found.came.wait(), 10)
         live = found.metrics()
-        await sending.finish(SUMMARY)
+        await sending.finish(decoded(SUMMARY))
     assert notes == []
     assert found.headers["api-key"] == "s3cret"
     completed = live["aiperf_requests_completed"]["sum"]
@@ -120,7 +123,7 @@ async def test_refusing_receiver_is_reported_once_and_last(
         while len(found.bodies) < 4:
             found.came.clear()
             await asyncio.wait_for(found.came.wait(), 10)
-        await sending.finish(SUMMARY)
+        await sending.finish(decoded(SUMMARY))
     assert notes == [
         f"metrics are not sent to {url}: {reason}",
         f"the results were not sent to {url}: {reason}",

@@ -13,6 +13,7 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient, LocalResultsServer
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.domain.errors import EnvironmentProblem
+from tests.support.fake_results import inference_result
 from tests.support.fake_results_api import TOKEN, Provider, make_status
 
 
@@ -52,13 +53,13 @@ async def test_a_long_poll_ends_with_the_next_change(provider: Provider, client:
     assert provider.waits == [(1, 30.0)]
 
 
-async def test_a_summary_is_refused_until_it_is_computed(
+async def test_results_are_refused_until_they_are_computed(
     provider: Provider, client: RunApi
 ) -> None:
     with pytest.raises(ApiRefused, match="the summary is not computed yet"):
-        await client.summary()
-    provider.content = {"request_count": {"avg": 5}}
-    assert await client.summary() == {"request_count": {"avg": 5}}
+        await client.results()
+    provider.content = inference_result(5)
+    assert await client.results() == provider.content
 
 
 async def test_cancel_passes_the_reason_on(provider: Provider, client: RunApi) -> None:

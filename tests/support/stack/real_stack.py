@@ -20,6 +20,7 @@ import yaml
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
+from tests.support.fake_results import as_json
 from tests.support.stack.commands import PROJECT, Ended, attempt
 from tests.support.stack.real_cluster import Cluster
 
@@ -204,7 +205,7 @@ async def _follow(client: ResultsClient, *, until: Callable[[Status], bool]) -> 
 async def _fetch(client: ResultsClient, *, folder: Path) -> tuple[Status, dict[str, Any]]:
     status = await client.status()
     await client.download_all(folder)
-    summary = await client.summary()
+    summary = as_json(await client.results())
     await client.collected()
     return status, summary
 

@@ -73,14 +73,14 @@ def test_a_holder_of_another_program_is_believed() -> None:
     assert use(lease(holder="controller-0"), is_own=True) is Use.HELD
 
 
-def test_the_words_name_who_where_and_when() -> None:
+def test_description_names_user_stack_and_time() -> None:
     assert in_words(lease(ALICE), Use.HELD, NOW) == (
         "alice@build (process 42) works on stack s in namespace n (run cafe), and renewed its "
         "Lease 3 s ago"
     )
     assert in_words(lease(), Use.ALIVE, NOW) == (
-        "stack s in namespace n (run cafe) belongs to alice@build: no record or state of this "
-        "machine knows it, and it is within its time to live"
+        "stack s in namespace n (run cafe) belongs to alice@build: this machine has no "
+        "record or state of it, and it is within its time to live"
     )
 
 

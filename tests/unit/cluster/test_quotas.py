@@ -6,9 +6,9 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
 from aiperf_svc.adapters.cluster.preflight.quotas import (
-    asked_of_quota,
     judge_limit_ranges,
     judge_quotas,
+    quota_requests,
 )
 from aiperf_svc.config.deployment import POD_NAMES
 from tests.support.plans import in_existing, named
@@ -24,7 +24,7 @@ def _range(**limit: Any) -> dict[str, Any]:
 
 def test_quota_counts_all_replicas() -> None:
     plan = in_existing()
-    asked = asked_of_quota(plan)
+    asked = quota_requests(plan)
     assert asked["pods"] == asked["count/pods"] == plan.totals.pods
     assert asked["requests.cpu"] == asked["cpu"] == plan.totals.cpu_millis / 1000
     assert asked["requests.memory"] == asked["limits.memory"] == plan.totals.memory_bytes
@@ -49,7 +49,7 @@ def test_quota_counts_all_replicas() -> None:
 def test_what_exposes_the_results_is_counted(
     results: dict[str, Any], more: dict[str, float]
 ) -> None:
-    usual, exposed = asked_of_quota(in_existing()), asked_of_quota(in_existing(results=results))
+    usual, exposed = quota_requests(in_existing()), quota_requests(in_existing(results=results))
     names = (
         "services", "services.nodeports", "services.loadbalancers",
         "count/ingresses.networking.k8s.io",
@@ -96,7 +96,7 @@ def test_every_pod_can_have_a_cpu_limit() -> None:
     plan = in_existing(pods=pods, target=target)
     assert judge_quotas(plan, [quota], []).state == "ok"
     limits = 2 * (plan.totals.pods - 1) + 1.5
-    assert asked_of_quota(plan)["limits.cpu"] == limits
+    assert quota_requests(plan)["limits.cpu"] == limits
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from aiperf_svc.adapters.exports.result_files import read_run
 from aiperf_svc.adapters.storage.experiment_artifacts import TRIALS, write_experiment
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.groups import Group, compare_groups
@@ -30,8 +31,8 @@ def experiment(folder: Path, name: str, ttft_ms: dict[tuple[str, int], float]) -
             run = inference_run(
                 folder / TRIALS / trial.folder, f"{name}-{number}", seed=number, ttft_ms=ttft
             )
-            summary = json.loads((run / "profile_export_aiperf.json").read_text())
-            outcomes.append(TrialOutcome(trial, "done", "", summary))
+            results = read_run(run / "profile_export_aiperf.json")
+            outcomes.append(TrialOutcome(trial, "done", "", results))
     write_experiment(folder, CONFIG, summarise(outcomes))
     return folder
 

@@ -15,7 +15,7 @@ from aiperf_svc.adapters.comparison.history_views import (
     render_page,
     text_plot,
 )
-from aiperf_svc.adapters.exports.json_export import iso_time, wall_ns
+from aiperf_svc.adapters.exports.inference_file import iso_time, wall_ns
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import (

@@ -13,6 +13,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, fake_steps
+from tests.support.fake_results import DATASET
 from tests.support.runs_to_compare import compare_folders as compare
 from tests.support.runs_to_compare import inference_run
 
@@ -158,7 +159,7 @@ def test_a_tool_and_a_server_cannot_be_compared(
 BROKEN = {
     "profile_export_aiperf.json": [
         (b"{", "broken"),
-        (b"[]", "its schema is None, expected '1.4'"),
+        (b"[]", "not as this version writes it"),
         (b'{"schema_version": "9"}', "its schema is '9', expected '1.4'"),
         (b'{"schema_version": "1.4", "aiperf_version": "0.13"}', "written by AIPerf 0.13"),
         (b'{"schema_version": "1.4", "aiperf_svc": {}}', "not as this version writes it"),
@@ -166,9 +167,9 @@ BROKEN = {
     ],
     "results.json": [
         (b"{", "broken"),
-        (b"{}", "broken"),
+        (b"{}", "its schema is '', expected 'run-result/1'"),
         (b'{"schema_version": "run-result/9", "version": "7.0"}', "that wrote it (7.0)"),
-        (b'{"schema_version": "run-result/1"}', "broken"),
+        (b'{"schema_version": "run-result/1"}', "not as this version writes it"),
     ],
 }
 
@@ -234,7 +235,8 @@ def test_that_trials_have_words_of_their_own_is_no_difference(tmp_path: Path) ->
         content = json.loads(path.read_text())
         ours = content["aiperf_svc"]
         ours["config"].setdefault("dataset", {})["variant"] = number
-        ours["topology"]["dataset"] = {"sha256": f"of {number}", "source_sha256": "of the file"}
+        checksums = {"sha256": f"of {number}", "source_sha256": "of the file"}
+        ours["topology"]["dataset"] = DATASET | checksums
         path.write_text(json.dumps(content))
     first, second = read_runs([tmp_path / "1", tmp_path / "2"])
     assert first.facts == second.facts

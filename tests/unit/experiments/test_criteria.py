@@ -2,16 +2,19 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.experiments.criteria import searched_slo, trial_result
 from aiperf_svc.core.experiments.evidence import is_held
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.verdict.check_result import Severity, graded
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from tests.support import fake_run
 
@@ -68,8 +71,8 @@ def test_what_cannot_be_maximized_is_refused(metric: str, said: str) -> None:
 
 def exported(
     limits: Slo, *, slow_share: float = 0.0, failed_share: float = 0.0, unsent: int = 0
-) -> dict[str, Any]:
-    """The summary of a run of 4,000 requests, of which some are slow and some failed, and of
+) -> InferenceResult:
+    """The results of a run of 4,000 requests, of which some are slow and some failed, and of
     `unsent` more that were due and never sent."""
     rng = np.random.default_rng(3)
     is_slow = rng.random(4_000) < slow_share
@@ -83,8 +86,7 @@ def exported(
     config = fake_run.config().model_copy(update={"slo": limits})
     context = fake_run.context(rows, config=config, unsent=unsent)
     summary = summarise(fake_run.columns_of(rows), None, context)
-    found: dict[str, Any] = msgspec.json.decode(json_export.render(summary))
-    return found
+    return result_of(summary)
 
 
 @pytest.mark.parametrize(("share", "holds"), [(0.0, True), (0.01, None), (0.05, False)])
@@ -150,29 +152,33 @@ def test_trial_breaks_if_the_server_failed_most_requests() -> None:
 
 
 def test_a_trial_that_failed_requests_breaks_whatever_its_latencies() -> None:
-    content = exported(slo(objectives=[P99]))
-    content["aiperf_svc"]["slo"][0] |= {"ok": False, "reason": "leaves out 80 of 4,000 requests"}
-    (evidence,) = trial_result(content, search()).evidence
+    found = exported(slo(objectives=[P99]))
+    missed = replace(found.slo[0], ok=False, reason="leaves out 80 of 4,000 requests")
+    (evidence,) = trial_result(replace(found, slo=(missed,)), search()).evidence
     assert is_held([evidence]) is False
 
 
 def test_a_client_bound_trial_is_not_the_servers() -> None:
-    content = exported(slo(objectives=[P99]))
-    content["aiperf_svc"] |= {"verdict": "invalid", "cause": "client-bound"}
-    content["aiperf_svc"]["reasons"] = [{"text": "late by 20 ms"}]
-    found = trial_result(content, search())
+    reason = graded("lag", 1.0, (0.1, 0.2), text="late by 20 ms", remedy="")
+    results = replace(
+        exported(slo(objectives=[P99])),
+        verdict=Severity.INVALID,
+        cause="client-bound",
+        failed_checks=(reason,),
+    )
+    found = trial_result(results, search())
     assert (found.is_client_bound, found.problem) == (True, "late by 20 ms")
 
 
 def test_metric_without_values_does_not_judge_the_server() -> None:
     limits = slo(objectives=[{"metric": "inter_token_latency", "stat": "p99", "max": "50ms"}])
-    content = exported(limits)
-    content["aiperf_svc"] |= {"verdict": "valid", "cause": ""}
-    assert trial_result(content, search()).problem == ""
-    del content["inter_token_latency"]
-    content["aiperf_svc"]["slo"][0] |= {"ok": False, "measured": None, "reason": "not measured"}
-    found = trial_result(content, search())
+    results = replace(exported(limits), verdict=Severity.VALID, cause="")
+    assert trial_result(results, search()).problem == ""
+    del results.metrics["inter_token_latency"]
+    missed = replace(results.slo[0], ok=False, measured=None, reason="not measured")
+    results = replace(results, slo=(missed,))
+    found = trial_result(results, search())
     assert found.problem == "Inter Token Latency: no response had it; search by another metric"
-    content["request_count"]["avg"] = 0.0
-    content["aiperf_svc"] |= {"verdict": "invalid", "cause": "target-failing"}
-    assert trial_result(content, search()).problem == ""
+    results.metrics["request_count"] = MetricStats(unit="requests", avg=0.0)
+    failing = replace(results, verdict=Severity.INVALID, cause="target-failing")
+    assert trial_result(failing, search()).problem == ""

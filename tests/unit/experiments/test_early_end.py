@@ -86,7 +86,7 @@ def result_of(config: BenchmarkConfig, rows: Rows, early: EarlyEnd | None, searc
         fake_run.context(rows, config=config), early_end=early, is_complete=early is None
     )
     summary = summarise(fake_run.columns_of(rows), None, context)
-    content = msgspec.json.decode(json_export.render(summary))
+    content = json_export.result_of(summary)
     return content, trial_result(content, search)
 
 
@@ -129,11 +129,10 @@ def test_early_ended_trial_breaks_and_is_no_measurement(holds: str) -> None:
     early, some = found
     assert len(some) < len(rows) / 2
     content, result = result_of(config, some, early, search)
-    ours = content["aiperf_svc"]
-    assert (ours["verdict"], ours["cause"], ours["early_end"]) == (
+    assert (content.verdict, content.cause, content.early_end) == (
         "invalid", "ended-early", early.text,
     )  # fmt: skip
-    assert content["is_complete"] is False
+    assert content.is_complete is False
     (evidence,) = result.evidence
     assert is_held([evidence]) is False
     assert str(evidence) == f"ended early: {early.text}"
@@ -197,6 +196,6 @@ def test_limiting_client_is_the_cause_of_an_early_end() -> None:
     for name in ("sent", "ack", "first_token", "first_output", "last_token", "end"):
         late[f"{name}_wall_ns"] += 300_000_000
     content, result = result_of(config, late, found[0], searched())
-    assert content["aiperf_svc"]["cause"] == "client-bound"
+    assert content.cause == "client-bound"
     assert result.is_client_bound
     assert result.problem

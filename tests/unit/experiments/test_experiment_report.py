@@ -14,11 +14,13 @@ from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.search import Ending, SearchPoint
-from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import summarise
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.runner.experiment_tables import print_experiment
 from tests.support import fake_run
+from tests.support.fake_results import objective
 from tests.support.fake_trials import outcome, sweep
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
@@ -130,8 +132,10 @@ def test_urls_and_units_are_not_cut_at_hundred_columns() -> None:
             {"endpoint.url": f"http://localhost:800{number}", "dataset.input_tokens.mean": 64},
             throughput=float(number),
             ttft=20.0,
-            output_token_throughput={"unit": "tokens/sec", "avg": 4.0},
-            request_latency={"unit": "ms", "avg": 4.0, "p99": 5.0, "p50": 4.0},
+            more={
+                "output_token_throughput": MetricStats(unit="tokens/sec", avg=4.0),
+                "request_latency": MetricStats(unit="ms", avg=4.0, p99=5.0, p50=4.0),
+            },
         )
         for number in (1, 2)
     ]
@@ -197,8 +201,8 @@ def test_a_search_recommends_only_what_it_found_to_hold() -> None:
     page = experiment_page.render(summary, CONFIG, a_search()).decode()
     assert "Best Request Throughput: 20 requests/sec at load.concurrency=8" in text.getvalue()
     assert "<th>Request Throughput</th><td>20 requests/sec</td>" in page
-    exported = experiment_export.export(summary, CONFIG, a_search())
-    assert exported["best"][0]["parameters"] == {"load.concurrency": 8}
+    exported = experiment_export.experiment_result(summary, CONFIG, a_search())
+    assert exported.best[0].parameters == {"load.concurrency": 8}
     swept = json.loads(aiperf_sweep_export.render_sweep_json(summary, a_search()))
     assert swept["best_configurations"]["best_throughput"]["metric"] == 20.0
 
@@ -247,14 +251,18 @@ def test_terminal_and_file_have_the_search_result(tmp_path: Path) -> None:
     assert [each["value"] for each in found["points"]] == [1.0, 8.0, 32.0, 64.0]
 
 
+TTFT_MISSED = objective(ok=False, metric="time_to_first_token", limit=50.0)
+
+
+def with_slo(outcome: TrialOutcome, found: ObjectiveResult) -> TrialOutcome:
+    assert outcome.results is not None
+    return outcome._replace(results=replace(outcome.results, slo=(found,)))
+
+
 def test_trials_whose_slo_is_not_judged_say_so() -> None:
     outcomes = sweep({1: (10.0, 20.0)})
-    few = outcomes[0].summary
-    assert few is not None
-    few["aiperf_svc"]["slo"] = [
-        {"metric": "time_to_first_token", "stat": "p99", "measured": 20.0, "limit": 50.0,
-         "unit": "ms", "ok": False, "judged": False, "reason": "p99 needs 100 values"}
-    ]  # fmt: skip
+    few = replace(TTFT_MISSED, measured=20.0, judged=False, reason="p99 needs 100 values")
+    outcomes = [with_slo(outcomes[0], few)]
     text = " ".join(printed(outcomes).split())
     assert "SLO not judged: trial 1 (load.concurrency=1): p99 time_to_first_token 20 ms" in text
     assert "(limit 50 ms): not judged: p99 needs 100" in text
@@ -266,12 +274,8 @@ def test_trials_whose_slo_is_not_judged_say_so() -> None:
 
 def test_trials_that_miss_the_slo_are_named() -> None:
     outcomes = sweep({1: (10.0, 20.0), 2: (20.0, 90.0)})
-    slow = outcomes[1].summary
-    assert slow is not None
-    slow["aiperf_svc"]["slo"] = [
-        {"metric": "time_to_first_token", "stat": "p99", "measured": 90.0, "limit": 50.0,
-         "unit": "ms", "ok": False, "reason": "above the limit"}
-    ]  # fmt: skip
+    slow = replace(TTFT_MISSED, measured=90.0, reason="above the limit")
+    outcomes = [outcomes[0], with_slo(outcomes[1], slow)]
     said = "trial 2 (load.concurrency=2): p99 time_to_first_token 90 ms (limit 50 ms): above the "
     said += "limit"
     assert f"SLO missed: {said}" in printed(outcomes)

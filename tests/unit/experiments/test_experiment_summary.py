@@ -1,23 +1,23 @@
 """What is said of an experiment, from the outcomes of its trials."""
 
-import json
 import math
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination
-from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
+from aiperf_svc.core.experiments.outcomes import TrialOutcome, measured_in
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.summarise import summarise as summarise_run
 from aiperf_svc.domain.metric_catalog import CATALOG
 from tests.support import fake_run, fake_steps
-from tests.support.fake_trials import outcome, summary_of, sweep
+from tests.support.fake_results import as_json, objective
+from tests.support.fake_trials import outcome, results_of, sweep
 
 THROUGHPUT = RowKey("request_throughput", "avg")
 TTFT = RowKey("time_to_first_token", "p99")
@@ -30,8 +30,8 @@ def concurrencies(found: tuple[Combination, ...]) -> list[Any]:
 def test_every_number_of_an_inference_run_is_read() -> None:
     rows = fake_run.closed_loop(requests=500)
     summary = summarise_run(fake_run.columns_of(rows), None, fake_run.context(rows))
-    content = json.loads(json_export.render(summary))
-    found = read_summary(content)
+    results = result_of(summary)
+    content, found = as_json(results), measured_in(results)
     stats = {
         (tag, stat): value
         for tag in CATALOG
@@ -45,7 +45,7 @@ def test_every_number_of_an_inference_run_is_read() -> None:
 
 def test_every_metric_of_a_tool_is_read() -> None:
     result = fake_steps.result()
-    found = read_summary(msgspec.to_builtins(result, str_keys=True))
+    found = measured_in(result)
     assert found.kind == result.workload
     for metric in result.metrics:
         assert found.values[RowKey(metric.info.tag, "avg")] == metric.avg
@@ -90,8 +90,8 @@ def test_unusable_trials_are_left_out_and_named() -> None:
 
 def test_value_missing_in_a_repetition_has_no_mean() -> None:
     outcomes = sweep({4: (100.0, 20.0)}, repetitions=2)
-    cut = summary_of(throughput=100.0, ttft=20.0)
-    cut["time_to_first_token"] |= {"p99": None, "beyond": {"p99": 900.0}}
+    cut = results_of(throughput=100.0, ttft=20.0)
+    cut.metrics[TTFT.tag] = replace(cut.metrics[TTFT.tag], p99=None, beyond={"p99": 900.0})
     last = TrialOutcome(Trial(3, {"load.concurrency": 4}, 3), "done", "", cut)
     (found,) = summarise([*outcomes, last]).combinations
     assert found.mean(TTFT) is None
@@ -175,17 +175,14 @@ def test_a_single_combination_is_not_the_best_of_anything() -> None:
 
 
 def test_what_misses_the_slo_is_the_best_of_nothing() -> None:
-    def slo(ok: bool) -> dict[str, Any]:
-        found = {"metric": "request_latency", "stat": "p99", "unit": "ms", "measured": 9.0}
-        ours = {
-            "verdict": "valid",
-            "cause": "",
-            "slo": [found | {"limit": 5.0, "ok": ok, "reason": ""}],
-        }
-        return {"aiperf_svc": ours}
-
     outcomes = [
-        outcome(n, {"load.concurrency": n}, throughput=10.0 * n, ttft=5.0 + n, **slo(n < 3))
+        outcome(
+            n,
+            {"load.concurrency": n},
+            throughput=10.0 * n,
+            ttft=5.0 + n,
+            slo=(objective(ok=n < 3),),
+        )
         for n in (1, 2, 3)
     ]
     (best, _) = best_of(summarise(outcomes))

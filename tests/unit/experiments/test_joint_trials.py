@@ -3,14 +3,17 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.joint_trials import total_outcome, widest_start
 from aiperf_svc.core.experiments.summary import row_of
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.joint_result import Joint, JointMember
+from aiperf_svc.core.results.run_result import MetricStats
+from tests.support.fake_results import objective
 
 TRIAL = Trial(3, {"load.concurrency": 4})
-TOTAL = {"request_count": {"unit": "requests", "avg": 7.0}}
+TOTAL = {"request_count": MetricStats(unit="requests", avg=7.0)}
 
 
 def member(name: str, **fields: Any) -> JointMember:
@@ -40,8 +43,8 @@ def test_joint_trial_has_the_worst_verdict_with_its_runs() -> None:
 
 
 def test_it_holds_the_slo_if_all_runs_do() -> None:
-    held = {"metric": "goodput", "stat": "avg", "unit": "", "ok": True}
-    missed = held | {"ok": False, "measured": 1.0, "limit": 2.0, "reason": "below"}
+    held = objective(ok=True, metric="goodput", stat="avg", unit="", measured=1.0, limit=2.0)
+    missed = replace(held, ok=False, reason="below")
     of_both = joint(member("a"), member("b"), total_of=("a", "b"))
     one = row_of(total_outcome(TRIAL, of_both, {"a": [held], "b": [held]})).measured
     other = row_of(total_outcome(TRIAL, of_both, {"a": [held], "b": [missed]})).measured

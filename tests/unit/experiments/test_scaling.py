@@ -3,13 +3,16 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.combinations import Aggregate
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scaling import EFFICIENCY
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.results.run_result import STATS
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.tool_result import MetricResult, MetricValue
+from tests.support import fake_steps
 
 PROCESSES, RANKS, SIZE = "workload.processes", "workload.ranks", "workload.size"
 KEYS = (PROCESSES, RANKS)
@@ -21,23 +24,15 @@ def outcomes(
     """Trials of a tool on ranks with one metric each."""
     found = []
     for number, (parameters, value) in enumerate(points, 1 + 100 * (repetition - 1)):
-        infos: dict[str, dict[str, Any]] = {
-            "time": {"unit": "s", "better": "lower"},
-            "rate": {"unit": "ops/s", "better": "higher", "scales_with": list(scales_with)},
-        }
-        metrics = [
-            {"info": {"tag": tag, "name": tag, **info}, **dict.fromkeys(STATS), "avg": value}
-            for tag, info in infos.items()
-        ]
-        result = {
-            "schema_version": "run-result/1",
-            "run_id": "r",
-            "workload": "openfoam",
-            "verdict": "valid",
-            "cause": "",
-            "slo": [],
-            "metrics": metrics,
-        }
+        infos = (
+            MetricInfo(tag="time", name="time", unit="s", better="lower"),
+            MetricInfo(
+                tag="rate", name="rate", unit="ops/s", better="higher", scales_with=scales_with
+            ),
+        )
+        values = [MetricValue(step="s", repetition=1, value=value)]
+        metrics = tuple(MetricResult.of(info, values) for info in infos)
+        result = replace(fake_steps.result(), metrics=metrics)
         found.append(TrialOutcome(Trial(number, parameters, repetition), "done", "", result))
     return found
 

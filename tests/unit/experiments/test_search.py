@@ -8,8 +8,8 @@ import pytest
 
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
-from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
-from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search import Search, SearchedTrial
+from aiperf_svc.core.experiments.search_report import Ending, SearchReport
 from aiperf_svc.core.experiments.search_space import SearchSpace
 
 LONGER = {"load.duration": "180s"}
@@ -29,13 +29,17 @@ def evidence(beyond: int, *, requests: int = 1_000, measured: float = 512.0) -> 
     )
 
 
-HELD = TrialResult(evidence=(evidence(0, measured=120.0),), statistics={"request_throughput": 9.0})
-BROKEN = TrialResult(evidence=(evidence(500),))
-UNCLEAR = TrialResult(evidence=(msgspec.structs.replace(evidence(0), totals=(*(0.0,) * 9, 100.0)),))
-CLIENT_BOUND = TrialResult(
+HELD = SearchedTrial(
+    evidence=(evidence(0, measured=120.0),), statistics={"request_throughput": 9.0}
+)
+BROKEN = SearchedTrial(evidence=(evidence(500),))
+UNCLEAR = SearchedTrial(
+    evidence=(msgspec.structs.replace(evidence(0), totals=(*(0.0,) * 9, 100.0)),)
+)
+CLIENT_BOUND = SearchedTrial(
     evidence=(), verdict="invalid: client-bound", is_client_bound=True, problem="late by 20 ms"
 )
-UNUSABLE = TrialResult(evidence=(), verdict="invalid", problem="a worker was lost")
+UNUSABLE = SearchedTrial(evidence=(), verdict="invalid", problem="a worker was lost")
 
 
 def searched(**changes: Any) -> Search:
@@ -48,7 +52,7 @@ def searched(**changes: Any) -> Search:
     return Search(SearchSpace(**(space | {"longer": LONGER, "unit": "req/s"} | changes)))
 
 
-def carry_out(search: Search, knee: float, above: TrialResult = BROKEN) -> list[dict[str, Any]]:
+def carry_out(search: Search, knee: float, above: SearchedTrial = BROKEN) -> list[dict[str, Any]]:
     asked = []
     while (parameters := search.next()) is not None:
         asked.append(parameters)
@@ -62,7 +66,7 @@ def carry_out(search: Search, knee: float, above: TrialResult = BROKEN) -> list[
 def test_the_bracket_is_as_narrow_as_asked_for(knee: float, low: float, high: float) -> None:
     search = searched(low=low, high=high)
     carry_out(search, knee)
-    report = SearchReport.of(search)
+    report = search.report
     assert report.ending is Ending.BRACKETED
     assert report.holds is not None
     assert report.breaks is not None
@@ -86,7 +90,7 @@ def test_the_steps_of_a_search_of_whole_users() -> None:
 def test_what_is_said_of_a_bracket() -> None:
     search = searched(low=100, high=800, precision=0.5)
     carry_out(search, 412)
-    report = SearchReport.of(search)
+    report = search.report
     assert report.result == (
         "holds 400 req/s, breaks at 566 (p99 TTFT 512 ms > 500 ms), 3 confirmations"
     )
@@ -99,7 +103,7 @@ def test_what_is_said_of_a_bracket() -> None:
 def test_neighbouring_whole_numbers_are_not_called_too_wide() -> None:
     search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
     carry_out(search, 4)
-    report = SearchReport.of(search)
+    report = search.report
     assert (report.holds, report.breaks) == (4, 5)
     assert report.advice == ""
 
@@ -109,12 +113,12 @@ def test_undecided_bracket_is_narrowed_by_longer_trials() -> None:
     while (parameters := search.next()) is not None:
         value = parameters["load.concurrency"]
         search.add(parameters, HELD if value <= 8 else UNCLEAR if value < 12 else BROKEN)
-    assert SearchReport.of(search).advice == (
+    assert search.report.advice == (
         "the bracket is 50.0% wide, asked for 5.0%: longer trials would narrow it"
     )
 
 
-THIN = TrialResult(
+THIN = SearchedTrial(
     evidence=(
         msgspec.structs.replace(
             evidence(0, measured=120.0), is_met=None, counts=(5,) * 10, totals=(0.0,) * 10
@@ -133,7 +137,7 @@ def test_no_longer_run_is_spent_far_below_the_answer() -> None:
         search.add(parameters, BROKEN if value > 11 else HELD if is_longer else THIN)
     assert asked[:6] == [(1, False), (2, False), (4, False), (8, False), (16, False), (8, True)]
     assert min(value for value, is_longer in asked if is_longer) == 8
-    report = SearchReport.of(search)
+    report = search.report
     assert (report.holds, report.breaks, report.ending) == (11, 12, Ending.BRACKETED)
 
 
@@ -142,14 +146,14 @@ def test_what_an_undecided_search_knows_is_said() -> None:
     while (parameters := search.next()) is not None:
         value = parameters["load.concurrency"]
         search.add(parameters, HELD if value <= 4 else THIN)
-    assert SearchReport.of(search).result == (
+    assert search.report.result == (
         "holds 4 users, undecided above (p99 TTFT 120 ms ≤ 500 ms): the trials are too short to "
         "tell"
     )
     search = searched(parameter="load.concurrency", high=16, is_whole=True, confirm=1, unit="users")
     while (parameters := search.next()) is not None:
         search.add(parameters, THIN if parameters["load.concurrency"] <= 8 else BROKEN)
-    assert SearchReport.of(search).result == (
+    assert search.report.result == (
         "undecided: no load holds for certain, and all values up to 8 users are within the limit, "
         "breaks at 16 (p99 TTFT 512 ms > 500 ms): the trials are too short to tell"
     )
@@ -160,14 +164,14 @@ def test_search_that_never_breaks_ends_after_longer_runs() -> None:
     asked = carry_out(search, math.inf)
     assert [p["load.request_rate"] for p in asked if "load.duration" in p] == [100] * 3
     assert search.ending is Ending.NEVER_BREAKS
-    assert SearchReport.of(search).result.startswith("holds 100 req/s, the end of the range")
+    assert search.report.result.startswith("holds 100 req/s, the end of the range")
 
 
 def test_search_that_breaks_at_once_ends_after_longer_runs() -> None:
     search = searched()
     assert len(carry_out(search, 0)) == 4
     assert search.ending is Ending.BREAKS_AT_ONCE
-    result = SearchReport.of(search).result
+    result = search.report.result
     assert result.startswith("breaks at 1 req/s, the start of the range (p99 TTFT 512 ms > 500 ms)")
 
 
@@ -180,7 +184,7 @@ def test_limiting_client_is_never_the_servers_limit() -> None:
     assert upper is not None
     assert lower.value <= 700 < upper.value
     assert (lower.confirmations, upper.runs) == (3, 1)
-    result = SearchReport.of(search).result
+    result = search.report.result
     assert "the client is the limit, not the server (late by 20 ms)" in result
     assert "breaks" not in result
 
@@ -189,7 +193,7 @@ def test_trial_without_usable_result_ends_the_range() -> None:
     search = searched(low=100, high=1600)
     carry_out(search, 300, above=UNUSABLE)
     assert search.ending is Ending.UNUSABLE
-    assert "tells nothing of the server: a worker was lost" in SearchReport.of(search).result
+    assert "tells nothing of the server: a worker was lost" in search.report.result
 
 
 def test_unclear_point_gets_a_longer_run() -> None:

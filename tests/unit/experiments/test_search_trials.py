@@ -8,7 +8,8 @@ import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
-from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
+from aiperf_svc.core.experiments.search import Search, SearchedTrial
+from aiperf_svc.core.experiments.search_report import Ending
 from aiperf_svc.core.experiments.search_trials import MaximumSearch, SearchTrials, search_machine
 
 
@@ -50,7 +51,7 @@ def test_numbered_trials_end_where_the_client_limits() -> None:
     assert first is not None
     assert (first.number, first.parameters) == (1, {"load.concurrency": 1, "load.duration": "60s"})
     trials.add(
-        first, msgspec.to_builtins(TrialResult(evidence=(), is_client_bound=True, problem="x"))
+        first, msgspec.to_builtins(SearchedTrial(evidence=(), is_client_bound=True, problem="x"))
     )
     assert found.ending is Ending.CLIENT_BOUND
     assert trials.next() is None
@@ -67,7 +68,7 @@ def test_the_maximum_over_one_parameter(peak: float) -> None:
         asked.append(parameters["load.concurrency"])
         value = -abs(math.log(parameters["load.concurrency"] / peak))
         statistics = {"request_throughput": value}
-        found.add(parameters, TrialResult(evidence=(), statistics=statistics))
+        found.add(parameters, SearchedTrial(evidence=(), statistics=statistics))
     assert sorted(asked)[:: len(asked) - 1] == [1, 64]
     assert len(asked) == len(set(asked)) <= MOST_POINTS
     assert found.best is not None
@@ -87,7 +88,7 @@ def test_maximum_is_never_where_the_client_limits() -> None:
         users, tokens = asked[-1]
         statistics = {"request_throughput": users / tokens}
         problem = "late" if users > 32 else ""
-        found.add(parameters, TrialResult(evidence=(), statistics=statistics, problem=problem))
+        found.add(parameters, SearchedTrial(evidence=(), statistics=statistics, problem=problem))
     assert len(asked) == len(set(asked)) == MOST_POINTS
     assert found.best is not None
     assert 8 <= found.best["load.concurrency"] <= 32
@@ -103,6 +104,6 @@ def test_maximum_is_never_where_most_requests_fail() -> None:
         users = parameters["load.concurrency"]
         verdict = "invalid: target-failing" if users > 20 else "valid"
         statistics = {"request_throughput": float(users)}
-        found.add(parameters, TrialResult(evidence=(), statistics=statistics, verdict=verdict))
+        found.add(parameters, SearchedTrial(evidence=(), statistics=statistics, verdict=verdict))
     assert found.best is not None
     assert 16 <= found.best["load.concurrency"] <= 20

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.adapters.cluster.preflight.quotas import asked_of_quota
+from aiperf_svc.adapters.cluster.preflight.quotas import quota_requests
 from aiperf_svc.config.base import MINUTE_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
@@ -69,7 +69,7 @@ def test_of_more_jobs_than_may_run_together_the_largest_count() -> None:
     plan = planned(benchmark({"product": sizes, "parallel": 1}, **command))
     assert [job.pod.replicas for job in plan.jobs] == [1, 1, 1]
     assert plan.at_once == {"deadline": 1, "collector": 1, "index-1": 0, "index-2": 1, "index-3": 0}
-    assert plan.totals.pods == asked_of_quota(plan)["pods"] == 3
+    assert plan.totals.pods == quota_requests(plan)["pods"] == 3
     others = sum(
         pod.total.memory_bytes for pod in plan.pods if pod.name in ("deadline", "collector")
     )

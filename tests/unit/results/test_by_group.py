@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import export
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.report import page
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.joint_result import of_groups, rows
@@ -20,6 +20,7 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.reports import HistogramDelta
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
+from tests.support.fake_results import as_json
 
 URLS = ("http://a:1", "http://b:1/base", "http://c:1")
 
@@ -79,13 +80,13 @@ def test_what_was_not_sent_to_an_unknown_target_makes_no_target_look_better(
 def test_one_target_has_no_table(records: Rows) -> None:
     found = summary(records, URLS[0])
     assert found.targets == ()
-    assert "targets" not in export(found)["aiperf_svc"]
+    assert "targets" not in as_json(result_of(found))["aiperf_svc"]
     assert "<h2>Targets</h2>" not in page.render(found).decode()
 
 
 def test_the_table_has_a_column_for_each_target_and_the_total(records: Rows) -> None:
     found = summary(records, *URLS)
-    joint = of_groups(export(found), "targets")
+    joint = of_groups(result_of(found), "targets")
     assert [member.name for member in joint.members] == ["a:1", "b:1/base", "c:1"]
     first = rows(joint, is_short=True)[0]
     assert (
@@ -129,7 +130,7 @@ def test_every_request_is_in_the_model_of_its_prompt_and_the_counts_add_up(recor
     for number, each in enumerate(found.models):
         mine = records[records["entry"] % 3 == number]
         assert each.scalars["request_count"] == len(mine)
-    content = export(found)
+    content = as_json(result_of(found))
     assert [each["model"] for each in content["aiperf_svc"]["models"]] == [
         "base",
         "org/lora-a",

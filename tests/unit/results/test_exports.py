@@ -11,7 +11,8 @@ import pytest
 import yaml
 from arro3.io import read_parquet
 
-from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
+from aiperf_svc.adapters.exports import csv_export, verdict_export
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage import artifacts, atomic_files
@@ -27,6 +28,7 @@ from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import METRIC_DTYPE
 from tests.support import fake_run
+from tests.support.fake_results import as_json
 
 SAMPLE = Path(__file__).parents[2] / "data" / "aiperf_sample"
 OURS = {"p99_9", "unreliable", "censored_share", "beyond", "relative_error"}
@@ -54,8 +56,7 @@ def summary() -> Summary:
 
 @pytest.fixture(scope="module")
 def exported(summary: Summary) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json_export.render(summary))
-    return found
+    return as_json(result_of(summary))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_everything_else_has_aiperfs_shape(
 
 def test_percentiles_that_aiperf_has_stay_numbers_and_say_when_they_are_thin() -> None:
     rows = fake_run.closed_loop(requests=40, concurrency=4)
-    found = json_export.export(summarise(fake_run.columns_of(rows), None, fake_run.context(rows)))
+    found = as_json(result_of(summarise(fake_run.columns_of(rows), None, fake_run.context(rows))))
     assert found["request_latency"]["p99"] > 0
     assert "p99" in found["request_latency"]["unreliable"]
     assert found["intended_request_latency"]["p99"] is None

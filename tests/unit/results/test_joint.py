@@ -6,6 +6,7 @@ import pytest
 
 from aiperf_svc.core.results.joint import ADDED, Part, add_up_parts, common_interval_ns, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows, worst
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
@@ -145,8 +146,8 @@ def test_what_one_run_does_not_know_the_total_does_not_either(fast: Rows) -> Non
 
 
 def test_a_row_has_a_column_for_each_run_and_the_total() -> None:
-    latency = {"unit": "ms", "p50": 3.0, "p99": 9.0}
-    tool = {"name": "Bandwidth", "unit": "bit/s", "avg": 4.0}
+    latency = MetricStats(unit="ms", p50=3.0, p99=9.0)
+    tool = MetricStats(name="Bandwidth", unit="bit/s", avg=4.0)
     members = tuple(
         JointMember(
             name=name, where="", folder="", state="done", reason="", exit_code=0, verdict=None,

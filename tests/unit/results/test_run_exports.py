@@ -5,16 +5,16 @@ import hashlib
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 import yaml
 from arro3.io import read_parquet
 
-from aiperf_svc.adapters.exports import run_result_export as export
+from aiperf_svc.adapters.exports import result_files
+from aiperf_svc.adapters.exports import tool_export as export
 from aiperf_svc.adapters.storage.run_artifacts import write_run
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Series
-from aiperf_svc.core.results.run_result import SCHEMA, STATS, RunResult
+from aiperf_svc.core.results.tool_result import SCHEMA, STATS, ToolResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.workloads.command.workload import CommandSpec
 from tests.support import fake_steps as fake
@@ -23,7 +23,7 @@ SERIES = Series(name="bandwidth", unit="bit/s", times_s=(0.5, 1.5), values=(1e9,
 
 
 @pytest.fixture
-def result() -> RunResult:
+def result() -> ToolResult:
     reading = fake.reading(series=(SERIES,))
     return fake.result(
         fake.record(reading), fake.record(fake.reading(9.0e9), number=2, repetition=2)
@@ -31,7 +31,7 @@ def result() -> RunResult:
 
 
 def test_all_files_and_the_raw_output_are_in_the_manifest(
-    tmp_path: Path, result: RunResult
+    tmp_path: Path, result: ToolResult
 ) -> None:
     raw = tmp_path / "raw" / "001-x" / "rank-0"
     raw.mkdir(parents=True)
@@ -51,26 +51,26 @@ def test_all_files_and_the_raw_output_are_in_the_manifest(
         assert entry.sha256 == hashlib.sha256(content).hexdigest()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, result: RunResult) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, result: ToolResult) -> None:
     blocked = tmp_path / "artifacts"
     blocked.write_text("a file in the way")
     with pytest.raises(EnvironmentProblem, match=str(blocked)):
         write_run(blocked, result, ())
 
 
-def test_results_json_is_the_whole_result(result: RunResult) -> None:
-    content = export.render_json(result)
-    assert msgspec.json.decode(content, type=RunResult) == result
+def test_results_json_is_the_whole_result(result: ToolResult) -> None:
+    content = result_files.render(result)
+    assert result_files.decode(content) == result
     assert json.loads(content)["schema_version"] == SCHEMA
 
 
-def test_the_config_can_be_run_again(result: RunResult) -> None:
+def test_the_config_can_be_run_again(result: ToolResult) -> None:
     again = yaml.safe_load(export.render_config(result))
     parsed = WorkloadConfig[CommandSpec].model_validate(again)
     assert parsed == fake.config(repetitions=3)
 
 
-def test_csv_has_a_row_for_each_statistic_and_each_value(result: RunResult) -> None:
+def test_csv_has_a_row_for_each_statistic_and_each_value(result: ToolResult) -> None:
     rows = list(csv.DictReader(export.render_csv(result).decode().splitlines()))
     bandwidth = [row for row in rows if row["metric"] == "bandwidth"]
     assert [row["statistic"] for row in bandwidth] == [*STATS, "value", "value"]
@@ -81,7 +81,7 @@ def test_csv_has_a_row_for_each_statistic_and_each_value(result: RunResult) -> N
     ]
 
 
-def test_series_have_a_row_for_each_point(tmp_path: Path, result: RunResult) -> None:
+def test_series_have_a_row_for_each_point(tmp_path: Path, result: ToolResult) -> None:
     path = tmp_path / "series.parquet"
     export.write_series(path, result)
     table = read_parquet(path).read_all()

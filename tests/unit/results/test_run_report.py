@@ -10,7 +10,7 @@ import pytest
 from aiperf_svc.adapters.report import run_page, scales
 from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.readable import readable_unit, size_text
-from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.workloads.steps import Plot
 from tests.support import fake_steps as fake
 from tests.support.html_balance import assert_is_balanced
@@ -23,7 +23,7 @@ BY_SIZE = Plot(
 MATRIX = Plot(title="Between nodes", kind="matrix", name="bandwidth")
 
 
-def report(result: RunResult, *plots: Plot) -> str:
+def report(result: ToolResult, *plots: Plot) -> str:
     text = run_page.render(result, plots).decode()
     assert_is_balanced(text)
     for svg in re.findall(r"<svg.*?</svg>", text, re.S):
@@ -43,7 +43,7 @@ def by_size(*rows: tuple[float | None, ...]) -> Table:
     return Table(name="latency", columns=columns, rows=rows)
 
 
-def run(**reading: Any) -> RunResult:
+def run(**reading: Any) -> ToolResult:
     return fake.result(fake.record(fake.reading(**reading)))
 
 

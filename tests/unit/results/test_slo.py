@@ -1,12 +1,11 @@
 """Limits are read in any unit, refused with the nearest name, and held exactly."""
 
-import json
-
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from aiperf_svc.adapters.exports import csv_export, json_export
+from aiperf_svc.adapters.exports import csv_export
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.report import page
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.slo import check_slo, count_good, judge, judge_tiers, limit_of
@@ -17,6 +16,7 @@ from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Phase
 from tests.support import fake_run
+from tests.support.fake_results import as_json
 
 
 def slo(**parts: object) -> Slo:
@@ -296,7 +296,7 @@ def test_tiers_are_in_every_export() -> None:
     (tier,) = summary.goodput_tiers
     assert 0 < tier.good_request_count < 200
     assert "goodput" not in summary.scalars
-    exported = json.loads(json_export.render(summary))["aiperf_svc"]["goodput_tiers"]
+    exported = as_json(result_of(summary))["aiperf_svc"]["goodput_tiers"]
     assert exported[0]["good_request_count"] == tier.good_request_count
     assert exported[0]["limits"] == tiers["gold"]
     cells = dict(line.split(",") for line in csv_export.render(summary).decode().splitlines()[-2:])

@@ -12,6 +12,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from tests.support.fake_results import inference_result
 
 
 def test_an_error_names_the_run_that_it_has_ended() -> None:
@@ -29,9 +30,8 @@ def test_what_a_tracker_says_counts_in_what_is_printed_and_in_the_exit_code(
 
     monkeypatch.setattr(sending, "send", send)
     artifacts = Artifacts.model_validate({"mlflow": {"tracking_uri": "http://127.0.0.1:9"}})
-    summary = {"request_count": {"avg": 1.0}, "aiperf_svc": {"verdict": "valid"}}
     outcome = RunOutcome(
-        run_id="1a2b", state="done", reason="", summary=summary, artifacts=tmp_path
+        run_id="1a2b", state="done", reason="", results=inference_result(), artifacts=tmp_path
     )
     assert finish(outcome, artifacts, RunOptions(json=True)) is ExitCode.ERROR
     assert json.loads(capsys.readouterr().out)["exit_code"] == ExitCode.ERROR

@@ -17,6 +17,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.run_end import RunEnd, outcome_of
 from aiperf_svc.runner.start_gate import Offset
 from tests.support.fake_folders import write_run, write_trials
+from tests.support.fake_results import inference_result
 
 
 def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
@@ -24,7 +25,7 @@ def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:
         "run_id": "r",
         "state": "done",
         "reason": "",
-        "summary": {"request_count": {"avg": 1.0}, "aiperf_svc": {"verdict": verdict}},
+        "results": inference_result(1, verdict),
         "artifacts": None,
     }
     return RunOutcome(**{**given, **fields})
@@ -60,7 +61,7 @@ def test_the_files_hold_every_run_and_an_exact_total(
     runs = []
     for name, count, ahead_ns in (("eu", 800, 0), ("us", 300, 250_000)):
         content = write_run(tmp_path / name, name, count)
-        made = outcome(summary=content, artifacts=tmp_path / name)
+        made = outcome(results=content, artifacts=tmp_path / name)
         offset = Offset(ahead_ns, 40_000)
         runs.append(JointRun(name=name, where=f"context-{name}", outcome=made, offsets={1: offset}))
     runs.append(JointRun(name="asia", where="context-asia", outcome=NOT_REACHED))
@@ -95,7 +96,7 @@ def test_nothing_is_said_of_starts_by_clocks_that_nobody_asked_for(
     runs = []
     for name, offsets in (("eu", {1: Offset(0, 40_000)}), ("us", {})):
         content = write_run(tmp_path / name, name, 300)
-        made = outcome(summary=content, artifacts=tmp_path / name)
+        made = outcome(results=content, artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where="", outcome=made, offsets=offsets))
     finish("clusters", "bench", tmp_path, runs, RunOptions(json=True))
     said = capsys.readouterr()
@@ -111,7 +112,7 @@ def test_a_run_that_broke_off_between_its_files_is_in_no_total(
     runs = []
     for name in ("eu", "us"):
         content = write_run(tmp_path / name, name, 100)
-        made = outcome(summary=content if name == "eu" else None, artifacts=tmp_path / name)
+        made = outcome(results=content if name == "eu" else None, artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where=name, outcome=made))
     assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.BENCHMARK_FAILED
     assert json.loads((tmp_path / "joint.json").read_bytes())["total_of"] == ["eu"]
@@ -131,7 +132,7 @@ def test_records_that_cannot_be_read_take_no_other_run_with_them(
 ) -> None:
     runs = []
     for name in ("eu", "us", "asia"):
-        made = outcome(summary=write_run(tmp_path / name, name, 100), artifacts=tmp_path / name)
+        made = outcome(results=write_run(tmp_path / name, name, 100), artifacts=tmp_path / name)
         runs.append(JointRun(name=name, where=name, outcome=made))
     cut(tmp_path / "us" / "records.parquet")
     assert finish("clusters", "b", tmp_path, runs, RunOptions()) is ExitCode.ERROR
@@ -148,7 +149,7 @@ def test_records_that_cannot_be_read_take_no_other_run_with_them(
 
 def experiment(folder: Path, *counts: int) -> RunOutcome:
     """The outcome of an experiment whose trials have so many requests."""
-    return outcome(summary=write_trials(folder, *counts), artifacts=folder)
+    return outcome(results=write_trials(folder, *counts), artifacts=folder)
 
 
 def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(

@@ -6,12 +6,13 @@ import pytest
 from rich.console import Console
 
 from aiperf_svc.core.results.joint_result import Joint, JointMember
+from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.runner.joint_tables import print_joint
 
 METRICS = {
-    "request_count": {"unit": "requests", "avg": 12_345.0},
-    "output_token_throughput": {"unit": "tokens/sec", "avg": 123_456.7},
-    "time_to_first_token": {"unit": "ms", "p50": 123.45, "p99": 1_234.5},
+    "request_count": MetricStats(unit="requests", avg=12_345.0),
+    "output_token_throughput": MetricStats(unit="tokens/sec", avg=123_456.7),
+    "time_to_first_token": MetricStats(unit="ms", p50=123.45, p99=1_234.5),
 }
 
 

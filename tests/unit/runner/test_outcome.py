@@ -3,25 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.experiment_file import SCHEMA as EXPERIMENT_SCHEMA
+from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.core.experiments.experiment_result import TrialResult
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.outcome import RUN_RESULT, RunOutcome
-
-
-def summary(
-    requests: int = 10, verdict: str = "valid", slo: tuple[bool, ...] = ()
-) -> dict[str, Any]:
-    return {
-        "request_count": {"unit": "requests", "avg": float(requests)},
-        "aiperf_svc": {"verdict": verdict, "slo": [{"ok": ok} for ok in slo]},
-    }
+from aiperf_svc.runner.outcome import RunOutcome
+from tests.support import fake_steps
+from tests.support.fake_results import as_json, errors, experiment, objective, trial
+from tests.support.fake_results import inference_result as result
 
 
 def outcome(**fields: Any) -> RunOutcome:
     values: dict[str, Any] = {"run_id": "0123456789ab", "state": "done", "reason": ""}
-    values |= {"summary": summary(), "artifacts": Path("artifacts/x")}
+    values |= {"results": result(), "artifacts": Path("artifacts/x")}
     return RunOutcome(**{**values, **fields})
 
 
@@ -29,13 +26,13 @@ def outcome(**fields: Any) -> RunOutcome:
     ("fields", "code"),
     [
         ({}, ExitCode.OK),
-        ({"summary": summary(verdict="degraded")}, ExitCode.OK),
-        ({"summary": summary(slo=(True, True))}, ExitCode.OK),
-        ({"summary": summary(slo=(True, False))}, ExitCode.SLO_MISSED),
-        ({"summary": summary(verdict="invalid", slo=(False,))}, ExitCode.VERDICT_INVALID),
+        ({"results": result(verdict="degraded")}, ExitCode.OK),
+        ({"results": result(slo=(True, True))}, ExitCode.OK),
+        ({"results": result(slo=(True, False))}, ExitCode.SLO_MISSED),
+        ({"results": result(verdict="invalid", slo=(False,))}, ExitCode.VERDICT_INVALID),
         ({"artifact_error": "disk full"}, ExitCode.ERROR),
-        ({"summary": summary(requests=0)}, ExitCode.BENCHMARK_FAILED),
-        ({"summary": None}, ExitCode.BENCHMARK_FAILED),
+        ({"results": result(requests=0)}, ExitCode.BENCHMARK_FAILED),
+        ({"results": None}, ExitCode.BENCHMARK_FAILED),
         ({"state": "failed", "artifact_error": "disk full"}, ExitCode.BENCHMARK_FAILED),
         ({"state": "failed", "failure": ExitCode.BAD_CONFIG}, ExitCode.BAD_CONFIG),
         ({"state": "done", "failure": ExitCode.BAD_CONFIG}, ExitCode.OK),
@@ -45,29 +42,19 @@ def outcome(**fields: Any) -> RunOutcome:
         ({"is_unlisted": True, "is_unverified": True}, ExitCode.UNVERIFIED),
         ({"is_unlisted": True, "left": ("Pod p",)}, ExitCode.LEAKED),
         ({"is_unverified": True, "state": "failed"}, ExitCode.ERROR),
-        ({"is_unverified": True, "summary": summary(verdict="invalid")}, ExitCode.ERROR),
+        ({"is_unverified": True, "results": result(verdict="invalid")}, ExitCode.ERROR),
         ({"state": "cancelled"}, ExitCode.INTERRUPTED),
         ({"state": "failed", "was_interrupted": True}, ExitCode.INTERRUPTED),
-        ({"summary": None, "was_interrupted": True}, ExitCode.INTERRUPTED),
+        ({"results": None, "was_interrupted": True}, ExitCode.INTERRUPTED),
     ],
 )
 def test_the_most_serious_thing_is_the_exit_code(fields: dict[str, Any], code: ExitCode) -> None:
     assert outcome(**fields).exit_code is code
 
 
-def trial(
-    state: str = "done",
-    left_out: str = "",
-    slo: str = "",
-    cause: str = "",
-    values: dict[str, float] | None = None,
-) -> dict[str, Any]:
-    found = {"state": state, "left_out": left_out, "slo": slo, "cause": cause}
-    return found | {"reason": "", "values": values or {}}
-
-
 AWAY = trial(left_out="invalid: target-failing", values={"request_count_avg": 0.0})
 """A trial of which no request completed."""
+UNFINISHED = trial(state="failed", left_out="failed: no target")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +63,7 @@ AWAY = trial(left_out="invalid: target-failing", values={"request_count_avg": 0.
         ([trial(), trial()], ExitCode.OK),
         ([trial(), trial(left_out="invalid: client-bound")], ExitCode.OK),
         ([trial(left_out="invalid: client-bound")], ExitCode.VERDICT_INVALID),
-        ([trial(), trial("failed", "failed: no target")], ExitCode.BENCHMARK_FAILED),
+        ([trial(), UNFINISHED], ExitCode.BENCHMARK_FAILED),
         ([trial(slo="held"), trial(slo="missed")], ExitCode.OK),
         ([trial(slo="missed"), trial(slo="missed")], ExitCode.SLO_MISSED),
         ([trial(slo="missed"), trial(left_out="invalid: lost")], ExitCode.SLO_MISSED),
@@ -89,10 +76,9 @@ AWAY = trial(left_out="invalid: target-failing", values={"request_count_avg": 0.
     ],
 )
 def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
-    trials: list[dict[str, Any]], code: ExitCode
+    trials: list[TrialResult], code: ExitCode
 ) -> None:
-    found = {"schema_version": EXPERIMENT_SCHEMA, "trials": trials}
-    assert outcome(summary=found).exit_code is code
+    assert outcome(results=experiment(trials)).exit_code is code
 
 
 @pytest.mark.parametrize(
@@ -105,74 +91,56 @@ def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
 def test_an_slo_that_is_not_judged_has_its_own_word_and_exit_code(
     others_judged: bool, word: str, code: ExitCode
 ) -> None:
-    thin = {"metric": "m", "stat": "p99", "ok": False, "judged": False, "reason": "thin"}
-    found = summary()
-    found["aiperf_svc"]["slo"] = [thin, {**thin, "stat": "p50", "judged": others_judged}]
-    end = outcome(summary=found)
+    thin = objective(ok=False, metric="m", judged=False, reason="thin")
+    other = objective(ok=False, metric="m", stat="p50", judged=others_judged, reason="thin")
+    end = outcome(results=replace(result(), slo=(thin, other)))
     assert end.exit_code is code
     assert end.as_json()["reason"] == f"SLO {word}: m p99 thin; m p50 thin"
 
 
 def test_the_reason_names_trials_whose_slo_is_not_judged() -> None:
-    trials = [trial(slo="missed") | {"number": 1}, trial(slo="not judged") | {"number": 2}]
-    end = outcome(summary={"schema_version": EXPERIMENT_SCHEMA, "trials": trials})
-    said = "SLO not judged: no trial holds it for certain, see trial 2"
+    end = outcome(results=experiment([trial(1, slo="missed"), trial(2, slo="not judged")]))
+    said = "SLO not judged: no trial certainly holds it, see trial 2"
     assert end.as_json()["reason"] == said
 
 
 def test_json_has_the_results_and_how_it_ended() -> None:
-    found = outcome(summary=summary(slo=(False,))).as_json()
+    found = msgspec.json.decode(
+        msgspec.json.encode(outcome(results=result(slo=(False,))).as_json())
+    )
     assert found["exit_code"] == 4
-    assert found["results"] == summary(slo=(False,))
+    assert found["results"] == as_json(result(slo=(False,)))
     assert (found["state"], found["artifacts"]) == ("done", "artifacts/x")
 
 
-STEPS = [
-    {"name": "first", "problem": "", "was_retried": False},
-    {"name": "second", "problem": "rank 1: no route", "was_retried": True},
-    {"name": "second", "problem": "rank 0: sh ended with code 3", "was_retried": False},
-]
-TRIALS = [
-    {"number": 1, "state": "done", "reason": "", "values": {}},
-    {"number": 2, "state": "failed", "reason": "the server is not ready", "values": {}},
-]
-ERRORS = [
-    {"count": 2, "error_details": {"message": "status 503"}},
-    {"count": 8, "error_details": {"message": "connection refused"}},
-]
+TRIALS = [trial(1), trial(2, state="failed", reason="the server is not ready")]
+ERRORS = errors((2, "status 503"), (8, "connection refused"))
 
 
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
         (
-            {
-                "schema_version": f"{RUN_RESULT}1",
-                "accounts": {"failed": 1, "lost": 0, "completed": 1},
-                "steps": STEPS,
-            },
-            "step second: rank 0: sh ended with code 3",
+            fake_steps.result(
+                fake_steps.record(of=fake_steps.step("first")),
+                fake_steps.record(of=fake_steps.step("second"), number=2, problem="no route"),
+            ),
+            "step second: no route",
         ),
-        (
-            {"schema_version": EXPERIMENT_SCHEMA, "trials": TRIALS},
-            "trial 2: the server is not ready",
-        ),
-        (
-            summary(requests=0) | {"error_summary": ERRORS},
-            "no request completed: connection refused",
-        ),
-        (summary(requests=0), "no request completed"),
-        ({"schema_version": EXPERIMENT_SCHEMA, "trials": [AWAY]}, "no request completed"),
+        (experiment(TRIALS), "trial 2: the server is not ready"),
+        (result(0, errors=ERRORS), "no request completed: connection refused"),
+        (result(0), "no request completed"),
+        (experiment([AWAY]), "no request completed"),
         (None, "nothing was measured"),
-        (summary() | {"error_summary": ERRORS}, ""),
+        (result(errors=ERRORS), ""),
     ],
 )
 def test_a_failed_benchmark_has_a_reason_though_its_run_ended_as_planned(
-    found: dict[str, Any] | None, reason: str
+    found: Results | None, reason: str
 ) -> None:
-    assert outcome(summary=found).as_json()["reason"] == reason
+    assert outcome(results=found).as_json()["reason"] == reason
 
 
 def test_the_reason_of_a_run_that_did_not_end_as_planned_stays() -> None:
-    failed = outcome(state="failed", reason="the target is away", summary=summary(requests=0))
+    failed = outcome(state="failed", reason="the target is away", results=result(0))
     assert failed.as_json()["reason"] == "the target is away"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -35,9 +36,10 @@ def write_trials(folder: Path, count: int) -> Path:
         records = fake_run.closed_loop(requests=20, concurrency=number)
         columns = fake_run.columns_of(records)
         context = replace(fake_run.context(records), run_id=f"{folder.name}-{number}")
-        write_all(own, summarise(columns, None, context), columns)
-        summary = json.loads((own / "profile_export_aiperf.json").read_bytes())
-        rows.append(row_of(TrialOutcome(trial, "done", "", summary)))
+        summary = summarise(columns, None, context)
+        write_all(own, summary, columns)
+        results = result_of(summary)
+        rows.append(row_of(TrialOutcome(trial, "done", "", results)))
     (folder / TRIALS / f"{count + 1:03}-begun").mkdir()
     write_progress(folder, config(), rows)
     return folder

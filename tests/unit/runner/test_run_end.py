@@ -9,10 +9,10 @@ from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.run_end import STOPPED, RunEnd, outcome_of
+from tests.support.fake_results import experiment, inference_result, trial
 
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
-TRIAL = {"number": 1, "state": "done", "left_out": "", "cause": "", "slo": "", "values": {}}
-TRIALS = {"schema_version": "experiment/1", "trials": [TRIAL]}
+RESULTS = inference_result()
+TRIALS = experiment([trial()])
 
 
 def status(state: str = "done", **given: Any) -> Any:
@@ -32,9 +32,9 @@ def judged(**given: Any) -> tuple[str, str, ExitCode]:
 
 
 def test_a_run_that_has_ended_has_the_state_and_the_reason_that_it_says() -> None:
-    assert judged(status=status(), summary=SUMMARY) == ("done", "", ExitCode.OK)
+    assert judged(status=status(), results=RESULTS) == ("done", "", ExitCode.OK)
     failed = status("failed", reason="no records", exit_code=ExitCode.LEAKED)
-    assert judged(status=failed, summary=SUMMARY) == ("failed", "no records", ExitCode.LEAKED)
+    assert judged(status=failed, results=RESULTS) == ("failed", "no records", ExitCode.LEAKED)
     failed.exit_code = None
     assert judged(status=failed)[2] is ExitCode.BENCHMARK_FAILED
 
@@ -63,16 +63,16 @@ def test_an_experiment_is_done_when_each_trial_has_an_outcome(has_all: bool, sta
     error = EnvironmentProblem("the second shape has no room")
     found = outcome(
         status=status("profiling"),
-        summary=TRIALS,
+        results=TRIALS,
         error=error,
         is_whole=has_all,
     )
     assert (found.state, found.failure) == (state, ExitCode.BENCHMARK_FAILED)
-    assert (found.summary, found.reason) == (TRIALS, "the second shape has no room")
+    assert (found.results, found.reason) == (TRIALS, "the second shape has no room")
 
 
 def test_an_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> None:
-    found = judged(was_interrupted=True, summary=TRIALS, is_whole=True)
+    found = judged(was_interrupted=True, results=TRIALS, is_whole=True)
     assert found == ("cancelled", "", ExitCode.INTERRUPTED)
 
 
@@ -86,7 +86,7 @@ def test_an_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> Non
     ],
 )
 def test_a_stack_that_may_be_there_still_is_an_error(given: Any, code: ExitCode) -> None:
-    assert judged(**{"status": status(), "summary": SUMMARY} | given)[2] is code
+    assert judged(**{"status": status(), "results": RESULTS} | given)[2] is code
 
 
 def test_what_the_runner_knows_of_the_artifacts_counts_before_what_the_run_says() -> None:

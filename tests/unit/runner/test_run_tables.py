@@ -1,27 +1,25 @@
-"""The terminal shows a benchmark of a tool from the content of its results.json."""
+"""The terminal shows a benchmark of a tool."""
 
 import io
 from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
 
 from aiperf_svc.core.results.measured import Column, Table
-from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
 from tests.support import fake_steps as fake
 
 
-def outcome(result: RunResult, **fields: Any) -> RunOutcome:
-    summary = msgspec.json.decode(msgspec.json.encode(result))
+def outcome(result: ToolResult, **fields: Any) -> RunOutcome:
     values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
-    return RunOutcome(**{**values, **fields}, summary=summary)
+    return RunOutcome(**{**values, **fields}, results=result)
 
 
-def printed(result: RunResult) -> str:
+def printed(result: ToolResult) -> str:
     console = Console(file=io.StringIO(), width=100, highlight=False)
     print_results(outcome(result), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -112,5 +110,5 @@ STARVED = fake.record(witnesses=(fake.witness(0), fake.witness(1, throttled_ns=f
         (fake.result(config=MISSED), ExitCode.SLO_MISSED),
     ],
 )
-def test_the_most_serious_thing_is_the_exit_code(result: RunResult, code: ExitCode) -> None:
+def test_the_most_serious_thing_is_the_exit_code(result: ToolResult, code: ExitCode) -> None:
     assert outcome(result).exit_code is code

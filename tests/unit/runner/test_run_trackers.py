@@ -10,6 +10,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import trackers
 from aiperf_svc.runner.outcome import RunOutcome
+from tests.support.fake_results import inference_result
 
 CONFIG = Artifacts.model_validate({"mlflow": {"tracking_uri": "http://127.0.0.1:9"}})
 
@@ -29,8 +30,8 @@ def test_whatever_a_tracker_does_the_results_are_kept(
         raise error
 
     monkeypatch.setattr(sending, "send", send)
-    summary = {"request_count": {"avg": 1.0}, "aiperf_svc": {"verdict": "valid"}}
-    outcome = RunOutcome(run_id="r", state="done", reason="", summary=summary, artifacts=Path("x"))
+    results = inference_result()
+    outcome = RunOutcome(run_id="r", state="done", reason="", results=results, artifacts=Path("x"))
     sent = trackers.sent(outcome, CONFIG)
-    assert (sent.exit_code, sent.summary) == (code, summary)
+    assert (sent.exit_code, sent.results) == (code, results)
     assert text in sent.artifact_error

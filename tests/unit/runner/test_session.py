@@ -24,8 +24,9 @@ from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.runner.stages import Stage
 from aiperf_svc.workloads.shapes import Where
 from aiperf_svc.workloads.trials import trial_configs
+from tests.support.fake_results import inference_result
 
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+RESULTS = inference_result()
 NAMES = ("eu", "us", "asia")
 
 
@@ -72,7 +73,7 @@ class FakePlacement:
         context.screen.say("made\nand up")
         await (interrupts.reached(1) if self.is_interrupted_at else self.may_end.wait())
         return RunOutcome(
-            run_id="r", state="done", reason="", summary=SUMMARY, artifacts=None,
+            run_id="r", state="done", reason="", results=RESULTS, artifacts=None,
             was_interrupted=interrupts.count > 0,
         )  # fmt: skip
 

@@ -69,7 +69,7 @@ async def test_the_first_error_is_the_one_that_is_told(
 
     monkeypatch.setattr(made.trials, "write", refuse)
     await made.write_trials()
-    assert (made.error, made.summary) == ("the disk is full", None)
+    assert (made.error, made.results) == ("the disk is full", None)
 
 
 async def test_an_experiment_is_written_with_the_trials_that_failed(played: Played) -> None:
@@ -81,8 +81,8 @@ async def test_an_experiment_is_written_with_the_trials_that_failed(played: Play
         made.fail_trials(shape, EnvironmentProblem("no room"))
     assert made.has_all_trials
     await made.write_trials()
-    assert made.summary is not None
-    assert [t["reason"] for t in made.summary["trials"]] == ["", "no room", "no room"] * 2
+    assert made.results is not None
+    assert [each.reason for each in made.results.trials] == ["", "no room", "no room"] * 2
     made.remove_if_empty()
     assert made.folder is not None
 
@@ -93,7 +93,7 @@ async def test_a_run_of_one_shape_has_no_files_of_trials_and_an_empty_folder_goe
     made = collection_of(played, [])
     made.fail_trials(1, EnvironmentProblem("no room"))
     await made.write_trials()
-    assert (made.summary, made.has_all_trials) == (None, False)
+    assert (made.results, made.has_all_trials) == (None, False)
     made.remove_if_empty()
     assert (made.folder, played.made) == (None, [])
 

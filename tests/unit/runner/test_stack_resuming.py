@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.uploads import Uploaded
 from aiperf_svc.config.artifacts import S3
@@ -18,7 +19,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders, resuming, shape_trials
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack import bring_up
-from tests.support.fake_stack_run import RECORD, SUMMARY, Played, in_shapes, trials_of
+from tests.support.fake_stack_run import RECORD, RESULTS, Played, in_shapes, trials_of
 
 ALL = [(number, "done", "") for number in range(1, 7)]
 
@@ -250,7 +251,7 @@ async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(played: P
     resuming.begin(folder, config)
     assert resuming.read_resumed(folder, config).finished == frozenset()
     (folder / "trials" / "001").mkdir()
-    (folder / "trials" / "001" / "results.json").write_bytes(msgspec.json.encode(SUMMARY))
+    (folder / "trials" / "001" / "profile_export_aiperf.json").write_bytes(encode(RESULTS))
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
     trial = {"number": 1, "repetition": 1, "parameters": {}, "folder": "001"}
     content["trials"] = [trial | {"state": "done", "reason": ""}]

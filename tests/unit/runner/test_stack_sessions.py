@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.exports import experiment_file
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
@@ -24,8 +25,9 @@ from aiperf_svc.runner.stack import placement, project
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.placement import StackPlacement, run_stacks
 from aiperf_svc.runner.stack.request import StackRequest
+from tests.support.fake_results import as_json, inference_result
 
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+RESULTS = inference_result()
 LIMIT = 2
 
 
@@ -77,7 +79,7 @@ class Stacks:
         if reason := self.failures.get(shape):
             return RunOutcome(
                 run_id="r", state="failed", reason=reason, failure=ExitCode.ERROR,
-                summary=None, artifacts=folder, more=more,
+                results=None, artifacts=folder, more=more,
             )  # fmt: skip
         if self.stops_at == shape:
             signal.raise_signal(signal.SIGINT)
@@ -87,7 +89,7 @@ class Stacks:
         return RunOutcome(
             run_id="r", state="done" if is_whole else "failed",
             reason="" if is_whole else "no request completed", artifacts=folder, more=more,
-            summary=json.loads((folder / "experiment.json").read_bytes()),
+            results=experiment_file.decode((folder / "experiment.json").read_bytes()),
             was_interrupted=interrupts.count > 0,
             left=(self.left[shape],) if shape in self.left else (),
         )  # fmt: skip
@@ -98,8 +100,8 @@ class Stacks:
         for trial in trials:
             own = folder / "trials" / trial.folder
             own.mkdir(parents=True)
-            (own / "profile_export_aiperf.json").write_text(json.dumps(SUMMARY))
-        ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in trials]
+            (own / "profile_export_aiperf.json").write_text(json.dumps(as_json(RESULTS)))
+        ended = [TrialOutcome(trial, "done", "", RESULTS) for trial in trials]
         if not is_whole:
             ended = [TrialOutcome(trials[0], "failed", "no request completed", None)]
         write_experiment(folder, request.config, summarise(ended))

@@ -1,33 +1,33 @@
-"""The result table is made from profile_export_aiperf.json and fits a hundred columns."""
+"""The result table fits a hundred columns and shows what the results have."""
 
 import io
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
 
-from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
 from tests.support import fake_run
+from tests.support.fake_results import DATASET, as_json, decoded
 
 
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
     rows = fake_run.closed_loop(requests=100, concurrency=10)
     made = summarise(fake_run.columns_of(rows), Histogram(), fake_run.context(rows))
-    found: dict[str, Any] = msgspec.json.decode(json_export.render(made))
-    return found
+    return as_json(result_of(made))
 
 
 def printed(summary: dict[str, Any] | None, *, width: int = 100, **fields: Any) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
-    print_results(RunOutcome(**{**values, **fields}, summary=summary), console)
+    results = None if summary is None else decoded(summary)
+    print_results(RunOutcome(**{**values, **fields}, results=results), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -183,7 +183,7 @@ def with_prompts(
     summary: dict[str, Any], *, issued: int, used: int, entries: int, distinct: int
 ) -> dict[str, Any]:
     accounts = summary["aiperf_svc"]["accounts"] | {"issued": issued}
-    dataset = {"entries": entries, "distinct_entries": distinct}
+    dataset = {**DATASET, "entries": entries, "distinct_entries": distinct}
     ours = changed(summary, accounts=accounts, topology={"dataset": dataset})
     return ours | {"distinct_prompt_count": {"unit": "count", "avg": used}}
 
@@ -209,7 +209,8 @@ def test_whose_token_counts_the_table_has_is_printed(summary: dict[str, Any]) ->
 
 
 def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> None:
-    counts = {"preconnected_request_count": {"avg": 10}, "connected_request_count": {"avg": 3}}
+    counts = {"preconnected_request_count": {"unit": "requests", "avg": 10}}
+    counts["connected_request_count"] = {"unit": "requests", "avg": 3}
     line = "Connections: 10 were made ahead of their first requests, whose latencies are without"
     assert line in printed(summary | counts)
     counts["preconnected_request_count"]["avg"] = 0
@@ -230,7 +231,9 @@ def test_requests_that_went_without_a_forced_length_are_named(
         "said": "Extra inputs [red]are not permitted",
         "requests": 2,
     }
-    text = printed(changed(summary, topology={"dataset": {"forced_output_length": asked}}))
+    text = printed(
+        changed(summary, topology={"dataset": {**DATASET, "forced_output_length": asked}})
+    )
     line = (
         "Output length: before the load the server refused ignore_eos and min_tokens "
         "(Extra inputs [red]are not permitted), so requests went without them"

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.telemetry import series
-from aiperf_svc.core.telemetry.findings import LoadFacts, SystemReport, judge_system
+from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
 from aiperf_svc.core.telemetry.log import Curve, SourceLog, grown
 from aiperf_svc.core.telemetry.sources import judge_source
 from aiperf_svc.core.telemetry.statistics import quantile
+from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
 from tests.support.fake_sources import at, source
 

@@ -6,7 +6,8 @@ import pytest
 
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
-from aiperf_svc.core.telemetry.sources import SourceReport, judge_source
+from aiperf_svc.core.telemetry.sources import judge_source
+from aiperf_svc.core.telemetry.system_report import SourceReport
 from tests.support.fake_sources import at, source
 
 TOKENS = "vllm:generation_tokens_total"

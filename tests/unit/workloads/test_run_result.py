@@ -6,7 +6,7 @@ import pytest
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
 from aiperf_svc.core.results.run_objectives import check_objectives, limit_of
-from aiperf_svc.core.results.run_result import RunResult, StepWitness
+from aiperf_svc.core.results.tool_result import StepWitness, ToolResult
 from aiperf_svc.protocol.messages.steps import RankWitness
 from tests.support import fake_steps as fake
 
@@ -84,7 +84,7 @@ def test_facts_that_differ_are_all_said() -> None:
 
 def test_a_result_reads_back_as_it_was_written() -> None:
     result = fake.result(fake.record(fake.reading(tools={0: "x 1"})))
-    assert msgspec.json.decode(msgspec.json.encode(result), type=RunResult) == result
+    assert msgspec.json.decode(msgspec.json.encode(result), type=ToolResult) == result
 
 
 def test_a_witness_has_the_couriers_fields() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.protocol.messages.steps import CommandEnd, StepRecord
 from aiperf_svc.workloads.checks import CHECKS
@@ -325,7 +325,7 @@ def test_ranks_run_one_version() -> None:
     assert check("tool-versions", differs).severity == DEGRADED
 
 
-def outcome(result: RunResult) -> tuple[str, str]:
+def outcome(result: ToolResult) -> tuple[str, str]:
     return result.verdict, result.cause
 
 

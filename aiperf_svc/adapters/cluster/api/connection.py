@@ -300,7 +300,7 @@ async def connect(
 ) -> AsyncIterator[Cluster]:
     """Connect to a cluster that responds and accepts the kubeconfig's credentials.
 
-    `kubeconfig` is a path; None: KUBECONFIG, or the usual place. `context` None: its current one.
+    `kubeconfig` is a path; None: KUBECONFIG, or ~/.kube/config. `context` None: the current one.
     Raises EnvironmentProblem, one line, when there is no such file or context, no response, or no
     access.
     """

@@ -15,6 +15,8 @@ AGGREGATED = ",".join(
 """Accept header for all types in two responses. Servers before 1.27 ignore it."""
 EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
 """Events, which describe other objects. They expire after an hour by themselves."""
+PAGE = 500
+"""Most objects in one response, as kubectl requests them."""
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
@@ -41,8 +43,8 @@ class ResourceType(msgspec.Struct, frozen=True, order=True):
     def path(self, namespace: str | None = None) -> str:
         """Return the path of the list of its objects, in a namespace or everywhere."""
         base = f"/{'apis' if self.group else 'api'}/{self.api_version}"
-        place = f"/namespaces/{namespace}" if namespace and self.is_namespaced else ""
-        return f"{base}{place}/{self.resource}"
+        scope = f"/namespaces/{namespace}" if namespace and self.is_namespaced else ""
+        return f"{base}{scope}/{self.resource}"
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -136,10 +138,6 @@ def _listed(
             yield ResourceType(group, version, each["name"], kind, is_namespaced), each["verbs"]
 
 
-PAGE = 500
-"""Most objects in one response, as kubectl requests them."""
-
-
 class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
     """Reference to one object of the cluster."""
 
@@ -164,14 +162,14 @@ class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
     """Further text on why it still exists."""
 
     def __str__(self) -> str:
-        place = f"{self.namespace}/" if self.namespace else ""
+        prefix = f"{self.namespace}/" if self.namespace else ""
         notes = [
             "being deleted" if self.is_going else "",
             f"finalizers {', '.join(self.finalizers)}" if self.finalizers else "",
             self.detail,
         ]
         state = "; ".join(note for note in notes if note)
-        return f"{self.kind} {place}{self.name}" + (f" ({state})" if state else "")
+        return f"{self.kind} {prefix}{self.name}" + (f" ({state})" if state else "")
 
 
 class Listed(msgspec.Struct, frozen=True):

@@ -25,13 +25,14 @@ READ_BYTES = 64 * 1024
 DATA, ERRORS = 0, 1
 
 log = logging.getLogger(__name__)
+ENDED = ("Succeeded", "Failed")
 
 
 class PortForward:
     """A port of a Service, forwarded to this machine. An async context manager.
 
-    It never fails as a whole: a connection that cannot be carried is closed, and `problem` says
-    why.
+    It never fails as a whole: a connection that cannot be carried is closed, and `problem` holds
+    the reason.
     """
 
     def __init__(self, cluster: Cluster, *, namespace: str, service: str, port: int) -> None:
@@ -126,17 +127,14 @@ async def _to_pod(reader: asyncio.StreamReader, pod_side: aiohttp.ClientWebSocke
         await pod_side.send_bytes(bytes([DATA]) + content)
 
 
-ENDED = ("Succeeded", "Failed")
-
-
 async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
     """Return the name of the pod to talk to, preferably a running one. Raises Refused,
     Unreachable."""
-    place = f"/api/v1/namespaces/{namespace}"
-    found = await cluster.get(f"{place}/services/{service}")
+    inside = f"/api/v1/namespaces/{namespace}"
+    found = await cluster.get(f"{inside}/services/{service}")
     selector = found["spec"].get("selector") or {}
     wanted = ",".join(f"{key}={value}" for key, value in selector.items())
-    pods = (await cluster.get(f"{place}/pods", labelSelector=wanted))["items"] if wanted else []
+    pods = (await cluster.get(f"{inside}/pods", labelSelector=wanted))["items"] if wanted else []
     candidates = sorted(filter(_may_respond, pods), key=_rank)
     if not candidates:
         raise Refused(

@@ -93,11 +93,11 @@ async def try_objects(cluster: Cluster, objects: Sequence[Json], *, namespace: s
     Unreachable."""
     whole = [each for each in objects if each["kind"] == "Namespace"]
     inside = [each for each in objects if each["kind"] != "Namespace"]
-    place = namespace or DEFAULT
-    lacking = await denied(cluster, probe_rights(place))
+    trial = namespace or DEFAULT
+    lacking = await denied(cluster, probe_rights(trial))
     inside += [] if lacking else pods_of(inside)
     without = "; their pods were not tried: not allowed to create pods" if lacking else ""
-    refused = await _refused(cluster, inside, place)
+    refused = await _refused(cluster, inside, trial)
     if namespace is not None:
         return judge(len(inside), refused, f"in namespace {namespace}{without}")
     refused_whole = await _refused(cluster, whole, None)
@@ -166,8 +166,8 @@ def path_of(each: Json, namespace: str | None) -> str:
     version, kind = each["apiVersion"], each["kind"].lower()
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{'es' * kind.endswith('s')}"
     plural = plural if plural.endswith("s") else f"{plural}s"
-    place = f"/namespaces/{namespace}" if namespace else ""
-    return f"/{'apis' if '/' in version else 'api'}/{version}{place}/{plural}"
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"/{'apis' if '/' in version else 'api'}/{version}{scope}/{plural}"
 
 
 async def _refused(

@@ -90,19 +90,19 @@ def _requests(pod: Object) -> dict[str, float]:
     return total
 
 
-def asked_of_node(pod: PodPlan) -> dict[str, float]:
+def node_requests(pod: PodPlan) -> dict[str, float]:
     """Return what one replica requests from its node."""
     requests = pod.total
-    asked = {
+    requested = {
         "cpu": requests.cpu_millis / 1000,
         "memory": float(requests.memory_bytes),
         "pods": 1.0,
     }
     if requests.storage_bytes:
-        asked[STORAGE] = float(requests.storage_bytes)
+        requested[STORAGE] = float(requests.storage_bytes)
     if requests.gpu:
-        asked[requests.gpu.resource] = float(requests.gpu.count)
-    return asked | {name: float(number) for name, number in requests.devices.items()}
+        requested[requests.gpu.resource] = float(requests.gpu.count)
+    return requested | {name: float(number) for name, number in requests.devices.items()}
 
 
 def judge_capacity(
@@ -110,14 +110,14 @@ def judge_capacity(
 ) -> Check:
     """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: the
     resources used by other pods are known."""
-    _, unplaced = place(plan, free)
+    _, unplaced = place_pods(plan, free)
     where = _count(len(free), "node")
     if not unplaced:
         note = "" if knows_pods else "; the use by other pods is unknown (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
-        return Check("capacity", state, f"{_asked(plan)} fit on {where}{note}")
+        return Check("capacity", state, f"{_requested(plan)} fit on {where}{note}")
     missing = _missing(plan, free, unplaced)
-    words = f"{_asked(plan)} wanted, {_left(plan, free)} free on {where}: {missing}"
+    words = f"{_requested(plan)} wanted, {_left(plan, free)} free on {where}: {missing}"
     if can_grow:
         return Check(
             "capacity",
@@ -134,7 +134,7 @@ def judge_capacity(
     )
 
 
-def place(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Counter[str]]:
+def place_pods(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Counter[str]]:
     """Place the pods of a stack. Returns what is then left of the nodes, and how many replicas of
     which pods have no room. The indexes of a Job may wait for those of the other Jobs."""
     nodes = _copies(free)
@@ -157,26 +157,26 @@ def _copies(rooms: Sequence[Room]) -> list[Room]:
 
 def _place_pod(pod: PodPlan, nodes: Sequence[Room]) -> int:
     """Place the replicas of a pod; return how many have no room."""
-    asked, left = asked_of_node(pod), pod.replicas
+    requested, left = node_requests(pod), pod.replicas
     most = 1 if pod.replicas_on == "apart" else left
     for room in (each for each in nodes if admits(each, pod)):
-        placed = min(left, most, _fitting(room, asked))
-        for resource, value in _counted(room, asked).items():
+        placed = min(left, most, _fitting(room, requested))
+        for resource, value in _counted(room, requested).items():
             room.free[resource] = room.free.get(resource, 0.0) - value * placed
         left -= placed
     return left
 
 
-def _fitting(room: Room, asked: Mapping[str, float]) -> int:
+def _fitting(room: Room, requested: Mapping[str, float]) -> int:
     """Return how many such pods a node has room for."""
-    needed = _counted(room, asked).items()
+    needed = _counted(room, requested).items()
     return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed))
 
 
-def _counted(room: Room, asked: Mapping[str, float]) -> dict[str, float]:
+def _counted(room: Room, requested: Mapping[str, float]) -> dict[str, float]:
     """Return the resources that a node counts. A node that does not report its disk does not count
     disk."""
-    return {r: value for r, value in asked.items() if r != STORAGE or r in room.free}
+    return {r: value for r, value in requested.items() if r != STORAGE or r in room.free}
 
 
 def admits(room: Room, pod: PodPlan) -> bool:
@@ -205,7 +205,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _asked(plan: StackPlan) -> str:
+def _requested(plan: StackPlan) -> str:
     totals = plan.totals
     cpu = format_quantity(totals.cpu_millis / 1000, "cpu")
     memory = format_quantity(totals.memory_bytes, "memory")
@@ -238,15 +238,15 @@ def _missing(plan: StackPlan, free: Sequence[Room], unplaced: Mapping[str, int])
 
 
 def _fits(room: Room, pod: PodPlan) -> bool:
-    return admits(room, pod) and _fitting(room, asked_of_node(pod)) > 0
+    return admits(room, pod) and _fitting(room, node_requests(pod)) > 0
 
 
 def _each(pod: PodPlan, free: Sequence[Room]) -> str:
     counts_disk = any(STORAGE in room.free for room in free)
-    asked = {r: v for r, v in asked_of_node(pod).items() if r != STORAGE or counts_disk}
-    del asked["pods"]
+    requested = {r: v for r, v in node_requests(pod).items() if r != STORAGE or counts_disk}
+    del requested["pods"]
     names = {"cpu": "CPU"}
-    return ", ".join(f"{format_quantity(v, r)} {names.get(r, r)}" for r, v in asked.items())
+    return ", ".join(f"{format_quantity(v, r)} {names.get(r, r)}" for r, v in requested.items())
 
 
 def _why(pod: PodPlan, free: Sequence[Room]) -> str:
@@ -365,9 +365,9 @@ def first_with_room(
     names = {plan.identity.stack for plan in coming}
     free = rooms(nodes, [pod for pod in pods if _stack_of(pod) not in names], stack="")
     for plan in coming:
-        free, _ = place(plan, free)
+        free, _ = place_pods(plan, free)
     for number, plan in enumerate(waiting):
-        _, unplaced = place(plan, free)
+        _, unplaced = place_pods(plan, free)
         if not unplaced:
             return number
     return None

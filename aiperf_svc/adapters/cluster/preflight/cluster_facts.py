@@ -33,6 +33,11 @@ PRESENT_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de
 """Labels that are `true` on a node with a GPU."""
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 """Conditions of a node that lacks a resource. Other conditions may be true on a healthy node."""
+VALUES: dict[str, dict[str, GpuExporter]] = {}
+"""By label of a pod and its value, the kind of exporter."""
+for _kind in GPU_EXPORTERS:
+    for _label_name, _values in _kind.pod_labels.items():
+        VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
 
 
 def read_nodes(
@@ -85,7 +90,7 @@ def _gpus(status: Object, product: str, used: Mapping[str, float] | None) -> tup
 
 def clock_ahead_s(node: Object) -> int | None:
     """Return how far a ready node's clock is ahead of the API server's, in whole seconds and to a
-    second. None if its last report cannot be told from those of others."""
+    second. None if its last report cannot be identified."""
     reports = [
         each["lastHeartbeatTime"]
         for each in node["status"].get("conditions") or ()
@@ -123,13 +128,6 @@ def _has_heartbeat(fields: Object) -> bool:
     conditions = (fields.get("fieldsV1") or {}).get("f:status", {}).get("f:conditions", {})
     ready = conditions.get("k:" + json.dumps({"type": "Ready"}, separators=(",", ":"))) or {}
     return "f:lastHeartbeatTime" in ready
-
-
-VALUES: dict[str, dict[str, GpuExporter]] = {}
-"""By label of a pod and its value, the kind of exporter."""
-for _kind in GPU_EXPORTERS:
-    for _label_name, _values in _kind.pod_labels.items():
-        VALUES.setdefault(_label_name, {}).update(dict.fromkeys(_values, _kind))
 
 
 async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:

@@ -94,10 +94,10 @@ def spellings(image: str) -> frozenset[str]:
 async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
     """Check whether a node can run a pod of the services' image. None if no pod may be created.
     `namespace` None: it does not exist yet. Raises Unreachable."""
-    place = await namespace_for_pods(cluster, plan, namespace)
-    if place is None:
+    pod_namespace = await namespace_for_pods(cluster, plan, namespace)
+    if pod_namespace is None:
         return None
-    waited = await run_pod(cluster, place, idle_pod(plan, pod_name(plan)))
+    waited = await run_pod(cluster, pod_namespace, idle_pod(plan, pod_name(plan)))
     if waited.pod is None:
         return waited.problem(IMAGE)
     if waited.pod["status"]["phase"] == "Succeeded":
@@ -125,14 +125,14 @@ async def check_kind(cluster: Cluster, plan: StackPlan, *, namespace: str | None
     assert point.dist is not None
     package = f"{point.dist.name} {point.dist.version}"
     needed = f"image {image} must have package {package}, which adds kind {kind}"
-    place = await namespace_for_pods(cluster, plan, namespace)
-    if place is None:
+    pod_namespace = await namespace_for_pods(cluster, plan, namespace)
+    if pod_namespace is None:
         return Check(WORKLOAD, "not checked", f"{needed}; no pod may be created to check it")
     pod = idle_pod(plan, pod_name(plan))
     pod["spec"]["containers"][0]["command"] = [
         "python", "-P", "-c", KIND_PROGRAM, GROUP, kind, point.dist.name, point.dist.version
     ]  # fmt: skip
-    waited = await run_pod(cluster, place, pod)
+    waited = await run_pod(cluster, pod_namespace, pod)
     if waited.pod is None:
         return waited.problem(WORKLOAD, f"{needed}; ")
     if waited.pod["status"]["phase"] == "Succeeded":

@@ -26,7 +26,7 @@ value."""
 
 
 def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
-    """Check whether the namespace is as the config says. None: it does not exist."""
+    """Check whether the namespace is as in the config. None: it does not exist."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "auto":
         name = f"aiperf-{plan.identity.stack}-…"

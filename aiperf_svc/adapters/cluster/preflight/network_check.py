@@ -46,6 +46,11 @@ _MI = 2**20
 SIZE = Requests(10, 64 * _MI, storage_bytes=26 * _MI, storage_limit_bytes=256 * _MI)
 RBAC = "rbac.authorization.k8s.io"
 Json = dict[str, Any]
+START_S = 60.0
+"""Longest time until the pod that listens has an address."""
+GONE_S = 60.0
+"""Longest time until everything is gone."""
+NAMESPACES = "/api/v1/namespaces"
 
 
 class NetworkObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,13 +160,6 @@ def plan_objects(suffix: str, *, image: str, version: str) -> NetworkObjects:
     identity = Identity(stack=f"check-{suffix}", run_id=f"check-{suffix}", version=version)
     plan = ImagePlan(image, "IfNotPresent")
     return NetworkObjects(identity=identity, namespace=f"aiperf-check-{suffix}", image=plan)
-
-
-START_S = 60.0
-"""Longest time until the pod that listens has an address."""
-GONE_S = 60.0
-"""Longest time until everything is gone."""
-NAMESPACES = "/api/v1/namespaces"
 
 
 class Probed(msgspec.Struct, frozen=True):

@@ -15,35 +15,35 @@ MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
 """Scopes of a quota that match our pods, which have requests and no active deadline."""
 
 
-def asked_of_quota(plan: StackPlan) -> dict[str, float]:
+def quota_requests(plan: StackPlan) -> dict[str, float]:
     """Return everything that quotas count, for the whole stack, in cores, bytes and objects."""
-    asked: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
     for pod in plan.pods:
         count, requests = plan.at_once[pod.name], pod.total
-        asked["pods"] += count
-        asked["requests.cpu"] += count * requests.cpu_millis
-        asked["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
-        asked["requests.memory"] += count * requests.memory_bytes
-        asked["requests.ephemeral-storage"] += count * requests.storage_bytes
-        asked["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
+        requested["pods"] += count
+        requested["requests.cpu"] += count * requests.cpu_millis
+        requested["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
+        requested["requests.memory"] += count * requests.memory_bytes
+        requested["requests.ephemeral-storage"] += count * requests.storage_bytes
+        requested["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
         if requests.gpu:
-            asked[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
+            requested[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
         for name, number in requests.devices.items():
-            asked[f"requests.{name}"] += count * number
-        asked["services"] += pod.has_service
-        asked["deployments"] += pod in plan.deployed
-        asked["statefulsets"] += len(pod.sets)
+            requested[f"requests.{name}"] += count * number
+        requested["services"] += pod.has_service
+        requested["deployments"] += pod in plan.deployed
+        requested["statefulsets"] += len(pod.sets)
         for volume in pod.all_volumes:
             if volume.kind in ("claim", "shared-claim"):
                 claims = count if volume.kind == "claim" else 1
-                asked["persistentvolumeclaims"] += claims
-                asked["requests.storage"] += claims * volume.size_bytes
+                requested["persistentvolumeclaims"] += claims
+                requested["requests.storage"] += claims * volume.size_bytes
     expose = plan.config.deployment.results.expose
-    asked["services"] += expose != "port-forward"
+    requested["services"] += expose != "port-forward"
     # A load balancer also takes a port of the nodes.
-    asked["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
-    asked["services.loadbalancers"] = expose == "LoadBalancer"
-    found = {name: float(value) for name, value in asked.items()}
+    requested["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
+    requested["services.loadbalancers"] = expose == "LoadBalancer"
+    found = {name: float(value) for name, value in requested.items()}
     for name in ("requests.cpu", "limits.cpu"):
         found[name] /= 1000
     found["limits.memory"] = found["requests.memory"]
@@ -71,7 +71,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Object]) -> Check:
     """Check whether every quota leaves enough for the stack."""
-    asked = asked_of_quota(plan)
+    requested = quota_requests(plan)
     short: list[str] = []
     unclear: list[str] = []
     for quota in quotas:
@@ -81,7 +81,7 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Obj
             continue
         if set(spec.get("scopes") or ()) - MATCHING_SCOPES:
             continue
-        short += _short_of(quota, asked)
+        short += _short_of(quota, requested)
         if "limits.cpu" in _hard(quota) and not _default_cpu_limit(ranges):
             bare = _without_cpu_limit(plan)
             if bare:
@@ -124,10 +124,10 @@ def _hard(quota: Object) -> Mapping[str, str]:
     return hard
 
 
-def _short_of(quota: Object, asked: Mapping[str, float]) -> Iterator[str]:
+def _short_of(quota: Object, requested: Mapping[str, float]) -> Iterator[str]:
     used = quota.get("status", {}).get("used") or {}
     for resource, hard in _hard(quota).items():
-        wanted = asked.get(resource, 0.0)
+        wanted = requested.get(resource, 0.0)
         left = parse_quantity(hard) - parse_quantity(used.get(resource, "0"))
         if wanted > left:
             name, free = quota["metadata"]["name"], format_quantity(max(left, 0), resource)
@@ -193,12 +193,12 @@ def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Itera
     """Yield the requests of containers that exceed the limit which a LimitRange gives them. The API
     server refuses such pods."""
     for container in (*pod.preparations, *pod.containers):
-        requests, asked = container.requests, dict[str, float]()
+        requests, requested = container.requests, dict[str, float]()
         if not requests.cpu_limit_millis:
-            asked["cpu"] = requests.cpu_millis / 1000
+            requested["cpu"] = requests.cpu_millis / 1000
         for name, limit in limits:
             default = limit.get("default") or {}
-            for resource, value in asked.items():
+            for resource, value in requested.items():
                 if resource in default and value > parse_quantity(default[resource]):
                     yield (
                         f"{name}: container {container.name} of pod {pod.name} requests "
@@ -208,14 +208,14 @@ def _above_defaults(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Itera
 
 
 def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Object) -> Iterator[str]:
-    asked = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
-    limited = {"memory": asked["memory"]}
+    requested = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
+    limited = {"memory": requested["memory"]}
     if requests.storage_limit_bytes:
-        asked["ephemeral-storage"] = float(requests.storage_bytes)
+        requested["ephemeral-storage"] = float(requests.storage_bytes)
         limited["ephemeral-storage"] = float(requests.storage_limit_bytes)
     if requests.cpu_limit_millis:
         limited["cpu"] = requests.cpu_limit_millis / 1000
-    for resource, value in asked.items():
+    for resource, value in requested.items():
         most = (limit.get("max") or {}).get(resource)
         least = (limit.get("min") or {}).get(resource)
         highest = max(value, limited.get(resource, 0.0))

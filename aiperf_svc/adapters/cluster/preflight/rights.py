@@ -128,9 +128,9 @@ def probe_rights(namespace: str) -> tuple[Right, ...]:
 
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
     """Return those of the rights that the user does not have. Raises Refused, Unreachable."""
-    asked = tuple(dict.fromkeys(rights))
-    responses = await asyncio.gather(*(_is_allowed(cluster, right) for right in asked))
-    return frozenset(r for r, allowed in zip(asked, responses, strict=True) if not allowed)
+    wanted = tuple(dict.fromkeys(rights))
+    responses = await asyncio.gather(*(_is_allowed(cluster, right) for right in wanted))
+    return frozenset(r for r, allowed in zip(wanted, responses, strict=True) if not allowed)
 
 
 async def _is_allowed(cluster: Cluster, right: Right) -> bool:

@@ -97,17 +97,19 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     service = await _judged_service(cluster, plan, host, port)
     if service is not None and service.state == "failed":
         return TargetChecks(service)
-    place = await namespace_for_pods(cluster, plan, namespace)
-    if place is None:
+    pod_namespace = await namespace_for_pods(cluster, plan, namespace)
+    if pod_namespace is None:
         return TargetChecks(service or _not_tried(plan, host, port))
-    waited = await run_pod(cluster, place, probe_pod(plan, pod_name(plan)))
+    waited = await run_pod(cluster, pod_namespace, probe_pod(plan, pod_name(plan)))
     if waited.pod is None:
         return _without_pod(waited, service)
     tried = judge_probe(plan, waited.pod)
     if tried.state == "ok" and service is not None and service.state == "warning":
         tried = service
-    elif place != namespace:
-        tried = msgspec.structs.replace(tried, detail=f"{tried.detail}, in namespace {place}")
+    elif pod_namespace != namespace:
+        tried = msgspec.structs.replace(
+            tried, detail=f"{tried.detail}, in namespace {pod_namespace}"
+        )
     return TargetChecks(tried, image_works(plan))
 
 
@@ -178,15 +180,15 @@ async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: in
 async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json | None, list[Json]]:
     """Read a Service, None if there is none, and its EndpointSlices. Raises Refused,
     Unreachable."""
-    place = f"namespaces/{where.namespace}"
+    inside = f"namespaces/{where.namespace}"
     try:
-        service = await cluster.get(f"/api/v1/{place}/services/{where.name}")
+        service = await cluster.get(f"/api/v1/{inside}/services/{where.name}")
     except Refused as error:
         if error.status != 404:
             raise
         return None, []
     selector = f"kubernetes.io/service-name={where.name}"
-    path = f"/apis/discovery.k8s.io/v1/{place}/endpointslices"
+    path = f"/apis/discovery.k8s.io/v1/{inside}/endpointslices"
     slices: list[Json] = (await cluster.get(path, labelSelector=selector))["items"]
     return service, slices
 

@@ -43,7 +43,7 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5
-"""Seconds between two looks. One look requests about sixty lists: 0.3 s of a small API server's
+"""Seconds between two checks. One check requests about sixty lists: 0.3 s of a small API server's
 time."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
 VOLUME = ResourceType("", "v1", "persistentvolumes", "PersistentVolume", False)
@@ -54,6 +54,8 @@ USUAL_TYPES = (
     "serviceaccounts", "services",
 )  # fmt: skip
 """Types that every stack uses."""
+NAMED = 3
+"""Most objects and nodes that are named in one line."""
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,13 +144,13 @@ async def find_left(
     volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
     left |= {each.uid: each for each in volumes}
     return LeakReport(
-        left=tuple(sorted(left.values(), key=_place)),
+        left=tuple(sorted(left.values(), key=_sort_key)),
         not_checked=tuple(not_checked),
         unverified=unverified,
         appeared=appeared,
         missing=missing,
         others=others,
-        strays=tuple(sorted(strays, key=_place)),
+        strays=tuple(sorted(strays, key=_sort_key)),
     )
 
 
@@ -258,8 +260,8 @@ async def _own_namespace(
     except Refused as error:
         if error.status == 404:
             return LeakReport(left=(), not_checked=())
-        said = (f"namespace {namespace} ({error})",)
-        return LeakReport(left=(), not_checked=said, unverified=said)
+        unread = (f"namespace {namespace} ({error})",)
+        return LeakReport(left=(), not_checked=unread, unverified=unread)
     if found["metadata"]["uid"] != uid:
         return LeakReport(left=(), not_checked=())
     inside = await list_objects(cluster, catalog, namespace=namespace)
@@ -293,12 +295,8 @@ def _kinds(not_listed: Collection[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def _place(found: ObjectRef) -> tuple[bool, str, str, str]:
+def _sort_key(found: ObjectRef) -> tuple[bool, str, str, str]:
     return bool(found.namespace), found.namespace, found.kind, found.name
-
-
-NAMED = 3
-"""Most objects and nodes that are named in one line."""
 
 
 async def describe_wait(cluster: Cluster, report: LeakReport, *, stack: str) -> str:

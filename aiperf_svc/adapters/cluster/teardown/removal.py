@@ -21,6 +21,9 @@ from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
+DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
+STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
+
 
 class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of one stack."""
@@ -139,10 +142,6 @@ async def _delete(cluster: Cluster, found: ObjectRef) -> str:
     except Refused as error:
         return f"{found}: {error}"
     return ""
-
-
-DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
-STATEFUL_SET = ResourceType("apps", "v1", "statefulsets", "StatefulSet", True)
 
 
 async def remove_roots(

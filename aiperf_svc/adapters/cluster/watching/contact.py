@@ -1,7 +1,7 @@
 """Reports when the API server stops responding, and when it responds again.
 
 A request may wait half a minute for its response, and `pulumi` prints nothing while it waits. So
-one small object is requested each second, and the user is told within seconds.
+one small object is requested each second, and the user gets a line within seconds.
 """
 
 import asyncio

@@ -44,15 +44,15 @@ class RunWatch:
             response_s=response_s,
         )
         self._losses = RunLosses()
-        place = f"/api/v1/namespaces/{namespace}"
-        self._roots = {place: ("Namespace", namespace)}
+        inside = f"/api/v1/namespaces/{namespace}"
+        self._roots = {inside: ("Namespace", namespace)}
         if plan.config.deployment.namespace.mode == "existing":
             anchor = plan.identity.name(ANCHOR)
-            self._roots[f"{place}/configmaps/{anchor}"] = ("ConfigMap", anchor)
+            self._roots[f"{inside}/configmaps/{anchor}"] = ("ConfigMap", anchor)
         singles = [pod.name for pod in plan.services if pod.name not in plan.replicated]
         watched = [pod.name for pod in (plan.target, plan.ranks) if pod is not None]
         names = ",".join((*singles, *watched))
-        self._pods: str | None = f"{place}/pods"
+        self._pods: str | None = f"{inside}/pods"
         self._selector = f"{STACK_LABEL}={plan.identity.stack},{COMPONENT_LABEL} in ({names})"
 
     @property

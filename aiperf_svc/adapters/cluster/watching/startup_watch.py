@@ -41,10 +41,10 @@ async def wait_for_startup_failure(
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s, longest_s=longest_s)
     earlier: frozenset[str] | None = None if is_change else frozenset()
-    place = f"/namespaces/{namespace}" if namespace else ""
+    scope = f"/namespaces/{namespace}" if namespace else ""
     while True:
         try:
-            pods = await _labelled(cluster, f"/api/v1{place}/pods", stack)
+            pods = await _labelled(cluster, f"/api/v1{scope}/pods", stack)
             if earlier is None:
                 earlier = frozenset(pod["metadata"]["uid"] for pod in pods)
             pods = [
@@ -54,9 +54,9 @@ async def wait_for_startup_failure(
                 if pod["metadata"]["uid"] not in earlier
                 and JOB_LABEL not in pod["metadata"].get("labels", {})
             ]
-            deployments = await _labelled(cluster, f"/apis/apps/v1{place}/deployments", stack)
-            refusals = await _refusals(cluster, place, stack) if has_ranks else []
-            claims = await _claim_events(cluster, place, pods)
+            deployments = await _labelled(cluster, f"/apis/apps/v1{scope}/deployments", stack)
+            refusals = await _refusals(cluster, scope, stack) if has_ranks else []
+            claims = await _claim_events(cluster, scope, pods)
         except Unreachable as error:
             log.debug("watching the stack come up: %s", error)
         except Refused as error:
@@ -70,9 +70,9 @@ async def wait_for_startup_failure(
         await asyncio.sleep(POLL_S)
 
 
-async def _refusals(cluster: Cluster, place: str, stack: str) -> list[Json]:
+async def _refusals(cluster: Cluster, scope: str, stack: str) -> list[Json]:
     """Return the Events about pods that StatefulSets of the stack still cannot make."""
-    sets = await _labelled(cluster, f"/apis/apps/v1{place}/statefulsets", stack)
+    sets = await _labelled(cluster, f"/apis/apps/v1{scope}/statefulsets", stack)
     lacking = {
         each["metadata"]["uid"]
         for each in sets
@@ -81,17 +81,17 @@ async def _refusals(cluster: Cluster, place: str, stack: str) -> list[Json]:
     if not lacking:
         return []
     wanted = "involvedObject.kind=StatefulSet,reason=FailedCreate"
-    events = await cluster.get(f"/api/v1{place}/events", fieldSelector=wanted)
+    events = await cluster.get(f"/api/v1{scope}/events", fieldSelector=wanted)
     return [each for each in events["items"] if each["involvedObject"].get("uid") in lacking]
 
 
-async def _claim_events(cluster: Cluster, place: str, pods: Iterable[Json]) -> list[Json]:
+async def _claim_events(cluster: Cluster, scope: str, pods: Iterable[Json]) -> list[Json]:
     """Return the Events about claims that keep pods from being placed, by time."""
     names = {name for pod in pods if lacks_volume(pod) for name in claims_of(pod)}
     if not names:
         return []
     wanted = "involvedObject.kind=PersistentVolumeClaim"
-    events = await cluster.get(f"/api/v1{place}/events", fieldSelector=wanted)
+    events = await cluster.get(f"/api/v1{scope}/events", fieldSelector=wanted)
     found = [each for each in events["items"] if each["involvedObject"]["name"] in names]
     return sorted(found, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
 

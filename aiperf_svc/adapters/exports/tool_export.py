@@ -5,12 +5,11 @@ import csv
 from io import StringIO
 from pathlib import Path
 
-import msgspec
 from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
 
 from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.config.yaml_files import yaml_text
-from aiperf_svc.core.results.run_result import STATS, RunResult
+from aiperf_svc.core.results.tool_result import STATS, ToolResult
 from aiperf_svc.domain.foreign_text import csv_cell
 
 SERIES_FORMAT = "1"
@@ -26,17 +25,12 @@ _SERIES_FIELDS = (
 )
 
 
-def render_json(result: RunResult) -> bytes:
-    """Render results.json: the whole result."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
-
-
-def render_config(result: RunResult) -> bytes:
+def render_config(result: ToolResult) -> bytes:
     """Render config.yaml: the resolved config, which can be run again as it is."""
     return yaml_text(result.config).encode()
 
 
-def render_csv(result: RunResult) -> bytes:
+def render_csv(result: ToolResult) -> bytes:
     """Render results.csv: a row for each metric and statistic, then one for each of its values.
     What a row does not have is empty."""
     text = StringIO()
@@ -53,7 +47,7 @@ def render_csv(result: RunResult) -> bytes:
     return text.getvalue().encode()
 
 
-def write_series(path: Path, result: RunResult) -> None:
+def write_series(path: Path, result: ToolResult) -> None:
     """Write a row for each point of each series. Raises OSError."""
     rows = [
         (each.step, each.repetition, series.name, series.label, series.unit, time_s, value)

@@ -1,0 +1,266 @@
+"""`profile_export_aiperf.json`: AIPerf's schema 1.4, with our own keys beside its own.
+
+AIPerf's keys keep its meaning. Ours: `p99_9`, `unreliable`, `censored_share`, `beyond` and
+`relative_error` within a metric, and one object `aiperf_svc` with verdict, accounts, finish reasons
+and SLO.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.inference_result import (
+    AddressFacts,
+    DatasetFacts,
+    ErrorCount,
+    GroupStats,
+    Hook,
+    InferenceResult,
+    RunLayout,
+)
+from aiperf_svc.core.results.run_result import MetricStats
+from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
+from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
+from aiperf_svc.core.verdict.check_result import Reason, Severity
+from aiperf_svc.core.verdict.health_log import Health
+from aiperf_svc.domain.metric_catalog import METRICS
+
+SCHEMA_VERSION = "1.4"
+
+
+class _System(msgspec.Struct, frozen=True, kw_only=True):
+    """A `SystemReport`, with the checks that did not pass."""
+
+    verdict: Severity
+    reasons: tuple[Reason, ...]
+    checks: tuple[Reason, ...]
+    metrics: dict[str, float]
+    sources: tuple[SourceReport, ...]
+
+
+class _Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """A `RunLayout`. Without a dataset, the file has an empty object."""
+
+    layout: str = ""
+    workers: int = 0
+    record_processors: int = 0
+    raw_route: str = ""
+    dataset: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_Group = dict[str, str | MetricStats]
+"""Metrics by tag, and the name of the target or model by `url` or `model`."""
+
+
+class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The object `aiperf_svc`. The order of the fields is that of the keys."""
+
+    version: str = "unknown"
+    verdict: Severity
+    cause: str = ""
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+    slo: tuple[ObjectiveResult, ...] = ()
+    goodput_tiers: tuple[TierResult, ...] | UnsetType = UNSET
+    slo_batches: tuple[ObjectiveBatches, ...] = ()
+    early_end: str | UnsetType = UNSET
+    accounts: Accounts = Accounts()
+    finish_reasons: dict[str, int] = {}
+    lost_services: tuple[str, ...] = ()
+    health: tuple[Health, ...] = ()
+    topology: _Topology = _Topology()
+    target_addresses: tuple[AddressFacts, ...] = ()
+    hooks: tuple[Hook, ...] | UnsetType = UNSET
+    config: dict[str, Any] = {}
+    targets: tuple[_Group, ...] | UnsetType = UNSET
+    models: tuple[_Group, ...] | UnsetType = UNSET
+    system: _System | UnsetType = UNSET
+
+
+class _RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    benchmark_id: str
+    random_seed: int
+    trial: int = 0
+    cli_command: str = ""
+
+
+class _AiperfPart(msgspec.Struct, frozen=True, kw_only=True):
+    """AIPerf's keys beside the metrics."""
+
+    benchmark_id: str = ""
+    input_config: msgspec.Raw = msgspec.Raw(b"{}")
+    run_info: _RunInfo | None = None
+    was_cancelled: bool = False
+    is_complete: bool = True
+    error_summary: tuple[ErrorCount, ...] = ()
+    start_time: str = ""
+    end_time: str = ""
+    aiperf_svc: _OwnPart
+
+
+def encode(result: InferenceResult) -> bytes:
+    """Return the file's content in one line."""
+    content: Mapping[str, object] = {
+        "schema_version": SCHEMA_VERSION,
+        "aiperf_version": f"aiperf-svc {result.version}",
+        "benchmark_id": result.run_id,
+        **result.metrics,
+        "input_config": result.aiperf_config,
+        "run_info": _RunInfo(
+            benchmark_id=result.run_id,
+            random_seed=result.config.get("random_seed", 0),
+            cli_command=result.cli_command,
+        ),
+        "was_cancelled": result.was_cancelled,
+        "is_complete": result.is_complete,
+        "error_summary": result.errors,
+        "start_time": iso_time(result.start_wall_ns),
+        "end_time": iso_time(result.end_wall_ns),
+        "aiperf_svc": _own_part(result),
+    }
+    return msgspec.json.encode(content)
+
+
+def _own_part(result: InferenceResult) -> _OwnPart:
+    return _OwnPart(
+        version=result.version,
+        verdict=result.verdict,
+        cause=result.cause,
+        reasons=result.failed_checks,
+        notes=result.notes,
+        slo=result.slo,
+        goodput_tiers=result.goodput_tiers or UNSET,
+        slo_batches=result.slo_batches,
+        early_end=result.early_end or UNSET,
+        accounts=result.accounts,
+        finish_reasons=result.finish_reasons,
+        lost_services=result.lost_services,
+        health=result.health,
+        topology=_topology(result.topology),
+        target_addresses=result.target_addresses,
+        hooks=result.hooks or UNSET,
+        config=result.config,
+        targets=_groups("url", result.targets),
+        models=_groups("model", result.models),
+        system=UNSET if result.system is None else _system(result.system),
+    )
+
+
+def _topology(layout: RunLayout) -> _Topology:
+    return _Topology(
+        layout=layout.layout,
+        workers=layout.workers,
+        record_processors=layout.record_processors,
+        raw_route=layout.raw_route,
+        dataset=msgspec.Raw(dataset_json(layout.dataset)),
+    )
+
+
+def dataset_json(dataset: DatasetFacts | None) -> bytes:
+    """Return a dataset as it is in results and in the status of a run: an empty object if there is
+    none, and without the probe of a forced length if none was made."""
+    if dataset is None:
+        return b"{}"
+    content = msgspec.structs.asdict(dataset)
+    if dataset.forced_output_length is None:
+        del content["forced_output_length"]
+    return msgspec.json.encode(content)
+
+
+def _groups(name: str, groups: tuple[GroupStats, ...]) -> tuple[_Group, ...] | UnsetType:
+    return tuple({name: each.name, **each.metrics} for each in groups) or UNSET
+
+
+def _system(report: SystemReport) -> _System:
+    return _System(
+        verdict=report.verdict,
+        reasons=report.reasons,
+        checks=report.checks,
+        metrics=report.metrics,
+        sources=report.sources,
+    )
+
+
+def decode(data: bytes) -> InferenceResult:
+    """Return the results in the content of a file. Raises msgspec.DecodeError, and ValueError."""
+    rest = msgspec.json.decode(data, type=_AiperfPart)
+    parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    own = rest.aiperf_svc
+    return InferenceResult(
+        run_id=rest.benchmark_id,
+        name=str(own.config.get("name", "")),
+        version=own.version,
+        cli_command=rest.run_info.cli_command if rest.run_info else "",
+        start_wall_ns=wall_ns(rest.start_time) if rest.start_time else 0,
+        end_wall_ns=wall_ns(rest.end_time) if rest.end_time else 0,
+        was_cancelled=rest.was_cancelled,
+        is_complete=rest.is_complete,
+        verdict=own.verdict,
+        cause=own.cause,
+        failed_checks=own.reasons,
+        notes=own.notes,
+        slo=own.slo,
+        goodput_tiers=own.goodput_tiers or (),
+        slo_batches=own.slo_batches,
+        early_end=own.early_end or "",
+        metrics={
+            metric.tag: msgspec.json.decode(parts[metric.tag], type=MetricStats)
+            for metric in METRICS
+            if metric.tag in parts
+        },
+        errors=rest.error_summary,
+        accounts=own.accounts,
+        finish_reasons=own.finish_reasons,
+        lost_services=own.lost_services,
+        health=own.health,
+        topology=_layout(own.topology),
+        target_addresses=own.target_addresses,
+        hooks=own.hooks or (),
+        targets=tuple(_group(each, "url") for each in own.targets or ()),
+        models=tuple(_group(each, "model") for each in own.models or ()),
+        system=_report(own.system) if own.system else None,
+        config=own.config,
+        aiperf_config=rest.input_config,
+    )
+
+
+def _layout(topology: _Topology) -> RunLayout:
+    has_dataset = bytes(topology.dataset) != b"{}"
+    return RunLayout(
+        layout=topology.layout,
+        workers=topology.workers,
+        record_processors=topology.record_processors,
+        raw_route=topology.raw_route,
+        dataset=msgspec.json.decode(topology.dataset, type=DatasetFacts) if has_dataset else None,
+    )
+
+
+def _group(group: _Group, name: str) -> GroupStats:
+    metrics = {tag: each for tag, each in group.items() if isinstance(each, MetricStats)}
+    return GroupStats(name=str(group[name]), metrics=metrics)
+
+
+def _report(system: _System) -> SystemReport:
+    return SystemReport(
+        verdict=system.verdict,
+        checks=system.checks,
+        metrics=system.metrics,
+        sources=system.sources,
+    )
+
+
+def iso_time(wall_ns: int) -> str:
+    """Format a time as AIPerf does: UTC without an offset, to the microsecond."""
+    seconds, rest_ns = divmod(wall_ns, 10**9)
+    moment = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None, microsecond=rest_ns // 1000)
+    return moment.isoformat(timespec="microseconds")
+
+
+def wall_ns(text: str) -> int:
+    """Return the time that `iso_time` has formatted, to the microsecond. Raises ValueError."""
+    moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return (int(moment.timestamp()) * 10**6 + moment.microsecond) * 1000

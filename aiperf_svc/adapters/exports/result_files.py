@@ -1,0 +1,110 @@
+"""Results as JSON: the only place where the results of runs and experiments are decoded.
+
+A run has profile_export_aiperf.json or results.json, an experiment has experiment.json. The results
+API serves the same content.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.exports import experiment_file, inference_file
+from aiperf_svc.core.experiments.experiment_result import SCHEMA as EXPERIMENT_SCHEMA
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.tool_result import SCHEMA as TOOL_SCHEMA
+from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
+
+INFERENCE_FILE = "profile_export_aiperf.json"
+TOOL_FILE = "results.json"
+FILES = (INFERENCE_FILE, TOOL_FILE)
+"""Files that hold the results of a run."""
+_TOOL_KEYS = (
+    *("schema_version", "run_id", "name", "workload", "version", "cli_command"),
+    *("start_wall_ns", "end_wall_ns", "failure", "was_cancelled", "verdict", "cause"),
+    *("checks", "slo", "accounts", "metrics", "series", "tables", "facts", "tools"),
+    *("ranks", "steps", "config", "topology"),
+)
+"""Keys of results.json, in their order: all fields of a `ToolResult`."""
+Results = RunResult | ExperimentResult
+
+
+class _Head(msgspec.Struct):
+    schema_version: str = ""
+    version: str = "unknown"
+    aiperf_version: str = ""
+    aiperf_svc: msgspec.Raw = msgspec.Raw(b"")
+
+
+def encode(results: Results) -> bytes:
+    """Return results as JSON in one line."""
+    match results:
+        case InferenceResult():
+            return inference_file.encode(results)
+        case ToolResult():
+            return msgspec.json.encode({key: getattr(results, key) for key in _TOOL_KEYS})
+        case ExperimentResult():
+            return experiment_file.encode(results)
+    raise TypeError(type(results))
+
+
+def render(result: RunResult) -> bytes:
+    """Render the file with the results of a run."""
+    return msgspec.json.format(encode(result), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Results:
+    """Return the results that `encode` has made JSON of. Raises msgspec.DecodeError, ValueError."""
+    kind = msgspec.json.decode(data, type=_Head).schema_version.partition("/")[0]
+    if kind == EXPERIMENT_SCHEMA.partition("/")[0]:
+        return experiment_file.decode(data)
+    if kind == TOOL_SCHEMA.partition("/")[0]:
+        return msgspec.json.decode(data, type=ToolResult)
+    return inference_file.decode(data)
+
+
+def decode_run(data: bytes) -> RunResult:
+    """Return the results of a run. Raises msgspec.DecodeError, ValueError."""
+    found = decode(data)
+    if not isinstance(found, RunResult):
+        raise ValueError("expected the results of a run, found those of an experiment")
+    return found
+
+
+def find_results(folder: Path) -> Path | None:
+    """Return the file with the results of the run in a folder; None if it has none."""
+    return next((folder / name for name in FILES if (folder / name).is_file()), None)
+
+
+def read_run(path: Path) -> RunResult:
+    """Read the results of a run from their file. Raises ConfigError that names the file if it is
+    not as this version writes it."""
+    try:
+        data = path.read_bytes()
+        head = msgspec.json.decode(data, type=_Head)
+        _check_schema(path, head)
+        return decode_run(data)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: not as this version writes it: {error}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigError(f"{path}: broken: {error}") from error
+
+
+def _check_schema(path: Path, head: _Head) -> None:
+    """Raise ConfigError if the file has another schema, or is of another program."""
+    is_tool = path.name == TOOL_FILE
+    expected = TOOL_SCHEMA if is_tool else inference_file.SCHEMA_VERSION
+    if head.schema_version != expected:
+        writer = f" ({one_line(head.version)})" if is_tool else ""
+        raise ConfigError(
+            f"{path}: its schema is {one_line(head.schema_version)!r}, expected {expected!r}; use "
+            f"the version that wrote it{writer}"
+        )
+    if not is_tool and not bytes(head.aiperf_svc):
+        found = f"AIPerf {one_line(head.aiperf_version)}".strip()
+        raise ConfigError(f"{path}: written by {found}, expected a run of aiperf-svc")

@@ -1,0 +1,224 @@
+"""The results of a benchmark of an inference server."""
+
+from typing import Literal
+
+import msgspec
+
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult
+from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
+from aiperf_svc.core.telemetry.system_report import SystemReport
+from aiperf_svc.core.verdict.check_result import Reason
+from aiperf_svc.core.verdict.health_log import Health
+from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.protocol.messages.reports import (
+    AddressUse,
+    DatasetReport,
+    ForcedLengthReport,
+    HookCall,
+    TokenStatistics,
+)
+
+_HEADLINE = (
+    ("request_throughput", "avg"),
+    ("output_token_throughput", "avg"),
+    ("time_to_first_token", "p99"),
+    ("inter_token_latency", "p99"),
+    ("request_latency", "p99"),
+    ("time_to_first_token", "p50"),
+    ("inter_token_latency", "p50"),
+    ("request_latency", "p50"),
+    ("goodput", "avg"),
+    ("request_error_rate", "avg"),
+)
+_DIRECTIONS: dict[str, Literal["higher", "lower", ""]] = {
+    "higher": "higher",
+    "lower": "lower",
+    "": "",
+}
+CATALOG_INFOS = {
+    tag: MetricInfo(tag=tag, name=metric.name, unit=metric.unit, better=_DIRECTIONS[metric.better])
+    for tag, metric in CATALOG.items()
+}
+"""Descriptions of the metrics of the catalog."""
+
+
+# Messages are arrays on the wire. In results, the same values are objects with names.
+class AddressFacts(AddressUse, frozen=True, array_like=False):
+    """Use of one address of the target."""
+
+
+class Hook(HookCall, frozen=True, array_like=False):
+    """A request to the server before or after a phase."""
+
+
+class TokenFacts(TokenStatistics, frozen=True, array_like=False):
+    """Token counts of a dataset's turns."""
+
+
+class ForcedLength(ForcedLengthReport, frozen=True, array_like=False):
+    """The target's response to a request that forces its output length."""
+
+
+class DatasetFacts(DatasetReport, frozen=True, array_like=False):
+    """Description of the dataset."""
+
+    input_tokens: TokenFacts | None
+    output_tokens: TokenFacts | None
+    forced_output_length: ForcedLength | None = None
+
+    @classmethod
+    def of(cls, report: DatasetReport) -> "DatasetFacts":
+        """Return the dataset manager's report with names."""
+        found = msgspec.structs.asdict(report)
+        for name, kind in (
+            ("input_tokens", TokenFacts),
+            ("output_tokens", TokenFacts),
+            ("forced_output_length", ForcedLength),
+        ):
+            if found[name] is not None:
+                found[name] = kind(**msgspec.structs.asdict(found[name]))
+        return cls(**found)
+
+
+class RunLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The services of a run, and its dataset."""
+
+    layout: str = ""
+    workers: int = 0
+    record_processors: int = 0
+    raw_route: str = ""
+    dataset: DatasetFacts | None = None
+    """None if no dataset was built."""
+
+
+class ErrorDetails(msgspec.Struct, frozen=True):
+    """One kind of error."""
+
+    code: int | None
+    """Status of the response; None without one."""
+    type: str
+    message: str
+    """The first message of this kind."""
+
+
+class ErrorCount(msgspec.Struct, frozen=True):
+    """How often an error occurred."""
+
+    error_details: ErrorDetails
+    count: int
+
+
+class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of one of several targets, or of one of several models."""
+
+    name: str
+    """URL or model."""
+    metrics: dict[str, MetricStats]
+
+
+class TlsView(msgspec.Struct, frozen=True):
+    """What tables show of `endpoint.tls`."""
+
+    verify: bool = True
+
+
+class EndpointView(msgspec.Struct, frozen=True):
+    """What tables show of the config's `endpoint`."""
+
+    url: str = ""
+    urls: tuple[str, ...] = ()
+    model: str | None = None
+    models: tuple[str, ...] = ()
+    type: str = ""
+    streaming: bool = False
+    proxy: str | None = None
+    use_server_token_count: bool = False
+    tls: TlsView = TlsView()
+
+
+class TokenizerView(msgspec.Struct, frozen=True):
+    """What tables show of the config's `tokenizer`."""
+
+    name: str | None = None
+
+
+class ConfigView(msgspec.Struct, frozen=True):
+    """What tables show of the config."""
+
+    endpoint: EndpointView = EndpointView()
+    tokenizer: TokenizerView = TokenizerView()
+
+
+class InferenceResult(RunResult, frozen=True, kw_only=True):
+    """The results of a benchmark of an inference server."""
+
+    workload: str = INFERENCE
+    metrics: dict[str, MetricStats]
+    """By tag, in the order of the catalog."""
+    failed_checks: tuple[Reason, ...] = ()
+    """The checks that did not pass, the worst first."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know that is no judgement."""
+    goodput_tiers: tuple[TierResult, ...] = ()
+    slo_batches: tuple[ObjectiveBatches, ...] = ()
+    early_end: str = ""
+    """Why a search ended the load before its time; empty if it did not."""
+    is_complete: bool = True
+    errors: tuple[ErrorCount, ...] = ()
+    """The most frequent first."""
+    accounts: Accounts = Accounts()
+    finish_reasons: dict[str, int] = msgspec.field(default_factory=dict)
+    """Number of requests that ended with each `FinishReason`, by its name in lower case."""
+    lost_services: tuple[str, ...] = ()
+    health: tuple[Health, ...] = ()
+    topology: RunLayout = RunLayout()
+    target_addresses: tuple[AddressFacts, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    targets: tuple[GroupStats, ...] = ()
+    """Results of each target, if there are several."""
+    models: tuple[GroupStats, ...] = ()
+    """Results of each model, if there are several."""
+    system: SystemReport | None = None
+    """What telemetry shows of the system under test; None without a source."""
+    aiperf_config: msgspec.Raw = msgspec.Raw(b"{}")
+    """The config with AIPerf's names, as JSON. Only the file has a use for it."""
+
+    def value(self, tag: str, stat: str = "avg") -> float | None:
+        """Return a statistic of a metric; None without a value."""
+        found = self.metrics.get(tag)
+        return None if found is None else found.stat(stat)
+
+    @property
+    def config_view(self) -> ConfigView:
+        """The keys of the config that tables show."""
+        return msgspec.convert(self.config, ConfigView)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.failed_checks
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True if a request completed."""
+        return bool(self.value("request_count"))
+
+    @property
+    def first_failure(self) -> str:
+        most = max(self.errors, key=lambda each: each.count, default=None)
+        if most is None:
+            return ""
+        return f"no request completed: {most.error_details.message}".removesuffix(": ")
+
+    @property
+    def stats(self) -> dict[str, MetricStats]:
+        return self.metrics
+
+    @property
+    def infos(self) -> dict[str, MetricInfo]:
+        return {tag: CATALOG_INFOS[tag] for tag in self.metrics}
+
+    @property
+    def headline(self) -> tuple[tuple[str, str], ...]:
+        return tuple(each for each in _HEADLINE if self.value(*each) is not None)

@@ -1,0 +1,267 @@
+"""The results of a benchmark that ran a tool on ranks, whatever the tool."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median, stdev
+from typing import Self
+
+import msgspec
+
+from aiperf_svc.core.results.measured import MetricInfo, Series, Table
+from aiperf_svc.core.results.run_result import MetricStats, RunResult
+from aiperf_svc.core.verdict.check_result import Reason, Verdict
+
+SCHEMA = "run-result/1"
+"""`schema_version` of results.json. The number is raised when a key changes its meaning."""
+STATS = ("avg", "min", "max", "std", "p50")
+"""Statistics of a metric, over all repetitions and measured steps."""
+
+
+class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
+    """Value of a metric in one measured step."""
+
+    step: str
+    """Name of the step."""
+    repetition: int
+    labels: dict[str, str] = {}
+    """What distinguishes the step's values from those of others: `{"from": "node-1", ...}`."""
+    value: float
+
+
+class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric with all its values and their statistics."""
+
+    info: MetricInfo
+    count: int
+    avg: float
+    min: float
+    max: float
+    std: float | None
+    """Standard deviation of the sample; None for a single value."""
+    p50: float
+    values: tuple[MetricValue, ...]
+
+    @classmethod
+    def of(cls, info: MetricInfo, values: Sequence[MetricValue]) -> Self:
+        """The statistics of these values, of which there is at least one."""
+        numbers = [each.value for each in values]
+        return cls(
+            info=info,
+            count=len(numbers),
+            avg=fmean(numbers),
+            min=min(numbers),
+            max=max(numbers),
+            std=stdev(numbers) if len(numbers) > 1 else None,
+            p50=median(numbers),
+            values=tuple(values),
+        )
+
+    def by_pair(self) -> dict[tuple[str, str], float]:
+        """The average over repetitions for each pair of nodes, by the labels `from` and `to`."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for each in self.values:
+            if "from" in each.labels and "to" in each.labels:
+                found.setdefault((each.labels["from"], each.labels["to"]), []).append(each.value)
+        return {pair: fmean(values) for pair, values in found.items()}
+
+    def stat(self, name: str) -> float | None:
+        """One of `STATS`; None where it is not defined."""
+        value: float | None = getattr(self, name)
+        return value
+
+    @property
+    def stats(self) -> MetricStats:
+        """The statistics that joint results have."""
+        return MetricStats(
+            name=self.info.name,
+            unit=self.info.unit,
+            avg=self.avg,
+            p50=self.p50,
+            min=self.min,
+            max=self.max,
+            count=self.count,
+        )
+
+
+class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """A series of one measured step."""
+
+    step: str
+    repetition: int
+    labels: dict[str, str] = {}
+    series: Series
+
+
+class StepTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of one measured step."""
+
+    step: str
+    repetition: int
+    labels: dict[str, str] = {}
+    table: Table
+
+
+class StepWitness(msgspec.Struct, frozen=True, kw_only=True):
+    """What the courier of one rank saw of a step. The fields are those of
+    `protocol.messages.steps.RankWitness`, by name."""
+
+    rank: int
+    node: str
+    due_wall_ns: int
+    started_wall_ns: int
+    ended_wall_ns: int
+    clock_uncertainty_ns: int
+    interface_rx_bytes: int
+    interface_tx_bytes: int
+    loopback_bytes: int
+    dropped_packets: int
+    tcp_retransmits: int
+    udp_errors: int
+    cpu_ns: int
+    throttled_ns: int
+    memory_peak_bytes: int
+    memory_limit_bytes: int
+    oom_kills: int
+    cpu_pressure: float | None
+    io_pressure: float | None
+    memory_pressure: float | None
+    stolen_ns: int
+    courier_cpu_ns: int
+    is_shared_network: bool
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a step."""
+
+    number: int
+    """1, 2, … over all attempts of the run."""
+    name: str
+    repetition: int
+    """1, 2, …; 0: of a step that only prepares."""
+    attempt: int
+    folder: str
+    """Folder of its raw output, below `raw/`."""
+    is_measured: bool
+    labels: dict[str, str] = {}
+    problem: str = ""
+    """Why it failed; empty when it did not."""
+    was_retried: bool = False
+    """Whether another attempt at the same step followed."""
+    due_wall_ns: int = 0
+    started_wall_ns: int = 0
+    """When the last rank had started its commands; 0: none has."""
+    ended_wall_ns: int = 0
+    duration_s: float = 0.0
+    """From the last rank's start to the end of the last command."""
+    expected_s: float = 0.0
+    """How long it should take; 0: unknown."""
+    start_skew_ms: float | None = None
+    """From the first rank's start to the last one's; None with fewer than two."""
+    values: dict[str, float] = {}
+    """Metric tag to value."""
+    tools: dict[int, str] = {}
+    """Rank to the tool's name and version."""
+    exit_codes: tuple[int, ...] = ()
+    """Exit codes of its commands and servers; negative: the signal that ended one."""
+    witnesses: tuple[StepWitness, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if no attempt at this step succeeded."""
+        return bool(self.problem) and not self.was_retried
+
+
+class StepAccounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the steps: planned = completed + failed + lost."""
+
+    planned: int
+    """Steps of the run, with all repetitions."""
+    completed: int
+    failed: int
+    lost: int
+    """Steps that were not run, or of which no record came."""
+    retried: int
+    """Attempts that failed and were followed by another."""
+
+
+class RankLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the services and ranks of a run were."""
+
+    layout: str = ""
+    ranks: int = 0
+
+
+class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rank was."""
+
+    number: int
+    role: str
+    node: str
+    address: str
+    cores: float
+    memory_bytes: int
+    """Limit; 0: none."""
+
+
+class ToolResult(RunResult, frozen=True, kw_only=True):
+    """The results of a benchmark that ran a tool on ranks."""
+
+    schema_version: str = SCHEMA
+    failure: str = ""
+    """Why the run failed; empty when it did not."""
+    checks: tuple[Reason, ...]
+    accounts: StepAccounts
+    metrics: tuple[MetricResult, ...]
+    """The first one is the headline."""
+    series: tuple[StepSeries, ...]
+    tables: tuple[StepTable, ...]
+    facts: dict[str, str]
+    tools: tuple[str, ...]
+    """Names and versions of the tools that ran."""
+    ranks: tuple[RankFacts, ...]
+    steps: tuple[StepResult, ...]
+    topology: RankLayout
+
+    @property
+    def judgement(self) -> Verdict:
+        """Verdict, cause and checks together."""
+        return Verdict(self.verdict, self.cause, self.checks)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.judgement.reasons
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True if all steps completed, and there was one."""
+        is_whole = not self.accounts.failed and not self.accounts.lost
+        return is_whole and bool(self.accounts.completed) and not self.failure
+
+    @property
+    def first_failure(self) -> str:
+        failed = (step for step in self.steps if step.has_failed)
+        return next((f"step {step.name}: {step.problem}" for step in failed), "")
+
+    @property
+    def _invalid_checks(self) -> str:
+        return ", ".join(self.invalid_checks)
+
+    @property
+    def stats(self) -> dict[str, MetricStats]:
+        return {metric.info.tag: metric.stats for metric in self.metrics}
+
+    @property
+    def infos(self) -> dict[str, MetricInfo]:
+        return {metric.info.tag: metric.info for metric in self.metrics}
+
+    @property
+    def headline(self) -> tuple[tuple[str, str], ...]:
+        infos = self.infos.values()
+        shown = [info for info in infos if info.better and info.in_table] or infos
+        return tuple((info.tag, "avg") for info in shown)
+
+    def numbers(self) -> Iterator[tuple[str, str, float]]:
+        for metric in self.metrics:
+            for stat in STATS:
+                value = metric.stat(stat)
+                if value is not None:
+                    yield metric.info.tag, stat, float(value)
