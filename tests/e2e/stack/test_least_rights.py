@@ -144,7 +144,7 @@ def test_who_loses_the_rights_is_not_told_that_the_stack_is_gone(
         lesser.may_not(STACKS)
         # The second one leaves out the results, which cannot be fetched.
         command.send(signal.SIGINT)
-        command.wait_for("stopping: ")
+        command.wait_for("Stopping. ")
         command.send(signal.SIGINT)
         ended = command.end()
     assert ended.code == ExitCode.UNVERIFIED, ended.errors

@@ -39,7 +39,7 @@ def test_a_namespace_that_is_not_there_is_created_and_removed(
     ended = runner.call(*profile(runner, "--kubernetes-namespace", namespace))
     said = json.loads(ended.out)
     assert (ended.code in FINE, said["namespace"], said["left"]) == (True, namespace, [])
-    assert "will be created, and removed afterwards" in ended.errors
+    assert "is created, and removed at the end" in ended.errors
     assert cluster.left_of(said["stack"]) == []
     names = {found["metadata"]["name"] for found in cluster.objects("namespaces")}
     assert namespace not in names

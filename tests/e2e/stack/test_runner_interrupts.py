@@ -75,7 +75,7 @@ def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
         command.send(signal.SIGINT)
-        command.wait_for("stopping: ")
+        command.wait_for("Stopping. ")
         command.send(signal.SIGINT)
         ended = command.end()
     assert ended.code == ExitCode.INTERRUPTED

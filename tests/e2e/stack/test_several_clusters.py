@@ -116,6 +116,28 @@ def test_each_trial_starts_in_both_clusters_at_one_time_and_has_an_exact_total(
     assert [len(each["combinations"]) for each in joint["members"]] == [2, 2]
 
 
+def of_two_targets(benchmark: Config) -> None:
+    benchmark["load"].update(concurrency=1, duration="3s")
+    benchmark["targets"] = [{"name": name, "endpoint": {"model": name}} for name in ("a", "b")]
+    benchmark["experiment"] = {"product": {"workers.max": [1, 2]}, "retries": 0}
+
+
+def test_targets_in_two_clusters_run_their_shapes_in_rounds(
+    runner: Runner, cluster: Cluster
+) -> None:
+    in_clusters(runner, "east", "west")
+    runner.change(of_two_targets)
+    ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")
+    assert ended.code in FINE, ended.errors
+    _, joint = joint_of(runner)
+    names = ["east-a", "east-b", "west-a", "west-b"]
+    assert [each["name"] for each in joint["members"]] == names
+    assert [each["total_of"] for each in joint["starts"]] == [names, names]
+    for name in names:
+        for number in (1, 2):
+            assert cluster.left_of(f"{runner.name}-{name}-{number}") == []
+
+
 def test_a_cluster_that_fails_is_said_and_the_results_of_the_other_stand(runner: Runner) -> None:
     in_clusters(runner, "east", "nowhere")
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain")
