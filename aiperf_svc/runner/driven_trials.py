@@ -8,9 +8,6 @@ experiment, in the folder that the services would have given it.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.exports.result_files import Results
@@ -23,6 +20,7 @@ from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
     ExperimentMachine,
+    Finding,
     PlannedTrials,
     Strategy,
     TrialEnded,
@@ -111,9 +109,8 @@ class DrivenTrials:
 
     def _finding(
         self, found: Mapping[str, Results | None], total: RunResult | None
-    ) -> dict[str, Any] | None:
-        """Return what the search, or else the machine, needs of the results of a trial; None if a
-        member has none."""
+    ) -> Finding | None:
+        """Return what decides which trial follows; None if a member has no results."""
         known = {name: each for name, each in found.items() if isinstance(each, RunResult)}
         if len(known) < len(found):
             return None
@@ -123,7 +120,8 @@ class DrivenTrials:
         own = {n: each for n, each in known.items() if isinstance(each, InferenceResult)}
         results = {name: trial_result(each, search) for name, each in own.items()}
         whole = total if isinstance(total, InferenceResult) else None
-        return dict(msgspec.to_builtins(joint_result(results, whole, search.maximize)))
+        searched = joint_result(results, whole, search.maximize)
+        return joint_finding(list(known.values()), searched)
 
     @property
     def search_report(self) -> SearchReport | None:

@@ -167,7 +167,7 @@ class BaseService:
         return None
 
     def finding(self) -> dict[str, Any] | None:
-        """What a search needs to know of the results (records manager only)."""
+        """Return what decides which trial follows, as plain objects (records manager only)."""
         return None
 
     def knows_enough(self) -> bool:

@@ -6,7 +6,6 @@ in a file, so that a restarted controller goes on with the next trial.
 
 import asyncio
 import logging
-from typing import Any
 
 import msgspec
 import zmq
@@ -17,6 +16,7 @@ from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
     ExperimentMachine,
+    Finding,
     Instruction,
     TrialEnded,
 )
@@ -59,7 +59,7 @@ class ExperimentController:
         self._published = self._message(self._replay())
         self._write()
 
-    def trial_ended(self, state: RunState, reason: str, finding: dict[str, Any] | None) -> None:
+    def trial_ended(self, state: RunState, reason: str, finding: Finding | None) -> None:
         """Take the end of the trial that is on, and what it found."""
         self._ended.put_nowait(TrialEnded(self._published.serial, state, reason, finding))
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +23,7 @@ from aiperf_svc.core.experiments.combinations import TrialRow as EndedTrial
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
@@ -123,9 +124,7 @@ class ExperimentResults:
         if self._api is None:
             self._api = await serve_results(self, self._context)
 
-    async def add(
-        self, state: RunState, reason: str, results: RunResult | None
-    ) -> dict[str, Any] | None:
+    async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
         """Take the end of the trial that is on, and write what is known of the experiment. Returns
         what decides which trial follows."""
         published = self._published
@@ -151,8 +150,7 @@ class ExperimentResults:
         await self._write(self._write_progress)
         if row.measured is None:
             return None
-        found = {"verdict": row.measured.verdict, "cause": row.measured.cause}
-        return found if result is None else dict(msgspec.to_builtins(result))
+        return Finding(row.measured.verdict, row.measured.cause, result)
 
     def _replaced(self, trial: Trial) -> tuple[str, ...]:
         """Return why earlier attempts of the trial that has ended do not count."""

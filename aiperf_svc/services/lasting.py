@@ -1,11 +1,12 @@
 """What outlives a trial in a process, as the services of a trial see it."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.search import Search
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.run_states import RunState
 
@@ -13,7 +14,7 @@ from aiperf_svc.protocol.run_states import RunState
 class TrialSequence(Protocol):
     """Decides which trial follows."""
 
-    def trial_ended(self, state: RunState, reason: str, finding: dict[str, Any] | None) -> None:
+    def trial_ended(self, state: RunState, reason: str, finding: Finding | None) -> None:
         """Take the end of the trial that is on, and what it found."""
         ...
 
@@ -58,9 +59,7 @@ class ResultsOfTrials(Protocol):
         """Take the records manager of the trial that has begun. Raises EnvironmentProblem."""
         ...
 
-    async def add(
-        self, state: RunState, reason: str, results: RunResult | None
-    ) -> dict[str, Any] | None:
+    async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
         """Take the end of the current trial; what decides which trial follows."""
         ...
 

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import msgspec
+
 from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.protocol.messages.events import CancelRequested, StartRequested
 from aiperf_svc.protocol.run_states import RunState
@@ -49,7 +52,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self._api: Serving | None = None
         self._cancel_reason = ""
         self._given_start_wall_ns = 0
-        self._finding: dict[str, Any] | None = None
+        self._finding: Finding | None = None
         self.experiment = context.lasting.results if context.lasting is not None else None
 
     async def run(self) -> None:
@@ -61,7 +64,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
         await super().run()
 
     def finding(self) -> dict[str, Any] | None:
-        return self._finding
+        return None if self._finding is None else msgspec.to_builtins(self._finding)
 
     async def settle(self) -> None:
         """Say that the results are final."""

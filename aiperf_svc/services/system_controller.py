@@ -6,11 +6,14 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
+import msgspec
+
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import RunMachine
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.events import (
     CancelRequested,
@@ -78,7 +81,7 @@ class SystemController(BaseService):
             is_held=context.run.is_held,
         )
         self._number = 1
-        self._finding: dict[str, Any] | None = None
+        self._finding: Finding | None = None
         self._has_ended = False
         """Whether the end of the trial has been told to the experiment."""
         self._since_mono_ns = mono_ns()
@@ -109,7 +112,7 @@ class SystemController(BaseService):
         if beat.seen_state > self._number and beat.sender != self.id:
             self._handle_failed("this run had begun before its controller was replaced")
         if beat.finding is not None:
-            self._finding = beat.finding
+            self._finding = msgspec.convert(beat.finding, Finding)
         self._handle(run_machine.HeartbeatReceived(beat))
 
     def on_cancel_requested(self, message: CancelRequested) -> None:

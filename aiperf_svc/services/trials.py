@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from time import time_ns
 from typing import Any
 
-import msgspec
 import zmq
 
 from aiperf_svc.adapters.host.memory import use_one_heap
@@ -20,7 +19,7 @@ from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.config.experiment import MOST_TRIALS
 from aiperf_svc.core.experiments.criteria import trial_result
-from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
+from aiperf_svc.core.experiments.machine import ExperimentMachine, Finding, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -126,7 +125,7 @@ def _machine(context: RunContext) -> ExperimentMachine:
                 break  # What follows was found by another way.
             assert isinstance(each.results, InferenceResult)
             result = trial_result(each.results, experiment.search)
-            strategy.add(each.trial, msgspec.to_builtins(result))
+            strategy.add(each.trial, Finding(each.results.verdict, each.results.cause, result))
     return ExperimentMachine(
         strategy,
         retries=experiment.retries,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_file
 from aiperf_svc.adapters.report.experiment_words import parameters_text, value_text
-from aiperf_svc.core.experiments.combinations import Parameters, identity
+from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
-from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.experiments.trials import TRIALS, Parameters
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 

@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import asdict
 
 from aiperf_svc.adapters.exports.versioned_json import read_versioned
-from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult, Parameters
+from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.experiments.trials import TRIALS, Parameters
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 

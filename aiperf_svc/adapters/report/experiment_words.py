@@ -6,8 +6,9 @@ import msgspec
 
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best
-from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameters, TrialRow
+from aiperf_svc.core.experiments.combinations import Aggregate, Combination, TrialRow
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number

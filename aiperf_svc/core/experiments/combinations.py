@@ -11,8 +11,7 @@ from aiperf_svc.core.compare import student
 from aiperf_svc.core.compare.estimates import CONFIDENCE
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome
-
-Parameters = dict[str, Any]
+from aiperf_svc.core.experiments.trials import Parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.core.results.run_result import SLO_CODES
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, Reason
@@ -16,8 +17,6 @@ from aiperf_svc.protocol.run_states import RunState
 
 SCHEMA = "experiment/1"
 """`schema_version` of experiment.json. The number is raised when a key changes its meaning."""
-Parameters = dict[str, Any]
-"""Dotted config keys and their values as a user writes them."""
 _REQUESTS = "request_count_avg"
 
 

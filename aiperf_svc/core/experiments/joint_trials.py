@@ -7,11 +7,12 @@ of the trials beside it. A run that finished none is in no total.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
 from aiperf_svc.core.experiments.criteria import statistics_of
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.outcomes import DONE, TrialOutcome
 from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.summary import ExperimentSummary
@@ -108,12 +109,12 @@ def _of_all(objectives: Mapping[str, Objectives]) -> tuple[ObjectiveResult, ...]
     )
 
 
-def joint_finding(results: Sequence[RunResult]) -> dict[str, Any]:
+def joint_finding(results: Sequence[RunResult], searched: SearchedTrial | None = None) -> Finding:
     """Return the worst verdict of several runs, and its cause: what decides whether a trial is run
     again."""
     verdict = worst([each.verdict for each in results])
     cause = next((each.cause for each in results if each.verdict == verdict), "")
-    return {"verdict": verdict, "cause": cause}
+    return Finding(verdict or "", cause, searched)
 
 
 def joint_result(

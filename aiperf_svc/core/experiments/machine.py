@@ -7,12 +7,33 @@ run again too, a limited number of times in an experiment. The trials themselves
 `Strategy`: a list that is known from the start, or a search that looks at what was measured.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple, Protocol
 
+import msgspec
+
+from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
 from aiperf_svc.protocol.run_states import RunState
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What decides which trial follows one that has results."""
+
+    verdict: str
+    cause: str = ""
+    searched: SearchedTrial | None = None
+    """What a search needs of it; None without a search."""
+
+    @property
+    def is_spoiled(self) -> bool:
+        """True if the verdict is invalid and the client may be the reason. What a server does is
+        measured and not run again."""
+        return self.verdict == Severity.INVALID and self.cause not in _OF_THE_SERVER
+
+
+_OF_THE_SERVER = (TARGET_FAILING, ENDED_EARLY)
 
 
 class TrialEnded(NamedTuple):
@@ -21,8 +42,8 @@ class TrialEnded(NamedTuple):
     serial: int
     state: RunState
     reason: str
-    finding: dict[str, Any] | None = None
-    """What the strategy and this machine need to know of the results; None without results."""
+    finding: Finding | None = None
+    """None without results."""
 
 
 class BeginTrial(NamedTuple):
@@ -45,16 +66,6 @@ class EndExperiment(NamedTuple):
 Instruction = BeginTrial | EndExperiment
 
 
-def is_spoiled(finding: Mapping[str, Any]) -> bool:
-    """Return whether the verdict of a trial is invalid and the client may be the reason. What a
-    server does is measured and not run again."""
-    is_invalid: bool = finding["verdict"] == Severity.INVALID
-    return is_invalid and finding["cause"] not in _OF_THE_SERVER
-
-
-_OF_THE_SERVER = (TARGET_FAILING, ENDED_EARLY)
-
-
 class Strategy(Protocol):
     """Where trials come from."""
 
@@ -67,7 +78,7 @@ class Strategy(Protocol):
         """Return the next trial, None when there is none."""
         ...
 
-    def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
+    def add(self, trial: Trial, finding: Finding | None) -> None:
         """Take what a trial that has ended found; None when it failed."""
         ...
 
@@ -88,7 +99,7 @@ class PlannedTrials:
         """Return the next trial, None after the last one."""
         return next(self._left, None)
 
-    def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
+    def add(self, trial: Trial, finding: Finding | None) -> None:
         """Do nothing: the plan stays as it is."""
 
 
@@ -149,11 +160,11 @@ class ExperimentMachine:
         self._strategy.add(current.trial, event.finding)
         return self._next()
 
-    def _is_replaced(self, finding: dict[str, Any] | None) -> bool:
+    def _is_replaced(self, finding: Finding | None) -> bool:
         """Decide whether an invalid trial is run again, and count it."""
         if self._cancelled or self._replaced >= self._replacements:
             return False
-        if finding is None or not is_spoiled(finding):
+        if finding is None or finding.searched is not None or not finding.is_spoiled:
             return False
         self._replaced += 1
         return True

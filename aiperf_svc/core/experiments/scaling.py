@@ -13,10 +13,10 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.combinations import (
     Aggregate,
     Combination,
-    Parameters,
     identity,
     is_number,
 )
+from aiperf_svc.core.experiments.trials import Parameters
 from aiperf_svc.core.results.measured import MetricInfo
 
 EFFICIENCY = RowKey("parallel_efficiency", "avg")

@@ -9,8 +9,7 @@ nothing breaks, a point whose values are within their limits gets none, however 
 are: the search goes on above it. Later the highest undecided point is the first to get one.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +17,7 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport, knee
 from aiperf_svc.core.experiments.search_space import SearchSpace
+from aiperf_svc.core.experiments.trials import Parameters
 
 
 class SearchedTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,14 +45,14 @@ class Search:
         self.space = space
         self._runs: dict[float, list[tuple[bool, SearchedTrial]]] = {}
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> Parameters | None:
         """Return the parameters of the next trial; None when the search is over."""
         step = self._next_step()
         if step is None:
             return None
         return self.space.parameters(step.value, is_longer=step.is_longer)
 
-    def add(self, parameters: Mapping[str, Any], result: SearchedTrial) -> None:
+    def add(self, parameters: Parameters, result: SearchedTrial) -> None:
         """Take the result of a trial that `next` asked for."""
         value = float(parameters[self.space.parameter])
         is_longer = all(parameters.get(key) == at for key, at in self.space.longer.items())

@@ -1,11 +1,11 @@
 """What a search looks for and where: one parameter, from a low value to a high one."""
 
 import math
-from typing import Any
 
 import msgspec
 
 from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.core.experiments.trials import Parameters
 
 _SPARE_POINTS = 2
 """Values kept back for a bracket that moves when longer runs disagree with it."""
@@ -26,9 +26,9 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     """Longer runs on each side of the bracket."""
     most_longer: int = 18
     """Most longer runs of the search. What these do not decide stays undecided."""
-    longer: dict[str, Any] = {}
+    longer: Parameters = {}
     """Parameters that make a trial a longer run."""
-    usual: dict[str, Any] = {}
+    usual: Parameters = {}
     """What these parameters are in the other trials: the template's values."""
     unit: str = ""
     """`req/s`, `users`."""
@@ -69,7 +69,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
         digits = max(3, 2 - math.floor(math.log10(self.precision)))
         return float(f"{value:.{digits}g}")
 
-    def parameters(self, value: float, *, is_longer: bool) -> dict[str, Any]:
+    def parameters(self, value: float, *, is_longer: bool) -> Parameters:
         """Return the parameters of a trial at this value."""
         written = int(value) if value.is_integer() else value
         return {self.parameter: written} | (self.longer if is_longer else self.usual)

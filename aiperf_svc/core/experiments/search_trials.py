@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -13,9 +13,10 @@ from aiperf_svc.config.names import type_at
 from aiperf_svc.config.search import MOST_POINTS, Span
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.criteria import failed_trial
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_space import SearchSpace
-from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.experiments.trials import Parameters, Trial
 
 _GRID = {1: 7, 2: 3}
 """Values of each parameter on the grid, by the number of parameters."""
@@ -39,19 +40,19 @@ class MaximumSearch:
         self._found: dict[Place, float | None] = {}
 
     @property
-    def best(self) -> Mapping[str, Any] | None:
+    def best(self) -> Parameters | None:
         """Return the parameters of the best point; None while there is none with a value."""
         known = {place: value for place, value in self._found.items() if value is not None}
         return self._parameters(max(known, key=lambda at: known[at])) if known else None
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> Parameters | None:
         """Return the parameters of the next trial; None when the search is over."""
         place = next((each for each in self._grid if each not in self._found), None)
         if place is None and len(self._found) < MOST_POINTS:
             place = self._refined()
         return None if place is None else self._parameters(place)
 
-    def add(self, parameters: Mapping[str, Any], result: SearchedTrial) -> None:
+    def add(self, parameters: Parameters, result: SearchedTrial) -> None:
         """Take the result of a trial that `next` asked for. One that tells nothing of the server,
         such as that of a busy client, or that is not valid, as the server failed most requests,
         counts as without a value."""
@@ -74,8 +75,8 @@ class MaximumSearch:
                     steps.append((high / low, moved))
         return max(steps)[1] if steps else None
 
-    def _parameters(self, place: Place) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _parameters(self, place: Place) -> Parameters:
+        found: Parameters = {}
         for space, value in zip(self._spaces, place, strict=True):
             found |= space.parameters(value, is_longer=False)
         return found
@@ -105,11 +106,11 @@ _UNITS = {
 class Machine(Protocol):
     """A search of either kind."""
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> Parameters | None:
         """Return the parameters of the next trial; None when the search is over."""
         ...
 
-    def add(self, parameters: dict[str, Any], result: SearchedTrial) -> None:
+    def add(self, parameters: Parameters, result: SearchedTrial) -> None:
         """Take the result of a trial."""
         ...
 
@@ -132,12 +133,10 @@ class SearchTrials:
         self._begun += 1
         return Trial(self._begun, parameters)
 
-    def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
-        """Take what a trial found: a `SearchedTrial` as plain objects; None when it failed."""
-        result = failed_trial("the trial failed")
-        if finding is not None:
-            result = msgspec.convert(finding, SearchedTrial)
-        self.machine.add(trial.parameters, result)
+    def add(self, trial: Trial, finding: Finding | None) -> None:
+        """Record what a trial found; None if it failed."""
+        searched = finding.searched if finding is not None else None
+        self.machine.add(trial.parameters, searched or failed_trial("the trial failed"))
 
 
 def search_machine(config: BenchmarkConfig) -> Search | MaximumSearch:
@@ -165,7 +164,7 @@ def _space(search: SearchConfig, key: str, span: Span) -> SearchSpace:
     )
 
 
-def lengths(load: Load) -> tuple[dict[str, Any], dict[str, Any]]:
+def lengths(load: Load) -> tuple[Parameters, Parameters]:
     """Return the parameters of a usual trial and of one that is three times as long: by time if the
     load ends by time, else by its number of requests. A trace that is replayed to its end cannot be
     longer."""

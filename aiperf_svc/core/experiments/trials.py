@@ -10,6 +10,8 @@ import msgspec
 
 from aiperf_svc.config.experiment import Experiment
 
+Parameters = dict[str, Any]
+"""Dotted config keys and their values as a user writes them; None: the key has its default."""
 TRIALS = "trials"
 """Folder of the trials' folders, in that of the experiment."""
 LONGEST_FOLDER = 120
@@ -22,8 +24,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     number: int
     """From 1, in the order of running."""
-    parameters: dict[str, Any]
-    """Dotted config key to a value as a user writes it; None: the key has its default."""
+    parameters: Parameters
     repetition: int = 1
     """From 1."""
 

@@ -8,6 +8,7 @@ from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
     ExperimentMachine,
+    Finding,
     PlannedTrials,
     TrialEnded,
 )
@@ -51,7 +52,7 @@ def test_failed_trial_is_retried_as_configured() -> None:
     assert m.handle(TrialEnded(3, FAILED, "")) == BeginTrial(4, TRIALS[1], 1)
 
 
-SPOILED = {"verdict": "invalid", "cause": "client-bound"}
+SPOILED = Finding("invalid", "client-bound")
 
 
 def test_invalid_trials_are_run_again_twice_in_all() -> None:
@@ -60,9 +61,7 @@ def test_invalid_trials_are_run_again_twice_in_all() -> None:
     m = ExperimentMachine(PlannedTrials(trials), replacements=2, on_failure="continue")
     m.begin()
     assert m.handle(TrialEnded(1, DONE, "", SPOILED)) == BeginTrial(2, trials[0], 2)
-    assert m.handle(TrialEnded(2, DONE, "", {"verdict": "valid", "cause": ""})) == BeginTrial(
-        3, trials[1], 1
-    )
+    assert m.handle(TrialEnded(2, DONE, "", Finding("valid", ""))) == BeginTrial(3, trials[1], 1)
     assert m.handle(TrialEnded(3, DONE, "", SPOILED)) == BeginTrial(4, trials[1], 2)
     assert m.handle(TrialEnded(4, DONE, "", None)) == BeginTrial(5, trials[2], 1)
     assert m.handle(TrialEnded(5, DONE, "", SPOILED)) == EndExperiment(DONE, "")
@@ -80,13 +79,13 @@ def test_attempts_that_fail_and_invalid_ones_are_counted_apart() -> None:
 @pytest.mark.parametrize(
     "finding",
     [
-        {"verdict": "invalid", "cause": "target-failing"},
-        {"verdict": "invalid", "cause": "ended-early"},
-        {"verdict": "degraded", "cause": ""},
+        Finding("invalid", "target-failing"),
+        Finding("invalid", "ended-early"),
+        Finding("degraded", ""),
         None,
     ],
 )
-def test_what_the_server_does_is_not_run_again(finding: dict[str, Any] | None) -> None:
+def test_what_the_server_does_is_not_run_again(finding: Finding | None) -> None:
     m = machine(replacements=2)
     m.begin()
     assert m.handle(TrialEnded(1, DONE, "", finding)) == BeginTrial(2, TRIALS[1], 1)
@@ -113,22 +112,24 @@ def test_finished_trials_are_not_run_again() -> None:
 
 
 def test_a_strategy_hears_what_each_trial_has_found() -> None:
-    class Doubling:
+    class Repeating:
+        """Gives the first trial again as long as trials find something."""
+
         total = 0
 
         def __init__(self) -> None:
-            self.found: dict[str, Any] | None = {"value": 1}
+            self.found: Finding | None = Finding("degraded")
 
         def next(self) -> Trial | None:
-            return Trial(1, self.found) if self.found else None
+            return Trial(1, {"before": self.found.verdict}) if self.found else None
 
-        def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
+        def add(self, trial: Trial, finding: Finding | None) -> None:
             self.found = finding
 
-    m = ExperimentMachine(Doubling(), on_failure="continue")
+    m = ExperimentMachine(Repeating(), on_failure="continue")
     m.begin()
-    following = m.handle(TrialEnded(1, DONE, "", {"value": 2}))
-    assert following == BeginTrial(2, Trial(1, {"value": 2}), 1)
+    following = m.handle(TrialEnded(1, DONE, "", Finding("valid")))
+    assert following == BeginTrial(2, Trial(1, {"before": "valid"}), 1)
     assert m.handle(TrialEnded(2, FAILED, "")) == EndExperiment(DONE, "")
 
 

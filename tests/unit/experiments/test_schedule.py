@@ -8,6 +8,7 @@ from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
     ExperimentMachine,
+    Finding,
     PlannedTrials,
     TrialEnded,
 )
@@ -186,7 +187,7 @@ def driven(trials: Sequence[Trial], **how: int) -> tuple[Schedule, list[Trial]]:
 def over(schedule: Schedule, serial: int, state: RunState = RunState.DONE) -> list[Instruction]:
     for name in ("eu", "us"):
         schedule.handle(PartEnded(Part(serial, name)))
-    finding = {"verdict": "valid", "cause": ""} if state is RunState.DONE else None
+    finding = Finding("valid") if state is RunState.DONE else None
     trial = TrialEnded(serial, state, "", finding)
     return schedule.handle(RoundClosed(serial, trial))
 

@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
-import msgspec
 import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
 from aiperf_svc.core.experiments.search_report import Ending
 from aiperf_svc.core.experiments.search_trials import MaximumSearch, SearchTrials, search_machine
@@ -51,7 +51,7 @@ def test_numbered_trials_end_where_the_client_limits() -> None:
     assert first is not None
     assert (first.number, first.parameters) == (1, {"load.concurrency": 1, "load.duration": "60s"})
     trials.add(
-        first, msgspec.to_builtins(SearchedTrial(evidence=(), is_client_bound=True, problem="x"))
+        first, Finding("valid", "", SearchedTrial(evidence=(), is_client_bound=True, problem="x"))
     )
     assert found.ending is Ending.CLIENT_BOUND
     assert trials.next() is None
