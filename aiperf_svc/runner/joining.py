@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports import joint_experiment_export
+from aiperf_svc.adapters.exports import joint_export
 from aiperf_svc.adapters.exports.experiment_file import TrialEntry, read_experiment_file
 from aiperf_svc.adapters.exports.experiment_file import is_experiment as is_experiment_folder
 from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
@@ -95,7 +95,7 @@ def finish(
     if any(isinstance(run.outcome.results, ExperimentResult) for run in runs):
         experiment = join_experiment(kind, name, code, folder, runs)
         code = ExitCode(experiment.exit_code)
-        content = joint_experiment_export.export(experiment)
+        content = joint_export.export_experiment(experiment)
         write = partial(write_joint_experiment, folder, experiment)
         show = partial(print_joint_experiment, experiment, folder)
     else:

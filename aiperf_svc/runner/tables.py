@@ -30,7 +30,7 @@ from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric
 from aiperf_svc.domain.number_text import number
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.run_tables import print_tool_result
+from aiperf_svc.runner.tool_tables import print_tool_result
 from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
 
 WIDE = 100

@@ -8,7 +8,7 @@ import msgspec
 
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.run_objectives import judge_objectives
+from aiperf_svc.core.results.tool_objectives import judge_objectives
 from aiperf_svc.core.results.tool_result import (
     MetricResult,
     MetricValue,

@@ -9,7 +9,7 @@ from aiperf_svc.config.image_names import check_replacement
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.run_objectives import check_objectives
+from aiperf_svc.core.results.tool_objectives import check_objectives
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.plan.experiments import replacement_time
 from aiperf_svc.plan.lifetime import LongestTimes, step_times

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from aiperf_svc.adapters.report import page, run_page
+from aiperf_svc.adapters.report import page, tool_page
 from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
@@ -159,7 +159,7 @@ def run_report() -> str:
         Plot(title="Latency", kind="table", name="by_size", x="size", y=("latency",),
              x_is_log=True, y_is_log=True),
     )  # fmt: skip
-    return run_page.render(fake_steps.result(*records), plots).decode()
+    return tool_page.render(fake_steps.result(*records), plots).decode()
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ AHEAD = (
     "runner.live_display",
     "runner.joining",
     "runner.process_placement",
-    "runner.run_tables",
+    "runner.tool_tables",
     "runner.tables",
 )
 """Modules that are imported when they are needed, beside those of services."""

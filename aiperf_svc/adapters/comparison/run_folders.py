@@ -1,18 +1,50 @@
-"""Finds the runs that a comparison is given, and reads each by its kind. Every problem is one line
-that names the folder or file."""
+"""Finds the runs that a comparison is given, and reads what it needs of each: the results, and of
+single requests `records.parquet`. Every problem is one line that names the folder or file."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
-from aiperf_svc.adapters.comparison import inference_run, tool_run
+import numpy as np
+from arro3.io import read_parquet
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
 from aiperf_svc.adapters.comparison.experiment_folders import read_experiment
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
 from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
-from aiperf_svc.core.compare.measured_run import MeasuredRun
-from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.compare.estimates import batch_quantiles
+from aiperf_svc.core.compare.measured_run import (
+    MeasuredRun,
+    RowKey,
+    RunValue,
+    common_facts,
+    flatten,
+)
+from aiperf_svc.core.results.inference_result import CATALOG_INFOS, InferenceResult
 from aiperf_svc.core.results.run_result import INFERENCE
-from aiperf_svc.core.results.tool_result import ToolResult
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.core.results.tool_result import MetricResult, ToolResult
+from aiperf_svc.core.stats.columns import PhaseRows, of_patient_clients
+from aiperf_svc.core.stats.percentiles import QUANTILES
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
+from aiperf_svc.domain.metric_formulas import Floats
+from aiperf_svc.domain.outcomes import Phase
+
+RECORDS = "records.parquet"
+STATS = ("avg", "p50", "p90", "p99", "p99_9")
+"""Statistics of a distribution that have a row."""
+SHIFTS = ("p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9")
+PLOTTED = ("time_to_first_token", "request_latency", "inter_token_latency")
+HEADLINE = (
+    *(RowKey(tag, stat) for tag in PLOTTED for stat in ("p50", "p99")),
+    RowKey("request_throughput"),
+    RowKey("output_token_throughput"),
+    RowKey("request_error_rate"),
+)
+_SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
+_TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
 
 
 def read_runs(folders: Sequence[Path]) -> list[MeasuredRun]:
@@ -26,9 +58,9 @@ def _measured(folder: Path) -> MeasuredRun:
         raise ConfigError(f"{folder}: no run; expected {' or '.join(FILES)} in it")
     match read_run(path):
         case InferenceResult() as result:
-            return inference_run.measured_run(folder, result)
+            return _inference_run(folder, result)
         case ToolResult() as result:
-            return tool_run.measured_run(folder, result)
+            return _tool_run(folder, result)
         case other:
             raise TypeError(type(other))
 
@@ -37,7 +69,7 @@ def with_requests(runs: Sequence[MeasuredRun], *, batches: bool, curves: bool) -
     """Return the runs with what needs their single requests; those without any, and those that are
     not compared, as they are. Raises ConfigError."""
     return [
-        inference_run.with_requests(run, batches=batches, curves=curves)
+        _with_requests(run, batches=batches, curves=curves)
         if run.kind == INFERENCE and run.is_usable
         else run
         for run in runs
@@ -63,3 +95,126 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
             )
         found += runs
     return found
+
+
+def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
+    """Return a run without its single requests."""
+    values: dict[RowKey, RunValue] = {}
+    shifts: dict[str, dict[str, float]] = {}
+    for tag, measured in result.metrics.items():
+        kind = CATALOG[tag].kind
+        if kind is Kind.SCALAR:
+            values[RowKey(tag)] = RunValue(measured.stat("avg") or 0.0)
+            continue
+        for stat in STATS:
+            value = measured.stat(stat)
+            if value is not None:
+                is_percentile = stat in QUANTILES and kind is not Kind.TIMED
+                count = int(measured.count or 0) if is_percentile else 0
+                values[RowKey(tag, stat)] = RunValue(float(value), count)
+        if tag in PLOTTED:
+            known = {stat: measured.stat(stat) for stat in SHIFTS}
+            shifts[tag] = {stat: value for stat, value in known.items() if value is not None}
+    return MeasuredRun(
+        folder=str(folder),
+        run_id=result.run_id,
+        kind=result.workload,
+        verdict=result.verdict,
+        cause=result.cause,
+        start_wall_ns=result.start_wall_ns,
+        facts=_facts(result),
+        metrics={key.tag: CATALOG_INFOS[key.tag] for key in values},
+        values=values,
+        headline=HEADLINE,
+        shifts=shifts,
+    )
+
+
+def _facts(result: InferenceResult) -> dict[str, str]:
+    layout = result.topology
+    facts = common_facts(result) | flatten({n: getattr(layout, n) for n in _TOPOLOGY}, "topology")
+    # Trials have texts of their own, of the same lengths: that is no difference.
+    is_own = facts.pop("dataset.variant", "none") != "none"
+    built = layout.dataset
+    checksum = built and (built.source_sha256 if is_own else built.sha256)
+    facts["dataset.built"] = checksum or "none"
+    return facts
+
+
+def _with_requests(run: MeasuredRun, *, batches: bool, curves: bool) -> MeasuredRun:
+    """Return the run with what needs all of its requests: its parts, or the distributions of the
+    plotted metrics. Raises ConfigError."""
+    wanted = {tag: CATALOG[tag] for tag in PLOTTED if tag in run.metrics}
+    times, columns = _requests(Path(run.folder) / RECORDS, wanted)
+    values, plotted = dict(run.values), {}
+    for tag, column in columns.items():
+        is_known = ~np.isnan(column)
+        known = column[is_known]
+        if batches:
+            keys = [key for key in run.values if key.tag == tag and key.stat in QUANTILES]
+            parts = batch_quantiles(times[is_known], known, [QUANTILES[key.stat] for key in keys])
+            for key, part in zip(keys, parts, strict=True):
+                values[key] = replace(values[key], batches=part)
+        if curves and len(known):
+            plotted[tag] = (_SHARES, np.quantile(known, _SHARES, method="nearest"))
+    return replace(run, values=values, curves=plotted)
+
+
+def _requests(
+    path: Path, metrics: dict[str, Metric]
+) -> tuple[NDArray[np.int64], dict[str, Floats]]:
+    """Return the start times of the completed requests and their values of each metric, NaN where
+    one is not defined. A row group at a time, so that not all columns are in memory at once."""
+    try:
+        check_records(path)
+    except EnvironmentProblem as error:
+        raise ConfigError(str(error)) from error
+    reader = read_parquet(path, batch_size=ROW_GROUP)
+    times: list[NDArray[np.int64]] = []
+    values: dict[str, list[Floats]] = {tag: [] for tag in metrics}
+    for batch in reader:
+        columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
+        for every in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
+            chunk = of_patient_clients(every)
+            times.append(chunk["start_wall_ns"])
+            for tag, metric in metrics.items():
+                assert metric.compute is not None
+                values[tag].append(metric.compute(chunk))
+    if not times:
+        return np.zeros(0, np.int64), {}
+    return np.concatenate(times), {tag: np.concatenate(parts) for tag, parts in values.items()}
+
+
+def _tool_run(folder: Path, result: ToolResult) -> MeasuredRun:
+    """Return a run. Its parts are its repetitions."""
+    facts = common_facts(result) | flatten(result.facts, "facts")
+    facts["tools"] = ", ".join(result.tools) or "none"
+    facts |= {f"rank.{rank.number}.node": rank.node for rank in result.ranks}
+    curves = {}
+    for metric in result.metrics:
+        values = np.sort([each.value for each in metric.values])
+        curves[metric.info.tag] = (np.linspace(0, 1, len(values)), values)
+    return MeasuredRun(
+        folder=str(folder),
+        run_id=result.run_id,
+        kind=result.workload,
+        verdict=result.verdict,
+        cause=result.cause,
+        start_wall_ns=result.start_wall_ns,
+        facts=facts,
+        metrics=result.infos,
+        values={
+            RowKey(metric.info.tag): RunValue(metric.avg, batches=_repetitions(metric))
+            for metric in result.metrics
+        },
+        headline=tuple(RowKey(tag) for tag, _ in result.headline),
+        curves=curves,
+    )
+
+
+def _repetitions(metric: MetricResult) -> tuple[float, ...]:
+    """Return the average of each repetition."""
+    found: dict[int, list[float]] = {}
+    for each in metric.values:
+        found.setdefault(each.repetition, []).append(each.value)
+    return tuple(fmean(values) for _, values in sorted(found.items()))

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from aiperf_svc.adapters.exports.versioned_json import read_versioned
 from aiperf_svc.core.experiments.experiment_result import SCHEMA, ExperimentResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import TRIALS, Parameters
@@ -71,13 +70,7 @@ def is_experiment(folder: Path) -> bool:
 def read_experiment_file(folder: Path) -> ExperimentFile:
     """Read the experiment.json of a folder. Raises ConfigError."""
     path = folder / NAME
-    found = read_versioned(
-        path,
-        ExperimentFile,
-        schema=SCHEMA,
-        remedy="use",
-        absent="; expected the folder of an experiment of which a trial has ended",
-    )
+    found = _read(path)
     for each in found.trials:
         # The name is joined to the folder's, and must not lead out of it.
         if each.folder != Path(each.folder).name:
@@ -86,3 +79,27 @@ def read_experiment_file(folder: Path) -> ExperimentFile:
                 f"{TRIALS}"
             )
     return found
+
+
+class _Head(msgspec.Struct):
+    schema_version: str
+    version: str = "unknown"
+
+
+def _read(path: Path) -> ExperimentFile:
+    try:
+        data = path.read_bytes()
+        head = msgspec.json.decode(data, type=_Head)
+        if head.schema_version != SCHEMA:
+            raise ConfigError(
+                f"{path}: its schema is {one_line(head.schema_version)!r}, expected {SCHEMA!r}; "
+                f"use the version that wrote it ({one_line(head.version)})"
+            )
+        return msgspec.json.decode(data, type=ExperimentFile)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}; expected the folder of an experiment of which a trial has "
+            "ended"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: broken: {error}") from error

@@ -9,7 +9,7 @@ from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.layout import number
 from aiperf_svc.adapters.report.plots import FULL, Band, Series, figure
-from aiperf_svc.adapters.report.run_charts import STYLES
+from aiperf_svc.adapters.report.tool_charts import STYLES
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, identity, is_number

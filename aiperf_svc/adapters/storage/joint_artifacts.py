@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports import joint_experiment_export, joint_export
+from aiperf_svc.adapters.exports import joint_export
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
 from aiperf_svc.adapters.report import joint_experiment_page, joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -54,8 +54,8 @@ def write_joint_experiment(folder: Path, joint: JointExperiment) -> None:
     """Write the files of all runs of an experiment together. Raises EnvironmentProblem."""
     for trial, each in joint.trials:
         write_joint(folder / TRIALS / trial.folder, each)
-    write_file(folder / "joint.json", lambda: joint_experiment_export.render_json(joint))
-    write_file(folder / "joint.csv", lambda: joint_experiment_export.render_csv(joint))
+    write_file(folder / "joint.json", lambda: joint_export.render_experiment_json(joint))
+    write_file(folder / "joint.csv", lambda: joint_export.render_experiment_csv(joint))
     write_file(folder / "report.html", lambda: joint_experiment_page.render(joint))
 
 

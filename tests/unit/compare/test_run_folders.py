@@ -8,7 +8,7 @@ import pytest
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
 from aiperf_svc.adapters.storage.artifacts import write_all
-from aiperf_svc.adapters.storage.run_artifacts import write_run
+from aiperf_svc.adapters.storage.tool_artifacts import write_run
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.protocol.records import Flag

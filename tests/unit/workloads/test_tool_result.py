@@ -5,7 +5,7 @@ import pytest
 
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
-from aiperf_svc.core.results.run_objectives import check_objectives, limit_of
+from aiperf_svc.core.results.tool_objectives import check_objectives, limit_of
 from aiperf_svc.core.results.tool_result import StepWitness, ToolResult
 from aiperf_svc.protocol.messages.steps import RankWitness
 from tests.support import fake_steps as fake

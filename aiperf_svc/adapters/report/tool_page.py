@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from aiperf_svc.adapters.exports.inference_file import iso_time
-from aiperf_svc.adapters.report import layout, run_charts
+from aiperf_svc.adapters.report import layout, tool_charts
 from aiperf_svc.adapters.report.layout import cell, details, number, row, table
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.readable import readable_unit, size_text
@@ -46,7 +46,7 @@ def render(result: ToolResult, plots: Sequence[Plot]) -> bytes:
         layout.verdict_box(result.judgement, _HEADLINES, _CAUSES),
         _numbers(result),
         layout.objectives(rows),
-        layout.plots(run_charts.draw(result, plots)),
+        layout.plots(tool_charts.draw(result, plots)),
         _metrics(result),
         *_tables(result),
         _steps(result),
@@ -114,7 +114,7 @@ def _metric(metric: MetricResult) -> str:
 def _tables(result: ToolResult) -> list[str]:
     parts = []
     for place, each in enumerate(result.tables):
-        where = run_charts.place_text(each.step, each.repetition, result)
+        where = tool_charts.place_text(each.step, each.repetition, result)
         title = each.table.name.replace("_", " ") + (f": {where}" if where else "")
         title = title[:1].upper() + title[1:]
         shown = _table(each)

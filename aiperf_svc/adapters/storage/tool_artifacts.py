@@ -7,7 +7,7 @@ from aiperf_svc.adapters.exports import tool_export as export
 from aiperf_svc.adapters.exports import verdict_export
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render
-from aiperf_svc.adapters.report import run_page
+from aiperf_svc.adapters.report import tool_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_atomically, write_file
 from aiperf_svc.core.results.tool_result import ToolResult
@@ -33,6 +33,6 @@ def write_run(
         folder / "verdict.json",
         lambda: verdict_export.render_verdict(result.judgement, result.slo),
     )
-    write_file(folder / "report.html", lambda: run_page.render(result, plots))
+    write_file(folder / "report.html", lambda: tool_page.render(result, plots))
     write_atomically(folder / "series.parquet", lambda part: export.write_series(part, result))
     return write_manifest(folder, result.run_id, known=known)

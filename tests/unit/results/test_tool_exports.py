@@ -11,7 +11,7 @@ from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports import result_files
 from aiperf_svc.adapters.exports import tool_export as export
-from aiperf_svc.adapters.storage.run_artifacts import write_run
+from aiperf_svc.adapters.storage.tool_artifacts import write_run
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Series
 from aiperf_svc.core.results.tool_result import SCHEMA, STATS, ToolResult

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.report import run_page, scales
+from aiperf_svc.adapters.report import scales, tool_page
 from aiperf_svc.core.results.measured import Column, Series, Table
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.tool_result import ToolResult
@@ -24,7 +24,7 @@ MATRIX = Plot(title="Between nodes", kind="matrix", name="bandwidth")
 
 
 def report(result: ToolResult, *plots: Plot) -> str:
-    text = run_page.render(result, plots).decode()
+    text = tool_page.render(result, plots).decode()
     assert_is_balanced(text)
     for svg in re.findall(r"<svg.*?</svg>", text, re.S):
         ET.fromstring(svg)
