@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_export
@@ -89,7 +88,7 @@ def finish(
 ) -> ExitCode:
     """Write and print the joint result of the runs whose folders are in `folder`."""
     code = joint_exit_code([run.outcome for run in runs])
-    content: dict[str, Any]
+    content: object
     write: Callable[[], None]
     show: Callable[[Console], None]
     if any(isinstance(run.outcome.results, ExperimentResult) for run in runs):
@@ -102,7 +101,7 @@ def finish(
         joint = join(kind, name, int(code), [finished_member(run, folder) for run in runs])
         code = with_unreadable(code, [joint])
         joint = replace(joint, exit_code=int(code))
-        content = msgspec.to_builtins(joint)
+        content = joint
         write, show = partial(write_joint, folder, joint), partial(print_joint, joint)
     try:
         write()
@@ -115,7 +114,7 @@ def finish(
 
 def _print(
     show: "Callable[[Console], None]",
-    results: dict[str, Any],
+    results: object,
     folder: Path,
     runs: Sequence[JointRun],
     options: RunOptions,

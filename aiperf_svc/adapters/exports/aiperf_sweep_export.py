@@ -27,7 +27,7 @@ from aiperf_svc.core.experiments.combinations import (
 )
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
-from aiperf_svc.core.experiments.trials import describe
+from aiperf_svc.core.experiments.trials import Parameters, describe
 from aiperf_svc.domain.foreign_text import csv_cell
 
 AGGREGATE_SCHEMA = "1.0"
@@ -72,9 +72,10 @@ def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("metric", *AGGREGATE_STATS, "unit"))
-    for name, found in _metrics(summary, of).items():
+    for key, value in of.values.items():
+        found = _statistics(value)
         cells = (_number(found.get(stat), stat) for stat in AGGREGATE_STATS)
-        writer.writerow((name, *cells, csv_cell(found["unit"])))
+        writer.writerow((column_name(key), *cells, csv_cell(summary.metrics[key.tag].unit)))
     writer.writerow(())
     writer.writerow(("Aggregation Type", "confidence"))
     writer.writerow(("Total Runs", len(of.rows)))
@@ -127,9 +128,9 @@ def render_sweep_csv(summary: ExperimentSummary, search: SearchReport | None = N
     if best_ones:
         writer.writerow(("Configuration", *names, "Metric", "Unit"))
     for name, found in best_ones.items():
-        cells = _values(found["parameters"], summary.parameters)
+        cells = _values(found.parameters, summary.parameters)
         shown = name.replace("_", " ").title()
-        writer.writerow((shown, *cells, _number(found["metric"], "mean"), csv_cell(found["unit"])))
+        writer.writerow((shown, *cells, _number(found.metric, "mean"), csv_cell(found.unit)))
     writer.writerow(())
     writer.writerow(("Pareto Optimal Points",))
     optimal = _optimal(summary)
@@ -151,7 +152,7 @@ def run_label(number: int) -> str:
     return f"run_{number:04}"
 
 
-def _counts(rows: Sequence[TrialRow]) -> dict[str, Any]:
+def _counts(rows: Sequence[TrialRow]) -> dict[str, object]:
     failed = [
         {"label": run_label(row.number), "error": row.left_out} for row in rows if row.left_out
     ]
@@ -162,7 +163,7 @@ def _counts(rows: Sequence[TrialRow]) -> dict[str, Any]:
     }
 
 
-def _metrics(summary: ExperimentSummary, of: Combination) -> dict[str, dict[str, Any]]:
+def _metrics(summary: ExperimentSummary, of: Combination) -> dict[str, dict[str, float | str]]:
     return {
         column_name(key): {**_statistics(value), "unit": summary.metrics[key.tag].unit}
         for key, value in of.values.items()
@@ -192,7 +193,15 @@ def _sweep_numbers(each: Combination, keys: Iterable[RowKey]) -> Iterable[str]:
         yield from (_number(found.get(stat), stat) for stat in SWEEP_STATS)
 
 
-def _best_configurations(summary: ExperimentSummary, search: SearchReport | None) -> dict[str, Any]:
+class _Configuration(msgspec.Struct, frozen=True):
+    parameters: Parameters
+    metric: float
+    unit: str
+
+
+def _best_configurations(
+    summary: ExperimentSummary, search: SearchReport | None
+) -> dict[str, _Configuration]:
     found = _front(summary)
     if found is None:
         return {}
@@ -201,11 +210,9 @@ def _best_configurations(summary: ExperimentSummary, search: SearchReport | None
         "best_latency_p99": best(summary, found.latency, search),
     }
     return {
-        name: {
-            "parameters": each.combination.parameters,
-            "metric": each.value.mean,
-            "unit": summary.metrics[each.key.tag].unit,
-        }
+        name: _Configuration(
+            each.combination.parameters, each.value.mean, summary.metrics[each.key.tag].unit
+        )
         for name, each in chosen.items()
         if each is not None
     }
@@ -225,7 +232,7 @@ def _cells(each: Combination, parameters: Sequence[Parameter]) -> list[str]:
     return _values(each.parameters, parameters)
 
 
-def _values(given: dict[str, Any], parameters: Sequence[Parameter]) -> list[str]:
+def _values(given: Parameters, parameters: Sequence[Parameter]) -> list[str]:
     return [csv_cell(text(given[each.name])) if each.name in given else "" for each in parameters]
 
 
@@ -234,7 +241,7 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _name(parameters: dict[str, Any]) -> str:
+def _name(parameters: Parameters) -> str:
     parts = (f"{key.rpartition('.')[2]}_{text(value)}" for key, value in parameters.items())
     return _UNSAFE.sub("_", "__".join(parts))
 

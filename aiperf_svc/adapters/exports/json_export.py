@@ -1,8 +1,6 @@
 """Makes the results of a benchmark of a server from its summary, with the config as AIPerf names
 it."""
 
-from typing import Any
-
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -17,10 +15,10 @@ def result_of(summary: Summary) -> InferenceResult:
     return inference_result(summary, aiperf_config=msgspec.Raw(config))
 
 
-def input_config(config: BenchmarkConfig) -> dict[str, Any]:
+def input_config(config: BenchmarkConfig) -> dict[str, object]:
     """Return the config with AIPerf's names, for tools that read load and model from it."""
     load, data = config.load, config.dataset
-    phase: dict[str, Any] = {"name": "profiling", "kind": "profiling"}
+    phase: dict[str, object] = {"name": "profiling", "kind": "profiling"}
     phase["type"] = load.arrival.pattern if load.is_open_loop else "concurrency"
     if load.fixed_schedule:
         phase["type"] = "fixed_schedule"
@@ -35,7 +33,7 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
         "rate": load.user_centric.rate if load.user_centric else load.request_rate,
     }
     phase |= {name: value for name, value in optional.items() if value is not None}
-    dataset: dict[str, Any] = {"name": "main", "type": data.kind.value}
+    dataset: dict[str, object] = {"name": "main", "type": data.kind.value}
     dataset |= {"entries": data.entries} if data.entries else {}
     dataset["random_seed"] = config.random_seed
     lengths = {"isl": {"mean": data.input_tokens.mean, "stddev": data.input_tokens.stddev}}
@@ -56,10 +54,10 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
     }
 
 
-def _models(endpoint: Endpoint) -> dict[str, Any]:
+def _models(endpoint: Endpoint) -> dict[str, object]:
     weights = endpoint.model_weights
     strategy = "weighted" if weights and endpoint.model_selection == "random" else None
-    items: list[dict[str, Any]] = [{"name": name} for name in endpoint.all_models]
+    items: list[dict[str, object]] = [{"name": name} for name in endpoint.all_models]
     for item, weight in zip(items, weights, strict=False):
         item["weight"] = weight
     if len(items) == 1:

@@ -149,10 +149,10 @@ class Series(msgspec.Struct, frozen=True):
         found = estimate(self.ordered, percent / 100)
         return None if found is None else _finite(found)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, object]:
         """Return what result_summary.json says of a series of completed requests."""
         done = self.ordered[np.isfinite(self.ordered)]
-        stats: dict[str, Any] = {}
+        stats: dict[str, object] = {}
         if len(done):
             ends = {"total": done.sum(), "min": done[0], "max": done[-1]}
             stats = {name: _whole(value) for name, value in ends.items()}
