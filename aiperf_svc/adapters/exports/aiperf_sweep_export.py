@@ -15,8 +15,8 @@ import msgspec
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.experiment_export import column_name, interval
-from aiperf_svc.core.compare.estimates import CONFIDENCE
 from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.choices import LATENCIES, REQUEST_THROUGHPUT, Front, best, front
 from aiperf_svc.core.experiments.combinations import (
     Aggregate,

@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.core.compare.estimates import (
-    CONFIDENCE,
     Estimate,
     difference,
     estimate,
@@ -22,6 +21,7 @@ from aiperf_svc.core.compare.estimates import (
     share,
 )
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
+from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 

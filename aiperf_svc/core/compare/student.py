@@ -7,6 +7,8 @@ method; Press et al., Numerical Recipes, 3rd edition, 6.4). The tests hold them 
 import math
 from functools import lru_cache
 
+CONFIDENCE = 0.95
+"""Probability of the intervals that are shown."""
 _TINY = 1e-300
 _CLOSE = 1e-15
 _SMALL_STEP = 1e-12

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.core.compare import student
-from aiperf_svc.core.compare.estimates import CONFIDENCE
 from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome
 from aiperf_svc.core.experiments.trials import Parameters
 

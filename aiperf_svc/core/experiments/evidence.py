@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc.core.compare import student
-from aiperf_svc.core.compare.estimates import CONFIDENCE
+from aiperf_svc.core.compare.student import CONFIDENCE
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
