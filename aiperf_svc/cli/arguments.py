@@ -1,8 +1,9 @@
-"""Command-line parsing in this program's own words: one message, the nearest name, exit code 2."""
+"""Command-line parsing: one message for all mistakes, the nearest valid name, exit code 2."""
 
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -13,24 +14,24 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 EXIT_CODES = {
-    ExitCode.OK: "the run finished, can be believed, and every SLO held",
+    ExitCode.OK: "success: the results are valid and every SLO holds",
     ExitCode.ERROR: "something outside the benchmark failed: a folder, a port, a tool",
-    ExitCode.BAD_CONFIG: "config, flags or input refused; nothing was sent",
-    ExitCode.BENCHMARK_FAILED: "the run started and could not be finished, or nothing succeeded",
-    ExitCode.SLO_MISSED: "the run can be believed and an SLO does not hold",
-    ExitCode.VERDICT_INVALID: "the client, a lost process or too many failures shaped the numbers: "
-    "do not use them",
-    ExitCode.LEAKED: "something that the run created is still there; the list is printed",
-    ExitCode.WORSE: "compare --fail-on worse: a metric got worse",
-    ExitCode.INCOMPARABLE: "the runs cannot be compared, or not judged as --fail-on asks",
-    ExitCode.SLO_NOT_JUDGED: "the run can be believed and does not tell whether an SLO holds",
-    ExitCode.UNVERIFIED: "whether anything is left of a stack is not known: it may not be listed",
-    ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
+    ExitCode.BAD_CONFIG: "the config, a flag or an input is invalid; nothing was sent",
+    ExitCode.BENCHMARK_FAILED: "the run did not finish, or no request succeeded",
+    ExitCode.SLO_MISSED: "the results are valid, and an SLO does not hold",
+    ExitCode.VERDICT_INVALID: "invalid results: the client, a lost process or too many failures "
+    "distorted them",
+    ExitCode.LEAKED: "objects that the run created still exist; the output lists them",
+    ExitCode.WORSE: "compare --fail-on worse: a metric is worse",
+    ExitCode.INCOMPARABLE: "the runs cannot be compared, or not judged as --fail-on requires",
+    ExitCode.SLO_NOT_JUDGED: "the results are valid, but too few to judge an SLO",
+    ExitCode.UNVERIFIED: "no permission to check whether objects of a stack still exist",
+    ExitCode.INTERRUPTED: "stopped by the user; results so far are kept",
 }
 
 
 def exit_code_help() -> str:
-    """The end of every help text."""
+    """Return the list of exit codes, the end of every help text."""
     return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {text}" for c, text in EXIT_CODES.items())
 
 
@@ -49,6 +50,18 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def format_help(self) -> str:
+        """Return the help, with the descriptions of the keys that flags write."""
+        # Neither the table of flags nor the models are needed to parse, and both take time to load.
+        from aiperf_svc.cli.flags import FLAGS
+
+        keys = {flag.key for flag in FLAGS}
+        if any(action.help in keys for action in self._actions):
+            from aiperf_svc.cli.key_docs import complete_help
+
+            complete_help(self)
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
         message = message.removeprefix("argument ").replace(
@@ -57,8 +70,9 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The parsed arguments, and as `typed` the name of each flag as it was typed, by its
-        destination. Raises ConfigError with every argument that is not known."""
+        """Return the parsed arguments, with the name of each flag as it was typed in `typed`.
+
+        Raises ConfigError that lists every unknown argument."""
         args, unknown = self.parse_known_args(_with_negative_values(arguments))
         called = {name: action.dest for action in self._actions for name in action.option_strings}
         typed = (argument.partition("=")[0] for argument in arguments)
@@ -72,14 +86,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no valid name is near."""
+    """Return `; did you mean X?`, or nothing if no valid name is similar."""
     close = get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def _with_negative_values(arguments: Sequence[str]) -> list[str]:
-    """`--duration=-5s` for `--duration -5s`, so that the value is refused for what it is: argparse
-    knows negative numbers, but takes one with a unit for a flag."""
+    """Return `--duration=-5s` for `--duration -5s`. argparse accepts negative numbers, but would
+    report one with a unit as an unknown flag."""
     joined: list[str] = []
     for argument in arguments:
         before = joined[-1] if joined else ""
@@ -92,7 +106,8 @@ def _with_negative_values(arguments: Sequence[str]) -> list[str]:
 
 
 def _without_needless(unknown: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments without the flags of AIPerf that change nothing here, which are named."""
+    """Yield the arguments without the flags of AIPerf that have no effect here; a note names
+    them."""
     is_needless = False
     for argument in unknown:
         if argument.startswith("-"):
@@ -100,13 +115,13 @@ def _without_needless(unknown: Iterable[str]) -> Iterator[str]:
             advice = advice_for(name)
             is_needless = advice is not None and advice.kind == "same"
             if advice is not None and is_needless:
-                print(f"note: {name} changes nothing: {advice.text}", file=sys.stderr)
+                print(f"note: {name} has no effect: {advice.text}", file=sys.stderr)
         if not is_needless:
             yield argument
 
 
 def _without_their_values(unknown: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments without what follows a flag, which may be its value."""
+    """Yield the arguments, but none that may be the value of the flag before it."""
     for before, argument in pairwise(("", *unknown)):
         if argument.startswith("-") or not before.startswith("-"):
             yield argument
@@ -114,17 +129,20 @@ def _without_their_values(unknown: Sequence[str]) -> Iterator[str]:
 
 def _unknown(argument: str, names: Sequence[str]) -> str:
     if not argument.startswith("-"):
-        return f"{argument!r} belongs to no flag"
+        return f"unexpected argument {argument!r}"
     name, _, _ = argument.partition("=")
     advice = advice_for(name)
     if advice is not None:
         return f"{name} is a flag of AIPerf: {advice.text}"
     if name in COUNTERPARTS:
         tool, text = COUNTERPARTS[name]
-        return f"{name} is a flag of {tool}; here {'it is ' if text[0] == '-' else ''}{text}"
+        return f"{name} is a flag of {tool}; here {'use ' if text[0] == '-' else ''}{text}"
     return f"{name} is not a flag{did_you_mean(name, names)}"
 
 
 class _HelpFormat(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=100)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)

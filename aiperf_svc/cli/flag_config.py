@@ -12,6 +12,7 @@ import yaml
 from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
+from aiperf_svc.cli.key_docs import takes_several
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.load import SCHEDULE_PARTS
@@ -152,7 +153,7 @@ def _take(
 ) -> None:
     """Set the key of a flag, or vary it if the flag has a list. `earlier` are the keys that flags
     have set, and `name` is what this one was typed as. Raises ValueError."""
-    is_list = flag.takes_list and "," in given
+    is_list = isinstance(given, str) and "," in given and takes_several(flag)
     value: Any = given
     if is_list:
         value = [flag.read(each) for each in given.split(",")] if flag.read else values(given)

@@ -1,5 +1,5 @@
-"""Flags of other tools that `profile` does not have: what to do instead. `profile` names it when it
-meets one. The flags of AIPerf 0.13 are complete, and `migrate` takes whole command lines of it."""
+"""Flags of other tools that `profile` does not have, with the advice that it prints for them. The
+flags of AIPerf 0.13 are complete; `migrate` translates its command lines."""
 
 from typing import Literal, NamedTuple
 
@@ -7,32 +7,32 @@ Kind = Literal["same", "other", "none"]
 
 
 class Advice(NamedTuple):
-    """What becomes of a flag."""
+    """What to do about a flag."""
 
     kind: Kind
-    """`same`: it can be left out, and nothing changes. `other`: the same is said otherwise. `none`:
+    """`same`: it has no effect here and can be left out. `other`: another flag does this. `none`:
     there is no counterpart."""
     text: str
 
 
 TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("same", "HTTP is the only transport", "--transport --transport-type"),
-    ("same", "`max_tokens` is what is sent; for `max_completion_tokens` use --extra-inputs",
+    ("same", "`max_tokens` is sent; use --extra-inputs for `max_completion_tokens`",
      "--use-legacy-max-tokens"),
-    ("same", "/health, /v1/models and one request are asked in this order, every half second",
+    ("same", "/health, /v1/models and one request are tried in this order, every half second",
      "--wait-for-model-mode --wait-for-model-interval"),
     ("same", "server_metrics_export is written as JSONL, Parquet, JSON and CSV",
      "--server-metrics-formats"),
-    ("same", "each run draws its own report.html", "--auto-plot --plot-required"),
-    ("same", "each trial has the same seed, so all see the same requests",
+    ("same", "each run writes a report.html with plots", "--auto-plot --plot-required"),
+    ("same", "all trials have the same seed and the same requests",
      "--set-consistent-seed --parameter-sweep-same-seed"),
-    ("same", "intervals are at 95%", "--confidence-level"),
-    ("same", "the services talk through files in a private folder",
+    ("same", "confidence intervals are 95%", "--confidence-level"),
+    ("same", "local services use sockets in a private folder",
      "--zmq-host --zmq-ipc-path --zmq-dual-bind"),
-    ("same", "the times of each connection are metrics of every run", "--show-trace-timing"),
+    ("same", "connection times are metrics of every run", "--show-trace-timing"),
     ("other", "--verbose shows the services' logs", "--log-level --extra-verbose -vv"),
     ("other", "--connections keep-alive or per-request", "--connection-reuse-strategy"),
-    ("other", "--error-budget and --slo judge a run by its failures; it is not ended early",
+    ("other", "--error-budget and --slo judge the failures; the run does not end early",
      "--failed-request-threshold"),
     ("other", "--search KEY=FROM..TO with --slo",
      "--search-space --search-metric --search-stat --search-direction --search-max-iterations "
@@ -45,76 +45,75 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("other", "--goodput with experiment.search.holds in a file", "--slo-attainment-fraction"),
     ("other", "--isl A,B,C and --osl A,B,C",
      "--isl-min --isl-max --isl-steps --osl-min --osl-max --osl-steps"),
-    ("other", "experiment.zip in a file walks lists together; lists of flags are combined",
+    ("other", "experiment.zip in a file pairs lists; lists of flags are combined",
      "--sweep-type --isl-osl-pairs"),
     ("other", "experiment.explicit in a file lists trials one by one",
      "--variant --sweep-variant"),
-    ("other", "--repetitions; docs/comparing.md says how many",
+    ("other", "--repetitions; docs/comparing.md explains how many",
      "--convergence-metric --convergence-stat --convergence-threshold --convergence-mode"),
     ("other", "--sweep random_seed=1,2,3", "--vary-seed-per-trial"),
     ("other", "--ui plain", "--no-sweep-table --stats-interval"),
     ("other", "`aiperf-svc status` and the results API of a stack", "--api-port --api-host"),
-    ("other", "--artifact-dir and --name; each run has a folder of its own",
+    ("other", "--artifact-dir and --name; each run has its own folder",
      "--profile-export-prefix --profile-export-file"),
     ("none", "every run writes all of its files", "--export-level --profile-export-level"),
     ("none", "the texts of responses are not kept", "--export-outputs-json"),
     ("none", "each trial has the warmup of the load", "--profile-run-disable-warmup-after-first"),
-    ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
-    ("same", "each API has its own: JSON, or a form where files are uploaded",
+    ("none", "servers report usage once, at the end of a stream", "--per-chunk-usage"),
+    ("same", "the API determines it: JSON, or a form for file uploads",
      "--request-content-type"),
-    ("none", "a conversation has no header of its own", "--session-header"),
-    ("none", "every request has its pictures, also those that the server may have kept",
+    ("none", "no header identifies a conversation", "--session-header"),
+    ("none", "every request contains its pictures, even if the server has them cached",
      "--uuid-and-strip"),
-    ("none", "no videos are sent",
+    ("none", "videos are not supported",
      "--download-video-content --video-batch-size "
      "--batch-size-video --video-duration --video-fps --video-width --video-height "
      "--video-synth-type --video-format --video-codec --video-audio-sample-rate "
      "--video-audio-num-channels --video-audio-codec --video-audio-depth"),
-    ("none", "tokenizers are read as data, and no code of theirs is run",
+    ("none", "tokenizers are read as data; their code is never executed",
      "--tokenizer-trust-remote-code"),
-    ("none", "of public datasets, ShareGPT is read",
+    ("none", "ShareGPT is the only public dataset",
      "--hf-subset --hf-weka-dataset --dataset-filter"),
-    ("none", "traces of agents are not replayed",
+    ("none", "agent traces are not supported",
      "--use-think-time-only --max-context-length --allow-dataset-wrap "
      "--trace-session-sample-ratio --trajectory-start-min-ratio --trajectory-start-max-ratio "
      "--burst-phase-starts --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds "
      "--agentic-cache-warmup-duration --agentic-warmup-grace-period --max-idle-gap-cap-seconds "
      "--inter-turn-delay-cap-seconds --unsafe-override"),
-    ("none", "a turn of a replay is sent after the response before it, and after its delay",
+    ("none", "each turn is sent after the previous response and its delay",
      "--open-loop-replay --open-loop-strict"),
     ("other", "--conversation-turn-delay-ratio 0", "--ignore-trace-delays"),
-    ("none", "a trace is read as it is, without synthesis",
+    ("none", "traces are replayed without synthesis",
      "--synthesis-prefix-len-multiplier "
      "--synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
      "--synthesis-output-len-multiplier "
      "--omit-kv-hints --force-min-tokens"),
     ("other", "--replay-speedup", "--synthesis-speedup-ratio"),
-    ("none", "synthetic prompts are made of common words", "--prompt-corpus"),
+    ("none", "synthetic prompts consist of common words", "--prompt-corpus"),
     ("other", "--system-prompt \"$(cat FILE)\"", "--system-prompt-file"),
     ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
      "--random-range-ratio --random-corpus-style"),
     ("other", "--otlp URL", "--otel-url"),
-    ("none", "a finished run is filed in MLflow; nothing is streamed to it",
+    ("none", "MLflow receives finished runs; nothing is streamed",
      "--stream --otel-resource-attributes --gen-ai-provider"),
-    ("other", "network_rtt of every run is the kernel's round trip of each connection, beside the "
-     "latencies and not subtracted from them",
+    ("other", "network_rtt reports the kernel's round-trip time, which latencies include",
      "--network-latency-automatic --network-latency-mean --network-latency-ping-interval"),
-    ("none", "what a model says is not judged",
+    ("none", "accuracy is not measured",
      "--accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot "
      "--accuracy-no-enable-cot --accuracy-grader --accuracy-system-prompt --accuracy-verbose"),
 )  # fmt: skip
 
 ADVICE = {name: Advice(kind, text) for kind, text, names in TABLE for name in names.split()}
-"""Flag to what is said of it."""
+"""Advice by flag."""
 
 
 def advice_for(flag: str) -> Advice | None:
-    """Return what to do about a flag; None if AIPerf has none of this name. `--no-X` is `--X`."""
+    """Return the advice for a flag of AIPerf; None for another flag. `--no-X` is `--X`."""
     return ADVICE.get(flag) or ADVICE.get(flag.replace("--no-", "--", 1))
 
 
 class Counterpart(NamedTuple):
-    """What a flag of another tool is here."""
+    """The counterpart of a flag of another tool."""
 
     tool: str
     text: str
@@ -148,7 +147,7 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     (VLLM, "--extra-inputs NAME:VALUE",
      "--extra-body --temperature --top-p --top-k --min-p --frequency-penalty --presence-penalty "
      "--repetition-penalty --logprobs --use-beam-search"),
-    (VLLM, "--model NAME, as the server calls it", "--served-model-name --lora-modules"),
+    (VLLM, "--model NAME, the name that the server uses", "--served-model-name --lora-modules"),
     (VLLM, "--ramp-duration", "--ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps"),
     (VLLM, "--ui none", "--disable-tqdm"),
     (VLLM, "tokenizers are read as data", "--trust-remote-code --tokenizer-mode"),
@@ -191,15 +190,14 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     (GENAI, "--workers-max", "--num-workers"),
     (GENAI, "--ramp-duration", "--spawn-rate"),
     (GENAI, "--warmup-duration", "--warmup-ratio"),
-    (GENAI, "a request counts if it was sent within the duration", "--cooldown-ratio"),
+    (GENAI, "requests sent within the duration count", "--cooldown-ratio"),
     (GENAI, "--num-prefix-prompts 1 --prefix-prompt-length", "--prefix-len"),
     (GENAI, "--input-file with --custom-dataset-type", "--dataset-config"),
     (GENAI, "--s3-url", "--upload-results --storage-bucket --storage-prefix"),
 )  # fmt: skip
-"""Flags that people know from other tools, what they are here, and of which tool they are; one that
-several have is in the row of the first."""
+"""Flags of other tools, by tool and counterpart. A flag that several tools have is listed once."""
 
 COUNTERPARTS = {
     name: Counterpart(tool, text) for tool, text, names in OTHERS for name in names.split()
 }
-"""Flag to what it is here."""
+"""Counterpart by flag."""

@@ -1,18 +1,20 @@
 """The command line: finds the command, runs it, and turns every failure into one message and an
-exit code. The only module that ends the process.
+exit code. No other module ends the process.
 
 A command is a module with `DESCRIPTION`, `add_arguments(parser)` and `run(args) -> int`. It is
-imported only when it is asked for, so that help is there at once.
+imported when it is executed, so that `--help` and `version` load nothing else.
 """
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
 
 from aiperf_svc.adapters.host.private_files import private_files
 from aiperf_svc.cli.arguments import Parser, did_you_mean, exit_code_help
+from aiperf_svc.cli.commands.pod import POD_COMMANDS, run_pod_command
 from aiperf_svc.cli.secrets import command_line
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -20,52 +22,51 @@ from aiperf_svc.domain.foreign_text import lines
 
 JSON = "--json"
 COMMANDS = {
-    "profile": "measure a server, described by flags",
-    "run": "measure as a stack file says",
-    "preview": "what a stack will create and cost, also as a text for a pull request",
-    "status": "how far the run of a stack is",
+    "profile": "run a benchmark that flags describe",
+    "run": "run the benchmark of a stack file, on a cluster or on this machine",
+    "preview": "show what a stack will create and cost",
+    "status": "show the progress of the run of a stack",
     "results": "fetch the results of a stack that is up",
-    "cancel": "stop the run of a stack, keep what was measured",
-    "check-cluster": "say whether a cluster is fit for a benchmark: nodes, GPUs, network",
-    "gc": "remove what earlier stacks left in a cluster",
+    "cancel": "stop the run of a stack and keep its results so far",
+    "check-cluster": "check whether a cluster is fit for a benchmark: nodes, GPUs, network",
+    "gc": "remove what earlier runs left in a cluster",
     "validate": "check stack files and configs without starting anything",
-    "compare": "say whether the runs on one side are better or worse than those on the other",
+    "compare": "compare two sets of runs: which is better or worse",
     "history": "show a metric over finished runs, and where it changed",
-    "export": "write a run's records in another format",
-    "upload": "send a run's results to a bucket of an S3-compatible store",
-    "track": "file a finished run in MLflow or Weights & Biases",
-    "workloads": "what else than a server can be measured, and how each is described",
+    "export": "write the records of a run in another format",
+    "upload": "upload the results of a run to an S3-compatible store",
+    "track": "send a finished run to MLflow or Weights & Biases",
+    "workloads": "list what can be measured besides inference servers",
     "trace": "describe a trace of a real service: rates, lengths, prefix reuse",
-    "migrate": "print the command that does what a command of AIPerf does, and what differs",
-    "bench": "a short measurement of the built-in mock server",
-    "calibrate": "find what this machine can measure at most, for the plans of later runs",
-    "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
+    "migrate": "translate a command line of AIPerf",
+    "bench": "measure the built-in mock server for twelve seconds",
+    "calibrate": "find the highest load that this machine can generate",
+    "mock-server": "serve synthetic tokens at a fixed pace, OpenAI-compatible",
     "version": "print the version",
 }
-POD_COMMANDS = ("service", "deadline", "rank-setup", "collector", "index", "index-setup")
-"""Commands that only stacks and this program itself start. They are not in the help."""
-
+HIDDEN = ("service", *POD_COMMANDS)
+"""Commands that only processes of a run and pods of a stack execute."""
 WITH_RESULTS = ("profile", "run", "bench", "results", "export")
-"""Commands that write the results of runs, which nobody else is to read."""
+"""Commands that write results of runs, which only this user may read."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. Nothing but SystemExit for `--help` leaves this."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line; the exit code. Raises nothing but SystemExit for `--help`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _code(given)
+        return _code(words)
     except BrokenPipeError:
-        # The reader of our output is gone: nothing can be said to it, and that is no mistake.
+        # The reader of the output is gone, which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.ERROR)
 
 
 def _code(arguments: list[str]) -> int:
-    """Run the command line, and say why it has failed; the exit code."""
+    """Run the command line and print the reason of a failure; the exit code."""
     try:
         code = _run(arguments)
-        # Here a reader that is gone can still be handled; at the interpreter's end it cannot.
-        if sys.stdout is not None:  # closed by the shell
+        # A reader that is gone can be handled here, but not when the interpreter exits.
+        if sys.stdout is not None:  # None: closed by the shell
             sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -77,7 +78,7 @@ def _code(arguments: list[str]) -> int:
         _print_json("stopped by the user", error, arguments)
         return int(ExitCode.INTERRUPTED)
     except Exception as error:
-        text = f"unexpected {type(error).__name__}: {error}; AIPERF_DEBUG=1 shows where"
+        text = f"unexpected {type(error).__name__}: {error}; set AIPERF_DEBUG=1 for a traceback"
         _print_error(text, error, arguments)
         return int(ExitCode.ERROR)
 
@@ -89,7 +90,9 @@ def _run(arguments: list[str]) -> int:
     name, *rest = arguments
     if name == "--version":
         name = "version"
-    if name not in (*COMMANDS, *POD_COMMANDS):
+    if name in POD_COMMANDS:
+        return run_pod_command(name, rest)
+    if name not in COMMANDS and name not in HIDDEN:
         close = did_you_mean(name, COMMANDS)
         raise ConfigError(f"{name!r} is not a command{close or '; see aiperf-svc --help'}")
     command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
@@ -107,7 +110,7 @@ def _help() -> str:
         (
             "usage: aiperf-svc COMMAND [FLAGS]      aiperf-svc COMMAND --help",
             "",
-            "Measures AI inference services under load, and says whether to believe the numbers.",
+            "Measure AI inference servers under load. Each result has a verdict on its validity.",
             "",
             "commands:",
             *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
@@ -120,15 +123,13 @@ def _help() -> str:
 def _print_error(text: str, error: BaseException, arguments: Sequence[str]) -> None:
     print(f"error: {lines(text)}", file=sys.stderr)
     if os.environ.get("AIPERF_DEBUG"):
-        import traceback
-
         print(lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     _print_json(text, error, arguments)
 
 
 def _print_json(text: str, error: BaseException, arguments: Sequence[str]) -> None:
-    """Print an error as the JSON object that was asked for. What a command prints itself it prints
-    at its end, after which it raises nothing."""
+    """Print an error as a JSON object for `--json`. A command prints its own object at its end, so
+    there is never a second one."""
     if JSON in arguments:
         from aiperf_svc.runner.printing import print_failure
 

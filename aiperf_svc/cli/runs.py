@@ -1,14 +1,12 @@
-"""Functions that `profile`, `run` and `bench` share: flags, checks, and the call of the runner."""
+"""Functions that `profile`, `run` and `bench` share: checks, and the call of the runner."""
 
 import argparse
 import json
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from aiperf_svc.cli.arguments import did_you_mean
-from aiperf_svc.cli.flags import Flag
+from aiperf_svc.cli.options import Display, display_of
 from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.cli.secrets import read_api_key
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
@@ -23,110 +21,6 @@ if TYPE_CHECKING:
     from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.fork_server import ForkServer
     from aiperf_svc.workloads.trials import CheckedTrials
-
-Display = Literal["auto", "rich", "plain", "none"]
-DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
-DISPLAYS |= {"dashboard": "rich", "simple": "plain"}
-"""`--ui` to the runner's word for it; the last two are what AIPerf calls them."""
-
-
-def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ...]) -> None:
-    """Add one group of the table. Values are kept as text: the config checks them."""
-    group = parser.add_argument_group(title)
-    for flag in flags:
-        text = flag.text.replace("%", "%%")
-        if flag.kind == "switch":
-            group.add_argument(
-                *flag.names,
-                dest=flag.destination,
-                help=text,
-                default=None,
-                action=argparse.BooleanOptionalAction,
-            )
-        elif flag.kind == "off":
-            group.add_argument(
-                *flag.names,
-                dest=flag.destination,
-                help=text,
-                default=None,
-                action="store_const",
-                const=False,
-            )
-        elif flag.kind == "list":
-            group.add_argument(
-                *flag.names,
-                dest=flag.destination,
-                help=text,
-                metavar=flag.metavar,
-                nargs="+",
-                action="extend",
-            )
-        else:
-            group.add_argument(
-                *flag.names,
-                dest=flag.destination,
-                help=text,
-                metavar=flag.metavar,
-                action="append" if flag.kind == "again" else "store",
-            )
-
-
-def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags about this program rather than about the test."""
-    group = parser.add_argument_group("this program")
-    group.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="key for the server: env:NAME, @FILE, or the key itself, which other users of this "
-        "machine can see; never written to a file",
-    )
-    group.add_argument(
-        "--json", action="store_true", help="print the results as one JSON object on stdout"
-    )
-    group.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check everything, print the trials, and start nothing",
-    )
-    group.add_argument(
-        "--resume",
-        metavar="FOLDER",
-        type=Path,
-        help="go on with the experiment in this folder: trials that have ended are not run again",
-    )
-    group.add_argument(
-        "--ui",
-        "--ui-type",
-        metavar="UI",
-        default="auto",
-        help="progress on stderr: auto (default), rich, plain or none",
-    )
-    group.add_argument(
-        "--otlp",
-        metavar="URL",
-        help="send the run's metrics to this OpenTelemetry collector, as JSON over HTTP; headers "
-        "come from OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    group.add_argument(
-        "--serve-metrics",
-        metavar="[HOST:]PORT",
-        help="serve the run's metrics to Prometheus at /metrics of this address while it goes; "
-        "HOST is 127.0.0.1",
-    )
-    group.add_argument(
-        "--verbose", "-v", action="store_true", help="debug lines in the services' logs"
-    )
-
-
-def add_config_flag(parser: argparse.ArgumentParser) -> None:
-    """`--config`."""
-    parser.add_argument(
-        "--config",
-        "-f",
-        metavar="FILE",
-        type=Path,
-        help="start from this config; flags override it",
-    )
 
 
 def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None" = None) -> int:
@@ -245,11 +139,3 @@ def _run(
         metrics_address=metrics_address(args.serve_metrics),
     )
     return int(run_local(trials.config, options, trials=trials.members, forks=forks))
-
-
-def display_of(args: argparse.Namespace) -> Display:
-    """The display that `--ui` names. Raises ConfigError."""
-    if args.ui not in DISPLAYS:
-        hint = did_you_mean(args.ui, DISPLAYS)
-        raise ConfigError(f"--ui: {args.ui!r}: expected auto, rich, plain or none{hint}")
-    return DISPLAYS[args.ui]

@@ -1,4 +1,4 @@
-"""Functions that the commands about stacks share: flags, and the request that they make."""
+"""Functions that the commands about stacks share: the request and options of a command line."""
 
 import argparse
 import os
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aiperf_svc.cli.options import display_of
 from aiperf_svc.cli.outlets import metrics_address, otlp_target
-from aiperf_svc.cli.runs import display_of
 from aiperf_svc.cli.secrets import read_api_key
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
@@ -25,35 +25,6 @@ LONGEST_NAME = 40
 """Longest name of a stack."""
 NUMBER_ROOM = len("-10000")
 """Room in it for the number of a shape that has a stack of its own."""
-
-
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose the cluster."""
-    group = parser.add_argument_group("cluster")
-    group.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig to use")
-    group.add_argument("--context", metavar="NAME", help="its context (default: the current one)")
-
-
-def add_request_flags(parser: argparse.ArgumentParser) -> None:
-    """Those of a stack that is only looked at."""
-    parser.set_defaults(api_key=None, generation=None, resume=None)
-    add_cluster_flags(parser)
-
-
-def add_life_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the life of a stack."""
-    group = parser.add_argument_group("stack")
-    group.add_argument("--yes", "-y", action="store_true", help="create it without a question")
-    group.add_argument("--keep", action="store_true", help="leave the stack when the run is over")
-    group.add_argument(
-        "--keep-on-failure", action="store_true", help="leave it when something failed"
-    )
-    group.add_argument(
-        "--timeout", metavar="TIME", help="stop the run this long after the start, e.g. 20m"
-    )
-    group.add_argument(
-        "--generation", metavar="N", help="another number makes a new run of an unchanged stack"
-    )
 
 
 def life_options(args: argparse.Namespace) -> "StackOptions":

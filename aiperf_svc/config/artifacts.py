@@ -17,14 +17,16 @@ class S3(Model):
     """
 
     url: Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#\s]*)?$")]
-    """`s3://bucket/prefix`. Each run gets a folder of its own below it."""
+    """Bucket to which the results are also uploaded, `s3://bucket/prefix`. Each run gets its own
+    folder below it. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY hold the keys."""
     endpoint_url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+/?$")] | None = None
-    """URL of a store other than Amazon's: `https://host:port`. The bucket goes into the path."""
+    """URL of a store other than Amazon's, `https://host:port`. The bucket goes into the path."""
     region: Annotated[str, Field(min_length=1)] = "us-east-1"
+    """Region of the bucket."""
     has_session_token: bool = False
     """True if the keys on a cluster are temporary, with a session token."""
     egress_cidrs: tuple[str, ...] = ()
-    """Address ranges of the store on a cluster; the upload can reach nothing else."""
+    """Address ranges of the store. On a cluster, the upload can reach no other address."""
 
     @property
     def bucket(self) -> str:
@@ -41,17 +43,19 @@ class Artifacts(Model):
     """What is written, and where."""
 
     dir: Annotated[str, Field(min_length=1)] = "artifacts"
+    """Folder for the results."""
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
-    """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
+    """Most lines of profile_export.jsonl. All records are in records.parquet."""
     http_trace: bool = False
-    """Keep when each read of a response came, as `trace_data` in the lines of
-    profile_export.jsonl. Takes memory for each read until the response ends."""
+    """Record the time of each read of a response, as `trace_data` in profile_export.jsonl. This
+    takes memory for each read until the response ends."""
     slice_duration: PositiveDurationNs | None = None
-    """Length of the slices of time whose results profile_export_aiperf_timeslices.json and .csv
-    have; None: these files are not written. Only for a benchmark of a server."""
+    """Length of the time slices whose results are also written, to
+    profile_export_aiperf_timeslices.json and .csv. Only for a benchmark of a server. Default: no
+    slices."""
     s3: S3 | None = None
     """Bucket to which the results are also uploaded."""
     mlflow: Mlflow | None = None
-    """Tracking server in which the command files the finished run."""
+    """MLflow tracking server to which the command sends the finished run."""
     wandb: Wandb | None = None
-    """Project of Weights & Biases in which the command files it."""
+    """Weights & Biases project to which the command sends the finished run."""

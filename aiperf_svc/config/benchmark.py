@@ -30,11 +30,13 @@ class Workers(Model):
     """The number of processes or pods that send the load."""
 
     min: Annotated[int, Field(gt=0, le=10_000)] = 1
+    """Fewest processes that send requests."""
     max: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    """Most processes that send requests."""
     connections_per_worker: Annotated[int, Field(gt=0, le=60_000)] = 500
     """Users for each worker when the load is sized for a cluster."""
     record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
-    """Number of record processors. Default: a quarter of the workers."""
+    """Number of processes that read the responses. Default: a quarter of the workers."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
@@ -57,6 +59,7 @@ class BenchmarkConfig(Model):
     """The configuration of one load test."""
 
     name: Name = "benchmark"
+    """Name of the results."""
     endpoint: Endpoint
     load: Load
     dataset: Dataset = Dataset()
@@ -67,10 +70,11 @@ class BenchmarkConfig(Model):
     telemetry: Telemetry = Telemetry()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0
+    """Seed of prompts and arrivals. The same seed produces the same requests."""
     experiment: Experiment | None = None
     """Trials of this config; the other keys are then those of the first one."""
     targets: tuple[NamedTarget, ...] = ()
-    """Targets that are measured at the same time, each by a run of this config of its own."""
+    """Targets that are measured at the same time, each by its own run of this config."""
 
     @property
     def kind(self) -> str:

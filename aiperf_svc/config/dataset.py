@@ -75,43 +75,49 @@ class Dataset(Model):
     and the seed."""
 
     kind: DatasetKind = DatasetKind.SYNTHETIC
+    """Source and format of the prompts."""
     file: str | None = None
+    """File with the prompts."""
     public: Literal["sharegpt"] | None = None
-    """A public dataset, downloaded once into the cache folder."""
+    """Public dataset, downloaded once into the cache folder: `sharegpt`."""
     url: str | None = None
-    """URL of the public dataset, in place of its usual one."""
+    """URL of the public dataset, instead of its usual one."""
     max_download: SizeBytes = 2 * 2**30
     entries: Annotated[int, Field(gt=0)] | None = None
-    """Number of distinct prompts: 1,000 when synthetic, or as many as requests if they are sent in
-    turn and are fewer, 100 of a random pool, all of a file."""
+    """Number of distinct prompts. Default: 1,000 synthetic prompts, or the number of requests if
+    they are fewer and sent in turn; 100 of a random pool; all of a file."""
     order: Literal["sequential", "shuffled", "random"] = "sequential"
-    """Shuffled: each entry once, in another order in each pass. Random: each is drawn, with
-    replacement."""
+    """Order of the prompts: `sequential`; `shuffled`, each once before any is repeated, in a new
+    order in each pass; or `random`, drawn with replacement."""
     input_tokens: Length = Length(mean=550)
-    """Tokens of a prompt; in a ranking, those of the query alone."""
+    """Tokens of a synthetic prompt, or of the query of a ranking."""
     mix: tuple[Shape, ...] = ()
-    """Kinds of synthetic requests, in place of `input_tokens` and `output_tokens`."""
+    """Mixture of request lengths, instead of `input_tokens` and `output_tokens`."""
     passages: Passages = Passages()
     prefix: Prefix = Prefix()
     turns: Turns = Turns()
     images: Images = Images()
     sounds: Sounds = Sounds()
     batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
-    """Texts of a synthetic request, for APIs that take several."""
+    """Texts in each synthetic request, for embeddings and completions."""
     cache_bust: CacheBust = CacheBust.NONE
+    """Where each prompt gets a unique marker that prevents prefix-cache hits."""
     variant: Annotated[int, Field(gt=0, lt=2**32)] | None = None
-    """Another number gives prompts of the same lengths other words, noise and markers, which no
-    server has in a cache; None: 1, of a trial of an experiment its number. Texts of a file stay."""
+    """Another number changes the words, noise and markers of prompts, but not their lengths, so
+    that no server has them in a cache. Texts of a file do not change. Default: 1, or the number of
+    the trial."""
     delay_factor: Annotated[float, Field(ge=0)] = 1.0
-    """Factor of all delays between the turns of a conversation."""
+    """Factor for all delays between turns, including those of a file."""
     output_tokens: Length | None = None
-    """Maximum sent with each request; values in a dataset file take precedence."""
+    """Tokens to request as the response. Values in a dataset file take precedence. Default: no
+    limit."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
-    """Tokens for each hash id of a trace: 512 in a Mooncake trace, 16 in a Bailian trace."""
+    """Tokens for each hash id of a trace. Default: 512 in a Mooncake trace, 16 in a Bailian
+    trace."""
     max_input_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Rows of a trace with longer prompts are left out."""
+    """Leave out the rows of a trace with longer prompts."""
     max_output_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Longer responses of a trace are asked for with this length."""
+    """Request at most this number of tokens where a row of a trace has more."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Checksum of the public dataset's file; another file is refused. The usual file's is built
     in."""

@@ -149,8 +149,8 @@ class Deployment(Model):
     """The layout of the services."""
 
     layout: Literal["auto", "per-service", "compact"] = "auto"
-    """`compact` puts the five single services into one process or pod; auto: compact locally,
-    per-service on a cluster."""
+    """`compact` runs the five single services in one process or pod, `per-service` in one each.
+    `auto` is compact locally and per-service on a cluster."""
     raw_route: Literal["auto", "proxy", "direct"] = "auto"
     """Route of raw records: through the controller's proxy, or directly from worker to record
     processor."""

@@ -15,13 +15,14 @@ class Tls(Model):
     """Settings for the check of the target's certificate, for an https URL."""
 
     verify: bool = True
-    """False accepts any certificate; the run and its results print a warning."""
+    """Verify the server's certificate. If false, any certificate is accepted, and the run and its
+    results contain a warning."""
     ca_file: str | None = None
-    """PEM file of the authorities to trust instead of the system's."""
+    """PEM file of the certificate authorities to trust for https, instead of the system's."""
     ca: Annotated[str, Field(pattern=r"-----BEGIN CERTIFICATE-----")] | None = None
     """The same authorities as text, for pods of a cluster, which do not have the file."""
     server_name: str | None = None
-    """Name to check the certificate against, when it is not the URL's host."""
+    """Name to expect in the certificate, if it is not the URL's host."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
@@ -40,64 +41,72 @@ class Endpoint(Hooks):
     """The target and how a request to it is made."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
-    """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`), or ends
-    with a part of it."""
+    """Base URL of the server, `http://host:port`. A path in it precedes the path of the API
+    (`/v1/chat/completions`), or ends with a part of it."""
     urls: Annotated[
         tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...], Field(max_length=255)
     ] = ()
     """Further base URLs. Requests go to `url` and to these."""
     proxy: Annotated[str, Field(pattern=r"^http://[^/@?#\s]+/?$")] | None = None
     """HTTP proxy between the workers and the target, `http://host:port`. Requests to an https URL
-    go through a tunnel. The latencies are then those through the proxy. Variables such as
-    `HTTPS_PROXY` are not used."""
+    use a tunnel. Latencies include the proxy. Variables such as HTTPS_PROXY are ignored."""
     proxy_auth_env: str | None = None
     """Name of the environment variable that holds `user:password` for the proxy."""
     http2: bool = False
-    """Requests go over HTTP/2: chosen by ALPN for https URLs, without asking (prior knowledge) for
-    http URLs. One request at a time on each connection, as over HTTP/1.1."""
+    """Send requests over HTTP/2, one at a time on each connection. It is negotiated by ALPN for
+    https URLs, and used without negotiation (prior knowledge) for http URLs."""
     url_strategy: UrlStrategy = "round_robin"
-    """With several URLs: each in turn, the one to which a worker has the fewest requests in flight,
-    or one for each user, which is an entry of the dataset: it goes there each time that it is sent.
-    All turns of a conversation go to one."""
+    """How requests are distributed over several URLs: `round_robin`; `least_in_flight`, the URL to
+    which this worker has the fewest requests in flight; or `per_user`, always the same URL for an
+    entry of the dataset. All turns of a conversation go to one URL."""
     type: EndpointType = EndpointType.CHAT
+    """API of the server."""
     model: Annotated[str, Field(min_length=1)]
+    """Model to request."""
     models: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Further models, such as LoRA adapters. Each prompt of the dataset is for one of them or for
     `model`."""
     model_weights: tuple[Annotated[int, Field(gt=0, le=1_000)], ...] = ()
-    """How often each model is asked for, `model` first. Default: all alike."""
+    """Relative frequency of each model, `model` first. Default: all equal."""
     model_selection: Literal["round_robin", "random"] = "round_robin"
-    """Whether the models take prompts in turn, as often as their weights say, or are drawn."""
+    """How prompts are assigned to several models: `round_robin`, in proportion to the weights, or
+    `random`."""
     streaming: bool = False
+    """Request the response token by token. Required for the time to the first token."""
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
-    """Replaces the endpoint's own path. Types `template` and `raw` have none."""
+    """Path of the API, instead of its usual one. Types template and raw have no usual path."""
     template: Annotated[str, Field(min_length=1)] | None = None
-    """Jinja2 template of a request's JSON body, for type `template`. Its variables are `text`,
-    `texts`, `query`, `passages`, `messages`, `model`, `max_tokens`, `stream` and `role`."""
+    """Jinja2 template of a request's JSON body, for type template. Its variables are text, texts,
+    query, passages, messages, model, max_tokens, stream and role."""
     response_field: Annotated[str, Field(min_length=1)] | None = None
-    """JMESPath query of the output in a response, or in an event of a stream, for types `template`
-    and `raw`. Without one, the usual places are tried."""
+    """JMESPath query for the output in a response, or in an event of a stream, for types template
+    and raw. Default: the usual places."""
     output_tokens_field: Annotated[str, Field(min_length=1)] | None = None
-    """JMESPath query of the number of output tokens, for the same types."""
+    """JMESPath query for the number of output tokens, for the same types."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of every request. Do not put secrets here: use `api_key_env`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
     api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] | None = None
-    """Header that carries the key: a bearer token in `Authorization`, the plain key in any other.
-    Without it, the API's own: `x-api-key` of the messages API, `Authorization` of all others."""
+    """Header that carries the key: as a bearer token in `Authorization`, as the plain key in any
+    other. Default: `x-api-key` for the messages API, `Authorization` for all others."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
-    """Keys that are merged into the JSON body of every request."""
+    """Members that are merged into the JSON body of every request."""
     request_timeout: PositiveDurationNs = 600 * SECOND_NS
+    """Timeout of a request."""
     connect_timeout: PositiveDurationNs = 30 * SECOND_NS
+    """Timeout of a connection attempt."""
     wait_for_server: DurationNs = 0
-    """Longest time to wait, before the load, for a server that is still loading its model."""
+    """Longest time to wait, before the load, for a server that is still loading its model. /health,
+    /v1/models and one request are tried."""
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
+    """`keep-alive`, or `per-request`: a new connection for each request, for a server that closes
+    connections which it announced to keep."""
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
     use_server_token_count: bool = False
-    """Input and output tokens are those that the server states in its usage, also where a tokenizer
-    is named. The tokenizer then only makes prompts of exact length."""
+    """Use the token counts that the server reports, even if a tokenizer is named. The tokenizer
+    then only determines the length of prompts."""
     force_output_length: bool = True
     """With an output length in the dataset, also send `ignore_eos` and `min_tokens`, unless a probe
     before the load shows that the server refuses them."""

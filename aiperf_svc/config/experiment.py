@@ -84,16 +84,18 @@ class Experiment(Model):
     """
 
     product: Axes = ()
-    """Every combination of the values; the first key changes slowest."""
+    """Run a trial for every combination of the values of these keys. The first key changes
+    slowest."""
     zip: Axes = ()
     """Lists of one length, walked together."""
     explicit: tuple[dict[str, Any], ...] = ()
     """Trials one by one; `{}` is the template itself."""
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Number of times that each is run, with the same seed."""
+    """Number of times that each trial is run, with the same seed."""
     order: Literal["interleaved", "grouped", "shuffled"] = "interleaved"
-    """`interleaved` runs all, then all again, so that a slow drift of the system is in all alike;
-    `grouped` repeats each before the next; `shuffled` follows `random_seed`."""
+    """Order of the trials: `interleaved`, all once, then all again, so that a slow drift of the
+    system affects all alike; `grouped`, all repetitions of one before the next; or `shuffled` by
+    `random_seed`."""
     cooldown: DurationNs = 0
     """Time between the end of a trial and the start of the next."""
     on_failure: Literal["continue", "stop"] = "continue"
@@ -101,7 +103,7 @@ class Experiment(Model):
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed trial is run again before it counts as failed."""
     parallel: Parallel = 1
-    """Number of shapes that may run at the same time on a cluster; `auto`: as many as its nodes
+    """Number of shapes that may run at the same time on a cluster. `auto`: as many as its nodes
     have room for. 1: one after the other, in one stack."""
     fan_out: Literal["stacks", "jobs"] = "stacks"
     """How shapes run at the same time: each in a stack of its own, or as the indexes of Jobs in one
@@ -110,11 +112,11 @@ class Experiment(Model):
     """Parameters of trials: the shapes that have one with the first of these begin first, then
     those of the second, and so on; then all others."""
     search: Search | None = None
-    """Looks for a load instead of running a list."""
+    """Search for the highest value of a key at which every SLO holds, instead of running a list."""
     scenario: (
         Literal["server", "interactive", "offline", "single-stream", "multi-stream"] | None
     ) = None
-    """Load and metric in the manner of MLPerf."""
+    """Load and metric as in MLPerf."""
     template: dict[str, Any] = Field(default_factory=dict)
     """Values that the varied keys have in the template, null where it says nothing. Filled in when
     a config is read."""

@@ -43,7 +43,9 @@ class ResetKvCache(Model):
     `/flush_cache`; vLLM has its own with VLLM_SERVER_DEV_MODE=1."""
 
     path: ServerPath = "/reset_prefix_cache"
+    """Path of the request that empties the cache. SGLang has `/flush_cache`."""
     timeout: PositiveDurationNs | None = None
+    """Timeout of this request. Default: `endpoint.request_timeout`."""
 
     @property
     def hooks(self) -> tuple[Hook, ...]:
@@ -55,8 +57,11 @@ class ServerProfiler(Model):
     """Hooks that start the server's profiler before profiling and stop it after."""
 
     start_path: ServerPath = "/start_profile"
+    """Path of the request that starts the profiler."""
     stop_path: ServerPath = "/stop_profile"
+    """Path of the request that stops it."""
     timeout: PositiveDurationNs | None = None
+    """Timeout of each of these requests. Default: `endpoint.request_timeout`."""
 
     @property
     def hooks(self) -> tuple[Hook, ...]:
@@ -71,9 +76,11 @@ class Hooks(Model):
     """The hooks of an endpoint, by the names of those that many need."""
 
     reset_kv_cache: ResetKvCache | None = None
-    """`true`, or an object with what differs."""
+    """Empty the server's prefix cache before the load. In a file: `true`, or an object with other
+    settings."""
     server_profiler: ServerProfiler | None = None
-    """`true`, or an object with what differs."""
+    """Start the server's profiler before the measurement and stop it afterwards. In a file: `true`,
+    or an object with other settings."""
     hooks: tuple[Hook, ...] = ()
 
     @field_validator("reset_kv_cache", "server_profiler", mode="before")

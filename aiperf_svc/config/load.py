@@ -33,37 +33,43 @@ class Load(Model):
     """
 
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    """Closed loop: number of users, each of whom sends the next request when the previous response
+    has ended. Open loop: most requests at a time."""
     request_rate: Rate | None = None
+    """Open loop: requests, or conversations, per second, however slow the server is."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = None
     """Open loop: one rate after the other. The load ends with the last stage."""
     rate_series: Annotated[tuple[RatePoint, ...], Field(min_length=2)] | None = None
-    """Open loop: a rate that changes linearly from point to point; two points at one time are a
-    jump. The load ends with the last point."""
+    """Open loop: a rate that changes linearly from point to point. Two points at the same time are
+    a step. The load ends with the last point."""
     bursts: Bursts | None = None
-    """Open loop: bursts between which `request_rate` is sent, or nothing without it."""
+    """Open loop: repeated bursts. Between them `request_rate` is sent, or nothing if it is not
+    given."""
     user_centric: UserCentric | None = None
     """Open loop: users who each take a turn of their conversation at a regular interval."""
     arrival: Arrival = Arrival()
     fixed_schedule: bool = False
-    """Send each row of the dataset's trace at its own time. The load ends with the last row."""
+    """Open loop: send each row of the trace at its own time. The load ends with the last row."""
     fixed_schedule_auto_offset: bool | None = None
-    """True sends the first row at once, false at its own time after the trace's time zero. Default:
-    true without a start offset."""
+    """Send the first row immediately. If false, it is sent at its own time after the trace's time
+    zero. Default: true without a start offset."""
     fixed_schedule_start_offset: DurationNs | None = None
-    """Time in the trace at which the schedule starts; rows before it are left out."""
+    """Time in the trace at which the schedule starts. Earlier rows are left out."""
     fixed_schedule_end_offset: DurationNs | None = None
     """Time in the trace after which rows are left out."""
     replay_speedup: Annotated[float, Field(gt=0)] = 1.0
-    """Factor by which the times and delays of the trace are shorter."""
+    """Factor by which the trace is replayed faster."""
     requests: Annotated[int, Field(gt=0)] | None = None
+    """Stop after this number of requests."""
     duration: PositiveDurationNs | None = None
+    """Stop after this time, or after `requests` if that comes first."""
     grace_period: UnboundedDurationNs = 30 * SECOND_NS
-    """Time after the end of a duration in which requests in flight may complete; then they are
-    cancelled. `inf`: as long as `endpoint.request_timeout` lets them."""
+    """Time after the end of `duration` in which requests in flight may complete. Then they are
+    cancelled. `inf`: until `endpoint.request_timeout`."""
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
-    """Most requests that wait for their first token at a time, in closed and open loop."""
+    """Most requests that wait for their first token at a time. Default: no limit."""
     prefill_ramp: DurationNs = 0
     """Time over which `prefill_concurrency` grows linearly from one."""
     samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1

@@ -25,9 +25,10 @@ class Arrival(Model):
     """The spacing of requests in open loop."""
 
     pattern: Literal["constant", "poisson", "gamma"] = "poisson"
+    """Spacing of the requests of an open loop."""
     burstiness: Annotated[float, Field(ge=0.001)] = 1.0
-    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular. At
-    0.001 a thousand requests come at once."""
+    """Shape of the gamma distribution: 1 is Poisson, below 1 is burstier, above 1 is more regular.
+    At 0.001, about a thousand requests arrive together."""
 
     @model_validator(mode="after")
     def _burstiness_belongs_to_gamma(self) -> Self:
@@ -44,17 +45,26 @@ class Warmup(Model):
     here."""
 
     requests: Annotated[int, Field(gt=0)] | None = None
+    """Requests before the measurement. They are left out of the results."""
     conversations: Annotated[int, Field(gt=0)] | None = None
-    """Number of conversations, in place of `requests`."""
+    """Conversations before the measurement, instead of `requests`."""
     duration: PositiveDurationNs | None = None
+    """Length of the warmup."""
     grace_period: UnboundedDurationNs = 30 * SECOND_NS
+    """Grace period of the warmup."""
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    """Concurrency of the warmup. Default: that of the measurement."""
     request_rate: Rate | None = None
-    """Makes the warmup an open loop of one rate, whatever the measurement is."""
+    """Rate of the warmup, which is then an open loop. Default: that of the measurement."""
     arrival: Arrival | None = None
+    """Spacing of the warmup's requests. Default: that of the measurement."""
     ramp: DurationNs = 0
+    """Time over which the warmup's concurrency or rate grows linearly from zero."""
     prefill_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    """Most requests of the warmup that wait for their first token at a time. Default: that of the
+    measurement."""
     prefill_ramp: DurationNs = 0
+    """Time over which `prefill_concurrency` of the warmup grows linearly from one."""
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
@@ -107,8 +117,10 @@ class UserCentric(Model):
     """Users who each take a turn of their conversation at a regular interval."""
 
     rate: Rate
-    """Requests per second of all users together: each sends one every `users / rate` seconds."""
+    """Open loop: requests per second of all users together. Each user takes a turn of a
+    conversation every `users / rate` seconds."""
     users: Annotated[int, Field(gt=0, le=1_000_000)]
+    """Number of users of `rate`."""
 
     @property
     def turn_gap_ns(self) -> int:
@@ -120,10 +132,11 @@ class Cancellation(Model):
     """Clients that close their connections before their responses have ended."""
 
     rate: Share | None = None
-    """Share of the requests of the profiling phase, chosen by lot."""
+    """Share of the requests whose clients disconnect before the response has ended, chosen at
+    random."""
     delay: DurationNs = 0
-    """Time from the moment at which a request is sent whole; a response that ends before it is
-    complete."""
+    """Time from the moment when such a request is completely sent until its client disconnects. A
+    response that ends earlier is complete."""
 
     @model_validator(mode="after")
     def _has_a_rate(self) -> Self:

@@ -51,7 +51,7 @@ class Passages(Model):
     """The texts that a synthetic request asks a server to rank."""
 
     number: Length = Length(mean=1)
-    """Passages of a request."""
+    """Passages in each request of a ranking."""
     tokens: Length = Length(mean=550)
     """Tokens of a passage."""
 
@@ -70,16 +70,16 @@ class Prefix(Model):
     prefix cache. They come before those of `input_tokens`."""
 
     system_tokens: Annotated[int, Field(ge=0)] = 0
-    """Tokens of a system prompt that all requests share."""
+    """Tokens of a synthetic system prompt that all requests share."""
     system_prompt: Annotated[str, Field(min_length=1)] | None = None
-    """Text of that system prompt, instead of a synthetic one."""
+    """Text of the shared system prompt, instead of a synthetic one."""
     groups: Annotated[int, Field(ge=0)] = 0
-    """Number of different prefixes. Each is shared by as many requests as any other."""
+    """Number of different prefixes. Each is shared by the same number of requests."""
     tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens of each of these prefixes."""
     context_tokens: Annotated[int, Field(ge=0)] = 0
-    """Tokens after these with which each conversation begins its first turn. No other has them, but
-    its later turns do."""
+    """Tokens at the start of each conversation, after the prefixes. Only the turns of the same
+    conversation share them."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -101,8 +101,9 @@ class Turns(Model):
     """Turns of a synthetic conversation. Each sends the whole history with the real responses."""
 
     number: Length = Length(mean=1)
+    """Turns of a synthetic conversation."""
     delay_ms: Delay = Delay()
-    """Pause between a response and the next turn."""
+    """Milliseconds between a response and the next turn."""
 
 
 Sampling = Literal["random", "shuffled", "sequential"]
@@ -123,16 +124,19 @@ class Images(Model):
     """Pictures of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Pictures of a request: 1 if any other key is given."""
+    """Pictures in each synthetic request, or 1 if another setting of pictures is given."""
     width: Length | None = None
-    """In pixels; without one, `SIDE`."""
+    """Width in pixels. Default: 512."""
     height: Length | None = None
+    """Height in pixels. Default: 512."""
     format: Literal["png", "jpeg", "random"] = "png"
-    """`random` is one of both for each picture. JPEG needs the extra `media`."""
+    """Format of synthetic pictures: `png`, `jpeg`, or `random` for either, drawn for each picture.
+    JPEG needs the extra `media`."""
     folder: Annotated[str, Field(min_length=1)] | None = None
-    """Folder of pictures to send. They are sent as they are, unless `width` or `height` is given:
-    then they are scaled to these, which needs the extra `media`."""
+    """Folder of pictures to send instead of noise. They are scaled only if `width` or `height` is
+    given, which needs the extra `media`."""
     sampling: Sampling = "random"
+    """Order in which files of the folder are chosen."""
 
     _one = model_validator(mode="before")(_one_if_described)
 
@@ -174,20 +178,23 @@ class Sounds(Model):
     """Sounds of each synthetic request: noise, or the files of a folder."""
 
     number: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Sounds of a request: 1 if any other key is given."""
+    """Sounds in each synthetic request, or 1 if another setting of sounds is given."""
     seconds: Seconds = Seconds()
+    """Length of a synthetic sound in seconds."""
     sample_rates: Annotated[
         tuple[Annotated[int, Field(ge=1_000, le=192_000)], ...], Field(min_length=1)
     ] = (16_000,)
-    """Samples a second; of several, one is drawn for each sound."""
+    """Samples per second. Of several, one is drawn for each sound."""
     depths: Annotated[tuple[Literal[8, 16, 24, 32], ...], Field(min_length=1)] = (16,)
-    """Bits of a sample of a WAV, likewise."""
+    """Bits per sample of a WAV. Of several, one is drawn for each sound."""
     channels: Annotated[int, Field(ge=1, le=2)] = 1
+    """Channels of a synthetic sound, 1 or 2."""
     format: Literal["wav", "mp3"] = "wav"
-    """MP3 needs the extra `media`."""
+    """Format of synthetic sounds. MP3 needs the extra `media`."""
     folder: Annotated[str, Field(min_length=1)] | None = None
-    """Folder of sounds to send, as they are."""
+    """Folder of sounds to send, unchanged, instead of noise."""
     sampling: Sampling = "random"
+    """Order in which files of the folder are chosen."""
 
     _one = model_validator(mode="before")(_one_if_described)
 

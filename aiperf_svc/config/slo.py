@@ -30,12 +30,13 @@ class Slo(Model):
     """Objectives of the run (exit code 4 if one fails), and the limits of a good request."""
 
     objectives: tuple[Objective, ...] = ()
+    """Limits that must hold. Otherwise the exit code is 4, or 9 if one cannot be judged."""
     goodput: dict[str, float | str] = Field(default_factory=dict)
-    """Maps a metric tag to the highest value of a good request."""
+    """Highest value of each metric in a good request."""
     goodput_tiers: dict[TierName, Annotated[dict[str, float | str], Field(min_length=1)]] = Field(
         default_factory=dict
     )
-    """Further sets of such limits by name; each has a goodput of its own."""
+    """Further sets of such limits by name. Each has its own goodput."""
     error_budget: Share = 0.01
-    """Share of the requests that may fail, be cut off or stay unsent. Above it every objective on a
-    metric of successful requests fails."""
+    """Share of the requests that may fail, be cut off or stay unsent. Above it, every objective on
+    a metric of successful requests fails."""

@@ -70,19 +70,20 @@ class Telemetry(Model):
     """Pages that are read while a run goes. A page that fails is named and never fails the run."""
 
     target: bool = True
-    """Whether to read `/metrics` of the target's own host too, if it is there."""
+    """Read `/metrics` of the target's own host too, if it exists."""
     server_metrics: Sources = ()
-    """Further pages of servers, such as the replicas behind a router."""
+    """Further Prometheus pages of servers to read during the run, such as those of the replicas
+    behind a router."""
     gpu_telemetry: Sources = ()
-    """Pages of DCGM exporters."""
+    """Pages of DCGM exporters to read during the run."""
     key_env: Annotated[str, Field(min_length=1)] | None = None
-    """Name of the environment variable that holds what servers ask for before they send these
-    pages: a token, or `USER:PASSWORD`. No other server gets it."""
+    """Environment variable with the credentials for these pages: a token, or `USER:PASSWORD`. No
+    other server receives it."""
     find_gpus: bool = True
-    """Whether `run` looks for the exporters of the nodes on which the target's pods use GPUs, if
+    """On a cluster, find the DCGM exporters of the nodes on which the target's pods use GPUs, if
     `gpu_telemetry` names none."""
     exporters: tuple[ClusterExporters, ...] = ()
-    """What it has found."""
+    """The exporters found. Filled in by `run`."""
     interval: PositiveDurationNs = SECOND_NS
     """Time between two reads of a page."""
 

@@ -12,12 +12,14 @@ class Tokenizer(Model):
     hub name."""
 
     name: Annotated[str, Field(min_length=1)] | None = None
-    """Without one, synthetic lengths are approximate and output tokens come from the server's
-    usage."""
+    """Tokenizer that counts tokens exactly: a `tokenizer.json`, a folder that contains one, or a
+    name on the Hugging Face hub. Without one, synthetic lengths are approximate and output tokens
+    come from the server's usage."""
     revision: str = "main"
+    """Revision on the hub."""
     apply_chat_template: bool = False
-    """Count input tokens inside the tokenizer's chat template, and make synthetic prompts so long
-    that they have the requested tokens there."""
+    """Count input tokens inside the tokenizer's chat template. Synthetic prompts then have the
+    requested length there."""
 
     @model_validator(mode="after")
     def _has_a_template(self) -> Self:

@@ -46,26 +46,32 @@ class Tracker(Model):
     """What all such services have."""
 
     run_name: Name | None = None
-    """Default: the name of the run's folder."""
+    """Name of the run. Default: the name of its folder."""
     files: tuple[FilePattern, ...] = RESULT_FILES
-    """Patterns of files of the artifact folder, such as `*.parquet`, which are sent too."""
+    """Files of the artifact folder to send, as patterns such as `*.parquet`. Default: the small
+    result files."""
 
 
 class Mlflow(Tracker):
     """A tracking server of MLflow."""
 
     tracking_uri: Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*:[^@\s]*$")]
-    """`http://host:5000`, or `file:` or `sqlite:` and a path."""
+    """MLflow tracking server to which the finished run is sent: `http://host:5000`, or `file:` or
+    `sqlite:` and a path. MLFLOW_TRACKING_TOKEN holds the key."""
     experiment: Name = "aiperf"
+    """MLflow experiment of the run."""
     tags: dict[Name, str] = Field(default_factory=dict)
+    """Tags of the run."""
     parent_run_id: Name | None = None
-    """Run under which this one is shown."""
+    """Run that becomes the parent of this one."""
 
 
 class Wandb(Tracker):
     """A project of Weights & Biases; `WANDB_BASE_URL` names a server of one's own."""
 
     project: Name
+    """Weights & Biases project to which the finished run is sent. WANDB_API_KEY holds the key."""
     entity: Name | None = None
     """Team or user. Default: that of the key."""
     tags: tuple[Name, ...] = ()
+    """Tags of the run."""

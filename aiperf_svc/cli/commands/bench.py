@@ -1,11 +1,12 @@
-"""`aiperf-svc bench`: what a newcomer runs first."""
+"""`aiperf-svc bench`: a first measurement, of the built-in mock server."""
 
 import argparse
 import sys
 from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.flags import FLAGS, GROUPS
-from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
+from aiperf_svc.cli.options import add_flags, add_run_flags
+from aiperf_svc.cli.runs import run_here
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Start the built-in mock server and measure it: twelve seconds of streaming chat.
 
-The server takes 200 ms to the first token and 20 ms for each of 31 more, so the results can be
-checked by eye. The flags of `profile` change the load."""
+The server sends the first token after 200 ms and 31 further tokens at intervals of 20 ms, so the
+results can be checked by eye. The flags of `profile` change the load."""
 
 TTFT, ITL, TOKENS = "200ms", "20ms", 32
 """The pace of a small model on one GPU."""
@@ -36,7 +37,7 @@ _FLAGS = tuple(flag for flag in FLAGS if flag.key != "endpoint.url")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `profile` but for the server."""
+    """Add the flags of `profile`, without the server's URL."""
     parser.usage = "aiperf-svc bench [flag ...]"
     parser.set_defaults(config=None)
     for title, flags in GROUPS.items():
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the mock server, which lives no longer than this call."""
+    """Measure the mock server, which runs during this call only."""
     from aiperf_svc.runner import fork_server
 
     with fork_server.starting() as forks:

@@ -1,4 +1,4 @@
-"""`aiperf-svc calibrate`: what this machine can measure at most."""
+"""`aiperf-svc calibrate`: the highest load that this machine can generate."""
 
 import argparse
 import json
@@ -10,10 +10,11 @@ from typing import Any
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import OWN_PROGRAM
 
-DESCRIPTION = """Find this machine's ceiling with a few short runs against the mock server.
+DESCRIPTION = """Find the highest load of this machine by short runs against the mock server.
 
-The server responds at once and shares the cores. The figures are kept in the user's cache folder
-and size the workers of later open-loop runs; a rate beyond them is warned about before the run."""
+The server responds immediately and shares the cores. The figures are kept in the user's cache
+folder. Later open-loop runs use them to choose the number of workers, and warn before the run about
+a rate above them."""
 
 FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")
 USERS = ("--concurrency", "200")
@@ -30,11 +31,11 @@ LONGEST_S = 30.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the output flags."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, keep, print."""
+    """Measure, save and print the figures."""
     import msgspec
 
     from aiperf_svc.adapters.host.calibration import (

@@ -5,20 +5,20 @@ import os
 import sys
 
 from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
-from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.cli.options import add_cluster_flags
 
-DESCRIPTION = """Stop the run of a stack that is up. What was measured is kept: `aiperf-svc results`
-fetches it. The stack stays."""
+DESCRIPTION = """Stop the run of a stack that is up. Results so far are kept; `aiperf-svc results`
+fetches them. The stack is not removed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The stack."""
-    parser.add_argument("stack", metavar="STACK", help="name of a stack")
+    """Add the stack."""
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
     add_cluster_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for the stop."""
+    """Stop the run."""
     from aiperf_svc.protocol.run_states import RunState
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
         async with attach(stack.stack, environ=os.environ, **where) as attached:
             status = await attached.client.status()
             if RunState(status.state).is_final:
-                said = f"the run is over ({status.state}): there is nothing to stop"
+                text = f"the run has already ended ({status.state})"
             else:
                 await attached.client.cancel("cancelled by `aiperf-svc cancel`")
-                said = "the run stops and keeps what it has measured"
-        print(f"stack {stack.stack}: {said}", file=sys.stderr)
+                text = "the run is stopping; results so far are kept"
+        print(f"stack {stack.stack}: {text}", file=sys.stderr)
 
     _, code = signals.run(in_each(stacks_of(args.stack, args), cancel))
     return int(code)

@@ -6,28 +6,30 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.cli.options import add_cluster_flags
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from aiperf_svc.adapters.cluster.preflight.cluster_checks import ClusterReport
 
-DESCRIPTION = """Say whether a cluster is fit for a benchmark: nodes, pressure, clocks, GPUs by
+DESCRIPTION = """Check whether a cluster is fit for a benchmark: nodes, pressure, clocks, GPUs by
 type, GPU exporters and their Xid errors, and whether NetworkPolicies are enforced.
 
-Two pods in a namespace of their own try the network. Everything that this makes is removed again.
+Two pods in a temporary namespace test the network. All created objects are removed afterwards.
 
-Exit code 0: no check failed. 1: one failed, or with --strict one is a warning or could not be
-made. 6: something is left."""
+Exit code 0: no check failed. 1: a check failed, or with --strict gave a warning or was not
+possible. 6: an object is left."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the cluster and of the output."""
-    parser.add_argument("--image", metavar="NAME", help="image of this program for the two pods")
+    parser.add_argument("--image", metavar="NAME", help="Image of this program for the two pods.")
     parser.add_argument(
-        "--strict", action="store_true", help="warnings and checks that were not made count too"
+        "--strict",
+        action="store_true",
+        help="Count warnings, and checks that were not possible, as failures.",
     )
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument("--json", action="store_true", help="Print the checks as JSON.")
     add_cluster_flags(parser)
 
 

@@ -19,57 +19,58 @@ DESCRIPTION = """Compare finished runs: is the new side better, worse or the sam
   aiperf-svc compare BASE BASE BASE --to NEW NEW NEW
   aiperf-svc compare EXPERIMENT --by KEY=BASE,NEW
 
-A folder is a run's artifact folder, or holds such folders. Experiments are compared combination by
-combination of their parameters. At least 3 runs a side are judged, taken in turns (base, new, base,
-new, ...). docs/comparing.md says why, and what the words mean."""
+A folder is the artifact folder of a run, or contains such folders. Experiments are compared for
+each combination of their parameters. A judgement needs at least 3 runs on each side, measured in
+turns (base, new, base, new, ...). docs/comparing.md explains the reason and the terms."""
 
 TOLERANCE = "5%"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folders, the tolerance and the output flags."""
-    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="BASE and NEW")
+    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="BASE and NEW.")
     parser.add_argument(
-        "--to", metavar="NEW", type=Path, nargs="+", help="the new side, of several folders"
+        "--to", metavar="NEW", type=Path, nargs="+", help="The new side, if it has several folders."
     )
     parser.add_argument(
         "--by",
         metavar="KEY[=BASE,NEW]",
         default="",
-        help="of one experiment, compare the trials with these two values of a parameter",
+        help="Compare the trials of one experiment that have these two values of a parameter.",
     )
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",
         default=TOLERANCE,
-        help="largest difference that does not matter (default 5%%)",
+        help="Largest difference that does not matter. Default: 5%%.",
     )
     parser.add_argument(
         "--metric",
         metavar="TAG[:STAT]",
         action="append",
         default=[],
-        help="judge this row, e.g. time_to_first_token:p99, not the usual ones; repeatable",
+        help="Judge this row, such as time_to_first_token:p99, instead of the usual ones. "
+        "Repeat for more.",
     )
     parser.add_argument(
-        "--all", action="store_true", help="show all rows; the added ones do not count"
+        "--all", action="store_true", help="Show all rows. The added rows are not judged."
     )
     parser.add_argument(
         "--fail-on",
         metavar="WORD",
         choices=["worse"],
-        help="worse: exit with 7 if a metric is worse, with 8 if a row cannot be judged",
+        help="worse: exit with 7 if a metric is worse, with 8 if a row cannot be judged.",
     )
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--markdown", action="store_true", help="print Markdown")
-    output.add_argument("--json", action="store_true", help="print one JSON object")
+    output.add_argument("--markdown", action="store_true", help="Print Markdown.")
+    output.add_argument("--json", action="store_true", help="Print one JSON object.")
     parser.add_argument(
-        "--html", metavar="FILE", type=Path, help="also write a page with both distributions"
+        "--html", metavar="FILE", type=Path, help="Also write a page with both distributions."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, print, and judge if that was asked for."""
+    """Compare and print, and judge with `--fail-on`."""
     from aiperf_svc.adapters.comparison.run_folders import read_runs
     from aiperf_svc.core.compare.groups import Group, compare_groups
 

@@ -5,25 +5,25 @@ from pathlib import Path
 
 DESCRIPTION = """Write the records of a finished run in another format.
 
---jsonl: a line per request, as profile_export.jsonl has them for the first artifacts.jsonl_limit
-requests, but without the list of gaps between chunks and the record processor's name, which
-records.parquet does not keep."""
+--jsonl writes a line per request, as profile_export.jsonl contains them for the first
+artifacts.jsonl_limit requests, but without the list of gaps between chunks and the name of the
+record processor, which are not in records.parquet."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run and the format."""
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="artifact folder of the run")
-    parser.add_argument("--jsonl", action="store_true", required=True, help="one line per request")
+    """Add the run and the format."""
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="Artifact folder of the run.")
+    parser.add_argument("--jsonl", action="store_true", required=True, help="One line per request.")
     parser.add_argument(
         "--output",
         metavar="FILE",
         type=Path,
-        help="instead of profile_export_all.jsonl in the folder",
+        help="File to write. Default: profile_export_all.jsonl in the folder.",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file, and say where."""
+    """Write the file and print its path."""
     from aiperf_svc.adapters.exports import jsonl_export
     from aiperf_svc.adapters.exports.manifest import check_listed, read_manifest
     from aiperf_svc.adapters.storage.artifacts import write_manifest

@@ -7,44 +7,47 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.clusters import stacks_of
-from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.cli.options import add_cluster_flags
 
 if TYPE_CHECKING:
     from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest
 
 DESCRIPTION = """Remove what earlier runs left: objects found by label, then the state.
 
-Without names: the stacks of this machine's runs that were not removed, in whichever clusters, and
-whatever has outlived its own deadline; other stacks are listed and not touched. --context or
---kubeconfig limits it to one cluster. A stack that others use is left alone: one that is
-named is refused, and --take-over removes it. Where nobody is at a terminal to be asked, --yes
-is needed."""
+Without names, it removes the stacks that runs of this machine left in any cluster, and all stacks
+whose time to live has expired. Other stacks are listed and not touched. --context or --kubeconfig
+limits the search to one cluster. A stack in use by another process is never removed without
+--take-over. --yes is required if there is no terminal for the question."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose the stacks."""
-    parser.add_argument("stacks", nargs="*", metavar="STACK", help="name of a stack")
-    parser.add_argument("--yes", "-y", action="store_true", help="remove without a question")
+    parser.add_argument("stacks", nargs="*", metavar="STACK", help="Name of a stack.")
+    parser.add_argument("--yes", "-y", action="store_true", help="Remove without asking.")
     parser.add_argument(
         "--force",
         action="store_true",
-        help="also when another machine holds the state's lock, or the state cannot be had",
+        help="Proceed although another machine holds the lock of the state, or the state cannot be "
+        "read.",
     )
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="also stacks that others use; their runs fail, and report who has taken the stack",
+        help="Also remove stacks in use. Their runs fail, and report who removed the stack.",
     )
     parser.add_argument(
-        "--namespace", "-n", metavar="NS", help="where to look, if not all may be listed"
+        "--namespace",
+        "-n",
+        metavar="NS",
+        help="Namespace to search, if this user may not list all namespaces.",
     )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.add_argument("--json", action="store_true", help="Print the result as JSON.")
     add_cluster_flags(parser)
 
 
 async def _all(requests: "list[GarbageRequest]") -> "Collected":
-    """Remove what each request names, one cluster after the other. One that cannot be reached is
-    told, and the others go on."""
+    """Remove what each request names, one cluster after the other. A cluster that cannot be reached
+    is reported, and the others follow."""
     from aiperf_svc.domain.errors import EnvironmentProblem
     from aiperf_svc.runner.stack.garbage import Collected, collect_everywhere, collect_garbage
 
@@ -62,7 +65,7 @@ async def _all(requests: "list[GarbageRequest]") -> "Collected":
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove, and say what is left."""
+    """Remove, and print what is left."""
     import json
 
     from aiperf_svc.runner import signals

@@ -10,32 +10,34 @@ DESCRIPTION = """Show a metric over finished runs in order of time, and mark whe
 
   aiperf-svc history FOLDER... --metric time_to_first_token:p99
 
-A folder is a run's artifact folder, or holds such folders. docs/comparing.md says how a change is
-found."""
+A folder is the artifact folder of a run, or contains such folders. docs/comparing.md explains how
+changes are found."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folders, the metric and the output flags."""
-    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="runs")
+    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="Runs.")
     parser.add_argument(
         "--metric",
         metavar="TAG[:STAT]",
         default="",
-        help="metric to show (default: the first usual one)",
+        help="Metric to show. Default: the first usual one.",
     )
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",
         default=TOLERANCE,
-        help="largest change that is not marked (default 5%%)",
+        help="Largest change that is not marked. Default: 5%%.",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page with the plot")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="Also write a page with the plot."
+    )
     parser.add_argument(
         "--csv",
         metavar="FILE",
         type=Path,
-        help="also write all metrics, a row a run, as change-point tools read them",
+        help="Also write all metrics, one row per run, for change-point tools.",
     )
 
 

@@ -10,8 +10,8 @@ from aiperf_svc.cli.foreign_flags import advice_for
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
-DESCRIPTION = """Print the command of this program that does what a command of AIPerf does, and name
-what differs. Quote the command, or put it behind the other flags.
+DESCRIPTION = """Translate a command line of AIPerf into one of this program, and list the
+differences. Quote the command, or put it after the other flags.
 
   aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
 DEFAULT_URL = "http://localhost:8000"
@@ -34,9 +34,9 @@ class Migration:
 
     arguments: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is the same without a flag, or is said otherwise."""
+    """Flags that are not needed, or have another form."""
     missing: list[str] = field(default_factory=list)
-    """What has no counterpart."""
+    """Flags without a counterpart."""
 
     @property
     def command(self) -> str:
@@ -49,14 +49,14 @@ class Migration:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the output flag and the command."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     parser.add_argument(
-        "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="command line of AIPerf"
+        "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="Command line of AIPerf."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the command line, then what differs."""
+    """Print the command line, then the differences."""
     migration = migrated(_words(args.command))
     if args.json:
         import msgspec
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         return int(ExitCode.OK)
     print(migration.command)
     for title, found in (
-        ("to know", migration.notes),
+        ("notes", migration.notes),
         ("without a counterpart", migration.missing),
     ):
         if found:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def migrated(words: Sequence[str]) -> Migration:
-    """Return the migration of AIPerf's flags. Raises ConfigError for what is none of its flags."""
+    """Translate flags of AIPerf. Raises ConfigError for an unknown flag."""
     from aiperf_svc.cli.commands import profile
 
     parser = Parser("profile", profile.DESCRIPTION)
@@ -102,7 +102,7 @@ def migrated(words: Sequence[str]) -> Migration:
         elif name in known:
             migration.arguments += [flag, *values]
         elif advice is None:
-            raise ConfigError(f"{name} is a flag neither of AIPerf 0.13 nor of this program")
+            raise ConfigError(f"{name} is not a flag of AIPerf 0.13 or of this program")
         else:
             is_missing = advice.kind == "none"
             found = migration.missing if is_missing else migration.notes
@@ -136,7 +136,7 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
                 yield flag, values
             flag, values = word, []
         elif not flag:
-            raise ConfigError(f"{word!r} belongs to no flag")
+            raise ConfigError(f"unexpected argument {word!r}")
         else:
             values.append(word)
     if flag:
@@ -144,14 +144,14 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
-    """Say what AIPerf takes for granted."""
+    """Add the defaults of AIPerf."""
     model = next((given[name] for name in ("--model", "-m", "--model-names") if name in given), [])
     if not {"--url", "-u"} & given.keys():
         migration.arguments += ["--url", DEFAULT_URL]
         migration.notes.append(f"--url {DEFAULT_URL}: AIPerf's default")
     if "--request-rate-series" in given:
         migration.notes.append(
-            "--request-rate-series: the load ends with the last point; AIPerf goes on at its rate"
+            "--request-rate-series: the load ends with the last point; AIPerf continues at its rate"
         )
     if not {"--tokenizer", "--use-server-token-count"} & given.keys() and "/" in "".join(model):
         _complete_tokenizer(migration, model, is_needed="--apply-chat-template" in given)
@@ -160,8 +160,8 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
     is_replay = not _SCHEDULE.isdisjoint(given) or (is_trace and _LOADS.isdisjoint(given))
     if is_trace and not is_replay:
         migration.notes.append(
-            "--custom-dataset-type mooncake_trace: where its rows have times, AIPerf sends them "
-            "then; here that is --fixed-schedule in place of --concurrency or --request-rate"
+            "--custom-dataset-type mooncake_trace: AIPerf sends rows at their own times; use "
+            "--fixed-schedule instead of --concurrency or --request-rate for this"
         )
     if is_replay or not _ENDS.isdisjoint(given):
         return
@@ -169,29 +169,29 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
     if conversations:
         migration.arguments += ["--request-count", *conversations]
         migration.notes.append(
-            f"--request-count {' '.join(conversations)}: AIPerf ends after so many conversations"
+            f"--request-count {' '.join(conversations)}: AIPerf ends after this many conversations"
         )
     else:
         migration.notes.append(
-            "no --request-count: 10 requests for each user here, in AIPerf 2 and at least 10"
+            "no --request-count: 10 requests per user; AIPerf sends 2 per user, at least 10"
         )
 
 
 def _complete_tokenizer(migration: Migration, model: list[str], *, is_needed: bool) -> None:
-    """Add the model's tokenizer where nothing can be counted without one; else name it."""
+    """Add the tokenizer of the model if tokens cannot be counted without one; else add a note."""
     name = " ".join(model)
     if is_needed:
         migration.arguments += ["--tokenizer", *model]
-        migration.notes.append(f"--tokenizer {name}: AIPerf loads the model's")
+        migration.notes.append(f"--tokenizer {name}: AIPerf loads the tokenizer of the model")
     else:
         migration.notes.append(
-            f"no --tokenizer {name}: AIPerf loads it from the hub; without it prompts have "
-            "approximate lengths, and output tokens are those that the server states"
+            f"no --tokenizer {name}: AIPerf loads it from the hub; without it, prompt lengths are "
+            "approximate, and output tokens are those that the server reports"
         )
 
 
 def _check(migration: Migration, parser: Parser) -> None:
-    """Read the new command line as `profile` does, and name what it refuses."""
+    """Check the new command line as `profile` does, and list what it refuses."""
     from aiperf_svc.cli.flag_config import read_draft
 
     try:

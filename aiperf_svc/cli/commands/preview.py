@@ -5,26 +5,31 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiperf_svc.cli.stacks import add_request_flags, committed_request
+from aiperf_svc.cli.options import add_request_flags
+from aiperf_svc.cli.stacks import committed_request
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from aiperf_svc.runner.stack.request import StackRequest
 
-DESCRIPTION = """Say what a stack will create, ask of the cluster and cost, and what is different
-from what is deployed. Needs no cluster.
+DESCRIPTION = """Show what a stack will create, request from the cluster and cost, and how it
+differs from the deployed stack. Needs no cluster.
 
-The trials of an experiment are listed, with the time that they take. With --markdown it is a text
-for a pull request; --against compares with another version of the stack's file instead, such as the
-one of the main branch."""
+The trials of an experiment are listed with their expected time. --markdown prints a text for a pull
+request. --against compares with another version of the stack file instead, such as that of the main
+branch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The stack, and what to compare it with."""
-    parser.add_argument("stack", metavar="STACK", help="name of a stack, or its file")
-    parser.add_argument("--markdown", action="store_true", help="for a pull request")
-    parser.add_argument("--json", action="store_true", help="pods, cost and trials as one object")
-    parser.add_argument("--against", metavar="FILE", type=Path, help="compare with this stack file")
+    """Add the stack, and the version to compare with."""
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
+    parser.add_argument(
+        "--markdown", action="store_true", help="Print Markdown, for a pull request."
+    )
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+    parser.add_argument(
+        "--against", metavar="FILE", type=Path, help="Compare with this stack file."
+    )
     add_request_flags(parser)
 
 
@@ -54,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _several(request: "StackRequest", path: Path) -> str:
-    """Return which stacks are made of the file; empty if it is one."""
+    """Return a list of the stacks that the file creates; empty if there is one."""
     from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.runner.stack.members import expand_requests, member_requests, several_lines
 

@@ -5,24 +5,24 @@ import os
 from pathlib import Path
 
 from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
-from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.cli.options import add_cluster_flags
 from aiperf_svc.domain.errors import ConfigError
 
 DESCRIPTION = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
 
-Every file is checked by its hash. The stack stays; `pulumi destroy` or `aiperf-svc gc STACK`
-removes it."""
+Every file is checked by its hash. The stack is not removed; `pulumi destroy` or `aiperf-svc gc
+STACK` removes it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The stack, and where the results go."""
-    parser.add_argument("stack", metavar="STACK", help="name of a stack")
+    """Add the stack, and the folder for the results."""
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
     parser.add_argument(
         "--artifact-dir", metavar="DIR", type=Path, default=Path("artifacts"),
-        help="folder for the results (default: artifacts)",
+        help="Folder for the results. Default: artifacts.",
     )  # fmt: skip
     parser.add_argument(
-        "--json", action="store_true", help="print the results as one JSON object on stdout"
+        "--json", action="store_true", help="Print the results as one JSON object on stdout."
     )
     add_cluster_flags(parser)
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     stacks = stacks_of(args.stack, args)
     if stacks[0].kind == "shapes":
         commands = "; ".join(f"aiperf-svc results {stack.stack}" for stack in stacks)
-        raise ConfigError(f"stack {args.stack} is one for each shape: {commands}")
+        raise ConfigError(f"{args.stack} has one stack for each shape: {commands}")
     if len(stacks) > 1:
         return _of_all(stacks, args)
 

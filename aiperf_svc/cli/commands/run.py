@@ -10,36 +10,33 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiperf_svc.cli.flags import FLAGS
-from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
-from aiperf_svc.cli.stacks import (
-    add_cluster_flags,
-    add_life_flags,
-    committed_request,
-    life_options,
-    notices,
-)
+from aiperf_svc.cli.options import add_cluster_flags, add_flags, add_life_flags, add_run_flags
+from aiperf_svc.cli.runs import run_here
+from aiperf_svc.cli.stacks import committed_request, life_options, notices
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.runner.fork_server import ForkServer
 
-DESCRIPTION = """Measure as a stack file says: checks, `pulumi up`, the run, its results, `pulumi
-destroy`, and a look at whether anything is left.
+DESCRIPTION = """Run the benchmark of a stack file: checks, `pulumi up`, the load, its results,
+`pulumi destroy`, and a check that nothing is left.
 
-Ctrl-C stops the run, keeps what was measured and removes the stack. With --local the same services
-run as processes on this machine; a stack that brings its own mock server gets that too."""
+Ctrl-C stops the run, keeps the results so far and removes the stack. With --local the services run
+as processes on this machine. If the stack has its own mock server, that runs here too."""
 
 _OVERRIDES = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artifacts.dir"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stack, and what may differ between machines."""
-    parser.add_argument("stack", metavar="STACK", help="name of a stack, or its file")
-    parser.add_argument("--local", action="store_true", help="on this machine, without a cluster")
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
+    parser.add_argument(
+        "--local", action="store_true", help="Run on this machine, without a cluster."
+    )
     add_life_flags(parser)
     add_cluster_flags(parser)
-    add_flags(parser, "instead of what the stack says", _OVERRIDES)
+    add_flags(parser, "instead of the values in the stack file", _OVERRIDES)
     add_run_flags(parser)
 
 

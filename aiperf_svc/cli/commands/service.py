@@ -1,4 +1,4 @@
-"""`aiperf-svc service`: what every process of a local run and every pod executes."""
+"""`aiperf-svc service`: the command of each process of a local run and of each pod."""
 
 import argparse
 import logging
@@ -9,26 +9,25 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 DESCRIPTION = """Run one or several services of a benchmark in this process.
 
-The environment says which run they belong to; `profile`, `run` and a stack set it."""
+The environment names the run; `profile`, `run` and a stack set it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The services' names."""
+    """Add the names of the services."""
     parser.add_argument(
         "names",
         nargs="*",
         metavar="NAME",
         help="system-controller, dataset-manager, timing-manager, worker-manager, "
-        "records-manager, worker or record-processor; AIPERF_SERVICE, separated by commas, "
-        "when none is given",
+        "records-manager, worker or record-processor. Default: AIPERF_SERVICE, separated by "
+        "commas.",
     )
     # For `runner.fork_server` only.
     parser.add_argument("--forks", type=int, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until the run has ended. What is not expected goes into the log, where a pod's or a
-    process' owner looks for it."""
+    """Run until the run has ended. An unexpected error goes into the log of the process or pod."""
     import os
 
     if args.forks is not None:
@@ -54,5 +53,5 @@ def run(args: argparse.Namespace) -> int:
     except AiperfError:
         raise
     except Exception:
-        logging.getLogger("aiperf_svc").exception("the process ends: unexpected error")
+        logging.getLogger("aiperf_svc").exception("unexpected error; the process ends")
         return int(ExitCode.ERROR)

@@ -4,26 +4,25 @@ import argparse
 import os
 
 from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
-from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.cli.options import add_cluster_flags
 from aiperf_svc.domain.exit_codes import ExitCode
 
-DESCRIPTION = """Say how far the run of a stack is.
+DESCRIPTION = """Show the progress of the run of a stack.
 
-With --wait a line is printed at every new state until the run is over."""
+With --wait, a line is printed at every new state until the run has ended."""
 POLL_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The stack, and for how long to look."""
-    parser.add_argument("stack", metavar="STACK", help="name of a stack")
-    parser.add_argument("--wait", action="store_true", help="until the run is over")
-    parser.add_argument("--json", action="store_true", help="print the status as JSON")
+    """Add the stack, and the flags of the output."""
+    parser.add_argument("stack", metavar="STACK", help="Name of a stack.")
+    parser.add_argument("--wait", action="store_true", help="Wait until the run has ended.")
+    parser.add_argument("--json", action="store_true", help="Print the status as JSON.")
     add_cluster_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, and print."""
-
+    """Fetch the status and print it."""
     import msgspec
 
     from aiperf_svc.adapters.results_api.status import Status

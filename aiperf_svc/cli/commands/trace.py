@@ -1,4 +1,4 @@
-"""`aiperf-svc trace`: what a trace of a real service holds."""
+"""`aiperf-svc trace`: statistics of a trace of a real service."""
 
 import argparse
 import sys
@@ -11,10 +11,10 @@ from aiperf_svc.domain.exit_codes import ExitCode
 if TYPE_CHECKING:
     from rich.console import Console
 
-DESCRIPTION = """Describe a trace: rates, lengths, and how much of its prompts repeats a prefix that
-came before, which is the most that a prefix cache without a limit can hit.
+DESCRIPTION = """Describe a trace: rates, lengths, and the share of its prompts that repeats an
+earlier prefix, which is the highest hit rate of a prefix cache without a limit.
 
-The file is read row by row. `--input-file` of `profile` takes its prompts from it."""
+The file is read row by row. `profile --input-file` sends its prompts."""
 DEFAULT = "mooncake_trace"
 
 _CHART_LINES = 5
@@ -23,37 +23,38 @@ _ROWS = (
     ("Left out (no tokens, too long)", "left_out", ",.0f"),
     ("Duration (s)", "duration_s", ",.1f"),
     ("Rate (requests/s)", "rate", ",.4g"),
-    ("Most in a second", "peak_rate", ",.0f"),
+    ("Most requests in a second", "peak_rate", ",.0f"),
     ("Variation of gaps (Poisson: 1)", "gap_variation", ".3g"),
     ("Blocks", "blocks", ",.0f"),
     ("Distinct prefixes of blocks", "distinct_blocks", ",.0f"),
-    ("Input tokens of earlier prefixes", "prefix_reuse", ".1%"),
+    ("Input tokens in earlier prefixes", "prefix_reuse", ".1%"),
 )
 _LIMITS = {
-    "--synthesis-max-isl": "leave out the rows with prompts of more tokens, as `profile` does",
-    "--synthesis-max-osl": "describe what `profile` asks for: at most so many output tokens",
+    "--synthesis-max-isl": "Leave out the rows with longer prompts, as `profile` does.",
+    "--synthesis-max-osl": "Limit the output tokens of each row, as `profile` does.",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, its format and the output flag."""
-    parser.add_argument("file", metavar="FILE", help="the trace, plain or gzip")
+    parser.add_argument("file", metavar="FILE", help="The trace, plain or gzip.")
     parser.add_argument(
         "--custom-dataset-type",
         metavar="TYPE",
         default=DEFAULT,
-        help="mooncake_trace (default), bailian_trace, burst_gpt_trace or azure_trace",
+        help="mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace. Default: "
+        "mooncake_trace.",
     )
     parser.add_argument(
         "--isl-block-size",
         "--block-size",
         metavar="N",
         type=int,
-        help="tokens for each hash id (default: 512, of a bailian_trace 16)",
+        help="Tokens for each hash id. Default: 512, in a bailian_trace 16.",
     )
     for name, help_text in _LIMITS.items():
         parser.add_argument(name, metavar="N", type=int, help=help_text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
 def run(args: argparse.Namespace) -> int:

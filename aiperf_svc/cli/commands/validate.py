@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Check stack files and configs without starting anything.
 
-Every mistake of every file is printed, of a stack file also what `run` refuses before it looks at
-a cluster; all stacks in stacks/ are checked when none is named."""
+All mistakes of all files are printed. For a stack file, these include everything that `run` refuses
+without contacting a cluster. Without a name, all stacks in stacks/ are checked."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the files to check."""
     parser.add_argument(
-        "configs", nargs="*", metavar="STACK|FILE", help="name of a stack, or a file"
+        "configs", nargs="*", metavar="STACK|FILE", help="Name of a stack, or a file."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check all of them, and say so of each."""
+    """Check each of them, and print the result."""
     from aiperf_svc.cli.checks import cluster_problems, config_problems
     from aiperf_svc.cli.experiments import checked_trials
     from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path

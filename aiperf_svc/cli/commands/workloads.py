@@ -1,17 +1,14 @@
-"""`aiperf-svc workloads`: the kinds of workloads, and what each can be told."""
+"""`aiperf-svc workloads`: the kinds of workloads, and the keys of each."""
 
 import argparse
-import ast
-import inspect
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from aiperf_svc import __version__
+from aiperf_svc.cli.key_docs import describe_fields
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -22,16 +19,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DESCRIPTION = """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
-and what its ranks need.
+and the tools that it needs.
 
-A workload is measured by a stack file with `workload: {kind: KIND, ...}`, or on this machine by
+To run a workload, use a stack file with `workload: {kind: KIND, ...}`, or on this machine
 `aiperf-svc profile --workload KIND KEY=VALUE...`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the kind and the output flags."""
-    parser.add_argument("kind", nargs="?", metavar="KIND", help="describe this kind")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help="Describe this kind.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +61,7 @@ def _all() -> Iterator[dict[str, Any]]:
 
 
 def describe(found: ToolWorkload[Any]) -> dict[str, Any]:
-    """Return everything that a kind says of itself."""
+    """Return the complete description of a kind."""
     spec: type[WorkloadSpec] = found.spec
     return {
         "kind": found.kind,
@@ -86,49 +83,10 @@ def describe(found: ToolWorkload[Any]) -> dict[str, Any]:
 
 
 def _keys(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
-    docs = _docs(model)
-    for name, field in model.model_fields.items():
+    for name, (text, choices, default) in describe_fields(model).items():
         if name != "kind":
-            text = f"{_choices(field)} {docs.get(name, '')}".strip()
-            yield {"key": name, "default": _default(model, name, field), "text": text}
-
-
-def _choices(field: FieldInfo) -> str:
-    """The words that a key may have, as a sentence; empty where it may have others."""
-    annotation = field.annotation
-    options = [each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal]
-    words = [str(word) for each in options for word in get_args(each)]
-    return f"{', '.join(words[:-1])} or {words[-1]}." if len(words) > 1 else ""
-
-
-def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
-    """The default as it is written in a file."""
-    if field.is_required():
-        return "required"
-    value = field.get_default(call_default_factory=True)
-    written = model.model_construct(**{name: value}).model_dump(mode="json", include={name})[name]
-    if written is None or written in ({}, []):
-        return ""
-    if isinstance(written, list):
-        return f"[{', '.join(map(str, written))}]"
-    return str(written).lower() if isinstance(written, bool) else str(written)
-
-
-def _docs(model: type[BaseModel]) -> dict[str, str]:
-    """The docstring below each field, of the model and those that it extends."""
-    found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        if issubclass(each, BaseModel) and each is not BaseModel:
-            (definition,) = ast.parse(inspect.getsource(each)).body
-            assert isinstance(definition, ast.ClassDef)
-            for field, text in pairwise(definition.body):
-                match field, text:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(words))),
-                    ):
-                        found[name] = " ".join(words.split())
-    return found
+            listed = f"{', '.join(choices[:-1])} or {choices[-1]}. " if choices else ""
+            yield {"key": name, "default": default, "text": f"{listed}{text}".strip()}
 
 
 def _print_kind(described: dict[str, Any], console: "Console") -> None:

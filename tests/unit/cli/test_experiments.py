@@ -185,7 +185,7 @@ def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) ->
             ("--concurrency", "1", "--sweep", "dataset.kind=synthetic,single_turn"),
             "trial dataset.kind=single_turn: --custom-dataset-type single_turn needs --input-file",
         ),
-        (("--concurrency", "1,2", "--kubernetes"), "--dry-run: for a run on this machine"),
+        (("--concurrency", "1,2", "--kubernetes"), "--dry-run: only for a run on this machine"),
     ],
 )
 def test_a_refused_trial_ends_the_command_before_any_starts(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.cli import flag_docs
+from aiperf_svc.cli import key_docs
 from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import migrate, profile
 from aiperf_svc.cli.foreign_flags import ADVICE, COUNTERPARTS, OTHERS, TABLE, advice_for
@@ -129,7 +129,7 @@ def test_a_replay_has_neither_a_default_of_users_nor_of_requests() -> None:
     assert (replay.notes, replay.missing) == ([], [])
     assert moved(trace).notes == []
     closed = moved(f"{trace} --concurrency 2")
-    assert any("AIPerf sends them then" in note for note in closed.notes)
+    assert any("AIPerf sends rows at their own times" in note for note in closed.notes)
 
 
 def test_what_differs_is_named_with_its_value() -> None:
@@ -138,7 +138,7 @@ def test_what_differs_is_named_with_its_value() -> None:
         "  --use-server-token-count --concurrency 3 --request-count 9"
     )
     (missing,) = migration.missing
-    assert missing == "--video-fps 2: no videos are sent"
+    assert missing == "--video-fps 2: videos are not supported"
     assert [note.partition(":")[0] for note in migration.notes] == [
         "--log-level debug",
         "--url http",
@@ -160,8 +160,8 @@ def test_a_value_that_is_refused_is_named() -> None:
     [
         ("aiperf plot x", "expected `aiperf profile`"),
         ("", "expected `aiperf profile`"),
-        ("aiperf profile --zzz 1", "--zzz is a flag neither of AIPerf 0.13"),
-        ("aiperf profile model --streaming", "'model' belongs to no flag"),
+        ("aiperf profile --zzz 1", "--zzz is not a flag of AIPerf 0.13"),
+        ("aiperf profile model --streaming", "unexpected argument 'model'"),
         ("aiperf profile --model 'x", "cannot be read: No closing quotation"),
     ],
 )
@@ -176,9 +176,7 @@ def test_the_json_holds_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert printed["command"][:4] == ["aiperf-svc", "profile", "--model", "m"]
     assert printed["notes"] == []
-    assert printed["missing"] == [
-        "--stream x: a finished run is filed in MLflow; nothing is streamed to it"
-    ]
+    assert printed["missing"] == ["--stream x: MLflow receives finished runs; nothing is streamed"]
 
 
 def test_profile_ignores_what_changes_nothing_and_says_so(
@@ -189,8 +187,8 @@ def test_profile_ignores_what_changes_nothing_and_says_so(
     )
     assert (args.model, args.url) == ("m", ["h"])
     said = capsys.readouterr().err
-    assert "note: --auto-plot changes nothing: " in said
-    assert "note: --wait-for-model-mode changes nothing: " in said
+    assert "note: --auto-plot has no effect: " in said
+    assert "note: --wait-for-model-mode has no effect: " in said
 
 
 def test_profile_names_what_to_use_in_place_of_a_flag_of_aiperf() -> None:
@@ -201,12 +199,12 @@ def test_profile_names_what_to_use_in_place_of_a_flag_of_aiperf() -> None:
 @pytest.mark.parametrize(
     ("flag", "named"),
     [
-        ("--random-input-len", "--random-input-len is a flag of vLLM bench; here it is --isl"),
-        ("--base-url=x", "--base-url is a flag of vLLM bench; here it is --url"),
-        ("--max-tokens", "--max-tokens is a flag of GuideLLM; here it is --osl"),
+        ("--random-input-len", "--random-input-len is a flag of vLLM bench; here use --isl"),
+        ("--base-url=x", "--base-url is a flag of vLLM bench; here use --url"),
+        ("--max-tokens", "--max-tokens is a flag of GuideLLM; here use --osl"),
         (
             "--num-concurrency",
-            "--num-concurrency is a flag of genai-bench; here it is --concurrency",
+            "--num-concurrency is a flag of genai-bench; here use --concurrency",
         ),
     ],
 )
@@ -233,7 +231,7 @@ def test_the_documented_tables_are_those_of_the_code(
 ) -> None:
     path = Path(__file__).parents[3] / "docs" / "from-aiperf.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/foreign_flags.py. -->\n"
-    assert_printed(path, mark, flag_docs.tables_of_aiperf())
+    assert_printed(path, mark, key_docs.aiperf_tables())
 
 
 def test_several_addresses_are_said_one_by_one() -> None:

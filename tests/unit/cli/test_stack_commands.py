@@ -253,8 +253,8 @@ def test_gc_without_a_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("state", "said", "asked_for"),
     [
-        ("profiling", "the run stops and keeps what it has measured", 1),
-        ("done", "the run is over (done): there is nothing to stop", 0),
+        ("profiling", "the run is stopping; results so far are kept", 1),
+        ("done", "the run has already ended (done)", 0),
     ],
 )
 def test_only_a_run_that_goes_on_is_stopped(

@@ -84,7 +84,7 @@ def test_the_command_prints_a_table_or_json(
     assert (found["requests"], found["rate"], found["prefix_reuse"]) == (2, 2, 0.5)
     assert main(["trace", str(file)]) == 0
     table = capsys.readouterr().out
-    assert "Input tokens of earlier prefixes  50.0%" in table
+    assert "Input tokens in earlier prefixes  50.0%" in table
     assert all(row == row.rstrip() for row in table.splitlines())
 
 

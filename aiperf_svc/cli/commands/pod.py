@@ -1,0 +1,82 @@
+"""Commands that only the pods of a stack execute: their settings come from the environment, which
+the stack sets. The help of users does not list them."""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from aiperf_svc.cli.arguments import Parser
+
+
+class PodCommand(NamedTuple):
+    """One of these commands."""
+
+    description: str
+    entry: str
+    """Module and function. It is imported when the command is executed, so that each pod loads only
+    what it needs."""
+    choices: tuple[str, ...] = ()
+    """Values of its argument; empty if it has none."""
+
+
+POD_COMMANDS = {
+    "deadline": PodCommand(
+        "Delete the stack of this pod when its time to live has expired.",
+        "aiperf_svc.adapters.ttl.deadline:run_deadline",
+    ),
+    "rank-setup": PodCommand(
+        "Prepare the pod of a rank: create the folder that it shares with its courier, or set the\n"
+        "MTU of its interface.",
+        "aiperf_svc.cli.commands.pod:prepare_rank",
+        choices=("folder", "mtu"),
+    ),
+    "collector": PodCommand(
+        "Run the Jobs of an experiment (experiment.fan_out), receive their results and serve them.",
+        "aiperf_svc.runner.fan_out.collector:run_collector",
+    ),
+    "index": PodCommand(
+        "Run the trials of one shape of an experiment beside the server in the same pod, and send\n"
+        "their results to the collector.",
+        "aiperf_svc.runner.fan_out.index:run_index",
+    ),
+    "index-setup": PodCommand(
+        "Write the launcher and the command of the server in the pod of an index.",
+        "aiperf_svc.cli.commands.pod:prepare_index",
+    ),
+}
+
+
+def run_pod_command(name: str, arguments: Sequence[str]) -> int:
+    """Execute a command; the exit code."""
+    command = POD_COMMANDS[name]
+    parser = Parser(name, command.description)
+    if command.choices:
+        parser.add_argument("what", choices=command.choices, help="What to prepare.")
+    args = parser.parse(arguments)
+    module, _, function = command.entry.partition(":")
+    run: Callable[..., int] = getattr(import_module(module), function)
+    return run(args.what) if command.choices else run()
+
+
+def prepare_rank(what: str) -> int:
+    """Prepare the pod of a rank; the exit code."""
+    from aiperf_svc.adapters.ranks import pod_setup
+
+    if what == "folder":
+        pod_setup.make_rank_folder()
+    else:
+        pod_setup.set_mtu()
+    return 0
+
+
+def prepare_index() -> int:
+    """Write the files that start the server of an index; the exit code."""
+    from aiperf_svc.adapters.jobs.server_files import write_server
+    from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
+    from aiperf_svc.runner.fan_out.shape_choice import choose_shape
+
+    config = choose_shape(os.environ).configs[0]
+    write_server(Path(os.environ.get("AIPERF_SERVER", LAUNCH_DIR)), server_of(config))
+    return 0
