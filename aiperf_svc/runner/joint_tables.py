@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.report import joint_words as words
+from aiperf_svc.adapters.report import joint_page as words
 from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.outcomes import DONE

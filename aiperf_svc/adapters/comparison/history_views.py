@@ -4,14 +4,27 @@ read."""
 import csv
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from io import StringIO
 from itertools import pairwise
 from statistics import fmean
 
 from aiperf_svc.adapters.comparison import wording
-from aiperf_svc.adapters.report import layout, scales
-from aiperf_svc.adapters.report.plots import FULL, Series, figure
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.blocks import (
+    Block,
+    Cell,
+    Details,
+    Header,
+    Heading,
+    Note,
+    Plots,
+    Row,
+    Table,
+    document,
+    name_cell,
+    table,
+)
+from aiperf_svc.adapters.report.plots import FULL, Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
@@ -114,21 +127,18 @@ def left_out(found: History) -> list[str]:
 def render_page(found: History) -> bytes:
     """Render the page: the plot, the changes, the runs."""
     count = f"{len(found.runs)} run{'' if len(found.runs) == 1 else 's'}"
-    notes = "".join(f'<p class="note">{escape(line)}</p>' for line in left_out(found))
-    return layout.document(
-        "History",
-        [
-            layout.header("History", [found.kind, title(found), count]),
-            layout.plots([_figure(found)]),
-            "<h2>Changes</h2>",
-            _changes(found),
-            notes,
-            layout.details("Runs", _runs(found)),
-        ],
-    )
+    blocks = [
+        Header("History", [found.kind, title(found), count]),
+        Plots([_figure(found)]),
+        Heading("Changes"),
+        _changes(found),
+        *map(Note, left_out(found)),
+        Details("Runs", [_runs(found)]),
+    ]
+    return document("History", blocks)
 
 
-def _figure(found: History) -> str:
+def _figure(found: History) -> Plot:
     divisor, unit = _unit(found)
     values = [run.value / divisor for run in found.runs]
     hints = [
@@ -167,29 +177,35 @@ def _figure(found: History) -> str:
     )
 
 
-def _changes(found: History) -> str:
+def _changes(found: History) -> Block:
     if not found.changes:
-        return '<p class="note">No change was found.</p>'
+        return Note("No change was found.")
     rows = [
-        f'<tr class="{_CLASSES.get(change.word, "")}"><td class="state">{change.word}</td>'
-        f'<td class="wide">{escape(change_text(found, change))}</td></tr>'
+        Row(
+            [Cell(change.word, "state"), Cell(change_text(found, change), "wide")],
+            _CLASSES.get(change.word, ""),
+        )
         for change in found.changes
     ]
-    return layout.table('<th></th><th class="text">Change</th>', rows)
+    return table(("", Cell("Change", "text")), rows)
 
 
-def _runs(found: History) -> str:
+def _runs(found: History) -> Table:
     divisor, _ = _unit(found)
     rows = [
-        f"<tr><th>{when(run.start_wall_ns)}</th><td>{wording.number(run.value / divisor)}</td>"
-        f"<td>{escape(run.verdict)}</td>"
-        f'<td class="wide">{escape(one_line(run.folder))}</td>'
-        f'<td class="wide">{escape(one_line(", ".join(run.changed_keys)))}</td></tr>'
+        Row(
+            [
+                name_cell(when(run.start_wall_ns)),
+                Cell(wording.number(run.value / divisor)),
+                Cell(run.verdict),
+                Cell(one_line(run.folder), "wide"),
+                Cell(one_line(", ".join(run.changed_keys)), "wide"),
+            ]
+        )
         for run in found.runs
     ]
-    head = f"<th>Start (UTC)</th><th>{escape(title(found))}</th><th>Verdict</th>"
-    head += '<th class="text">Folder</th><th class="text">Keys that changed</th>'
-    return layout.table(head, rows)
+    last = (Cell("Folder", "text"), Cell("Changed keys", "text"))
+    return table(("Start (UTC)", title(found), "Verdict", *last), rows)
 
 
 def _unit(found: History) -> tuple[float, str]:

@@ -1,13 +1,26 @@
 """A comparison as one self-contained page, with the distributions of both sides."""
 
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 
 from aiperf_svc.adapters.comparison import wording
-from aiperf_svc.adapters.report import layout, scales
-from aiperf_svc.adapters.report.plots import Series, figure
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.blocks import (
+    Block,
+    Cell,
+    Header,
+    Heading,
+    Note,
+    Plots,
+    Row,
+    Table,
+    document,
+    name_cell,
+    section,
+    table,
+)
+from aiperf_svc.adapters.report.plots import Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group
 from aiperf_svc.core.compare.measured_run import MeasuredRun
@@ -23,83 +36,73 @@ _FEW = 50
 def render(found: Comparisons, groups: Sequence[Group]) -> bytes:
     """Render the page, with the runs of each combination and their curves."""
     runs = {each.name: each for each in groups}
-    kind = found.groups[0].kind
-    parts = [layout.header("Comparison", [kind, wording.conclusion(found)])]
+    blocks: list[Block] = [Header("Comparison", [found.groups[0].kind, wording.conclusion(found)])]
     for each in found.groups:
-        parts += [f"<h2>{escape(each.name)}</h2>" if len(found.groups) > 1 else ""]
-        parts += _sections(each, runs[each.name].base, runs[each.name].new)
-    parts += [f'<p class="note">{escape(text)}</p>' for text in wording.skipped(found)]
-    return layout.document("Comparison", parts)
+        if len(found.groups) > 1:
+            blocks.append(Heading(each.name))
+        blocks += _sections(each, runs[each.name].base, runs[each.name].new)
+    blocks += map(Note, wording.skipped(found))
+    return document("Comparison", blocks)
 
 
 def _sections(
     comparison: Comparison, base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]
-) -> list[str]:
+) -> list[Block]:
+    sides = (("base", comparison.base), ("new", comparison.new))
     return [
-        _sides(comparison),
-        "<h2>Differences in config and surroundings</h2>",
+        *(
+            Note(f"{name}: {text}")
+            for name, side in sides
+            for text in (wording.runs(side), *wording.left_out(side))
+        ),
+        Heading("Differences in config and surroundings"),
         _differences(comparison),
-        "<h2>Metrics</h2>",
+        Heading("Metrics"),
         _rows(comparison),
-        _shifts(comparison),
-        layout.plots(_plots(base, new)),
+        *map(Note, comparison.notes),
+        *_shifts(comparison),
+        Plots(_plots(base, new)),
     ]
 
 
-def _sides(comparison: Comparison) -> str:
-    lines = []
-    for name, side in (("base", comparison.base), ("new", comparison.new)):
-        for text in (wording.runs(side), *wording.left_out(side)):
-            lines.append(f'<p class="note">{name}: {escape(text)}</p>')
-    return "".join(lines)
-
-
-def _differences(comparison: Comparison) -> str:
+def _differences(comparison: Comparison) -> Block:
     if not comparison.differences:
-        return f'<p class="note">{wording.same_config(comparison)}</p>'
+        return Note(wording.same_config(comparison))
     rows = [
-        f'<tr><th>{escape(key)}</th><td class="wide">{escape(base)}</td>'
-        f'<td class="wide">{escape(new)}</td></tr>'
+        Row([name_cell(key), Cell(base, "wide"), Cell(new, "wide")])
         for key, base, new in map(wording.differing, comparison.differences)
     ]
-    return layout.table('<th>Key</th><th class="text">base</th><th class="text">new</th>', rows)
+    return table(("Key", Cell("base", "text"), Cell("new", "text")), rows)
 
 
-def _rows(comparison: Comparison) -> str:
+def _rows(comparison: Comparison) -> Table:
     rows = []
     for row in comparison.rows:
         *cells, word = wording.cells(row)
-        style = _CLASSES.get(row.word, "")
-        rows.append(
-            f'<tr class="{style}"><th>{escape(wording.name(row))}</th>'
-            + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            + f'<td class="state">{escape(word)}</td></tr>'
-        )
-    head = "".join(f"<th>{head}</th>" for head in ("Metric", *wording.HEADS))
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in comparison.notes)
-    return layout.table(head, rows) + notes
+        shown = [name_cell(wording.name(row)), *map(Cell, cells), Cell(word, "state")]
+        rows.append(Row(shown, _CLASSES.get(row.word, "")))
+    return table(("Metric", *wording.HEADS), rows)
 
 
-def _shifts(comparison: Comparison) -> str:
+def _shifts(comparison: Comparison) -> list[Block]:
     if not comparison.shifts:
-        return ""
+        return []
     stats = list(comparison.shifts[0].shifts)
     rows = []
     for each in comparison.shifts:
         shown = (wording.percent(each.shifts[s]) if s in each.shifts else "–" for s in stats)
-        cells = "".join(f"<td>{cell}</td>" for cell in shown)
-        rows.append(f"<tr><th>{escape(each.info.name)}</th>{cells}</tr>")
-    head = "".join(f"<th>{text}</th>" for text in ("Metric", *map(wording.stat_name, stats)))
-    return f"<h2>How far each percentile moved</h2>{layout.table(head, rows)}"
+        rows.append(Row([name_cell(each.info.name), *map(Cell, shown)]))
+    head = ("Metric", *map(wording.stat_name, stats))
+    return section("Shift of each percentile", table(head, rows))
 
 
-def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[str]:
+def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[Plot]:
     sides = [[run for run in side if run.is_usable] for side in (base, new)]
     tags = [tag for tag in sides[0][0].curves if any(tag in run.curves for run in sides[1])]
     return [_plot(sides[0][0].metrics[tag], tag, sides) for tag in tags]
 
 
-def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]]) -> str:
+def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]]) -> Plot:
     """Plot a line for each run, in the colour of its side; only the first of a side is named."""
     curves = [[run.curves[tag] for run in side if tag in run.curves] for side in sides]
     everything = np.concatenate([values for side in curves for _, values in side])

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from aiperf_svc.adapters.report import scales, zoom
-from aiperf_svc.adapters.report.plots import FULL, HALF, Band, Hint, Series, figure
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.plots import FULL, HALF, Band, Hint, Plot, Series, figure
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.timeline import Timeline
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -22,7 +22,7 @@ _LEAST_MS = 1e-3
 """Start of a logarithmic axis of milliseconds: timestamps are no finer than a microsecond."""
 
 
-def latency_by_percentile(summary: Summary, *, is_wide: bool) -> str:
+def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
     """Plot every percentile of the main latencies, logarithmic in time, by nines in share."""
     curves = []
     highest, values = 0.9, [math.inf, 0.0]
@@ -40,7 +40,7 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> str:
         highest = max(highest, last)
         values = [min(values[0], times[0]), max(values[1], times[-1])]
     if not curves:
-        return ""
+        return None
     return figure(
         "Latency by percentile",
         "ms, logarithmic; dashed: from the due time",
@@ -51,7 +51,7 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> str:
     )
 
 
-def over_time(summary: Summary) -> list[str]:
+def over_time(summary: Summary) -> list[Plot]:
     """Plot throughput, requests in flight, latencies and errors over the run."""
     line = summary.timeline
     if line is None:
@@ -75,7 +75,7 @@ def over_time(summary: Summary) -> list[str]:
     return plots
 
 
-def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Floats]]) -> str:
+def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Floats]]) -> Plot:
     width, bins = line.width_s, len(line.in_flight)
     length = width * bins
     series = [
@@ -86,16 +86,15 @@ def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Flo
     hints = [
         Hint(i * width, (i + 1) * width, _hint(i * width, width, lines, i)) for i in range(bins)
     ]
-    bands = _bands(line, length)
     return figure(
         title,
         note,
         series,
         x=scales.elapsed(length),
         y=scales.linear(max(known, default=0.0) or 1.0),
-        bands=bands,
+        bands=_bands(line, length),
         hints=hints,
-        numbers=zoom.numbers(series, bands, end=length),
+        end=length,
     )
 
 

@@ -3,18 +3,18 @@ the front, heat maps of two parameters, and the course of a search."""
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import scales
-from aiperf_svc.adapters.report.layout import number
-from aiperf_svc.adapters.report.plots import FULL, Band, Series, figure
+from aiperf_svc.adapters.report.blocks import Cell, Matrix, Row, name_cell, number_cell
+from aiperf_svc.adapters.report.plots import FULL, Band, Plot, Series, figure
 from aiperf_svc.adapters.report.tool_charts import STYLES
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import front
 from aiperf_svc.core.experiments.combinations import Combination, Parameter, identity, is_number
 from aiperf_svc.core.experiments.search_report import SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.domain.number_text import number
 
 MOST_PLOTS = 6
 """Metrics that are plotted against the parameter."""
@@ -22,7 +22,7 @@ LARGEST_MAP = 400
 """Most cells of a heat map."""
 
 
-def by_parameter(summary: ExperimentSummary) -> list[str]:
+def by_parameter(summary: ExperimentSummary) -> list[Plot]:
     """Plot each metric of the headline against the parameter with the most values, a line for each
     combination of the others."""
     able = [each for each in summary.parameters if each.is_number and len(each.values) > 1]
@@ -46,7 +46,7 @@ def _others(of: Combination, x: Parameter) -> dict[str, object]:
 
 def _by_parameter(
     summary: ExperimentSummary, key: RowKey, x: Parameter, lines: Sequence[Sequence[Combination]]
-) -> str:
+) -> Plot | None:
     divisor, unit = words.unit_of(summary, key)
     series, shown = [], [[each for each in line if key in each.values] for line in lines]
     known = [line for line in shown if line]
@@ -69,7 +69,7 @@ def _by_parameter(
             )
         )
     if not series:
-        return ""
+        return None
     means = [value for each in series for _, value in each.points]
     ends = [high for each in series for *_, high in each.intervals if high <= 2 * max(means)]
     notes = [unit, f"by {x.name}", "bars: 95% intervals" if ends else ""]
@@ -83,13 +83,13 @@ def _by_parameter(
     )
 
 
-def search_curve(report: SearchReport) -> str:
+def search_curve(report: SearchReport) -> Plot | None:
     """Plot the points of a search: the share of requests beyond the limit, over its allowed share,
     or else the first statistic; the band is the bracket."""
     value, title, note = _curve_values(report)
     known = [point for point in report.points if value(point) is not None]
     if not known:
-        return ""
+        return None
     series = []
     for name, style, holds in (
         ("holds", "c", True),
@@ -132,7 +132,7 @@ def _curve_values(
     return (lambda point: point.statistics.get(name)), name, "of the longest trial"
 
 
-def search_path(summary: ExperimentSummary, report: SearchReport) -> str:
+def search_path(summary: ExperimentSummary, report: SearchReport) -> Plot | None:
     """Plot the value that each trial of a search had, in the order of running."""
     tried = [(row.number, row.outcome.trial.parameters) for row in summary.rows]
     found = [
@@ -141,7 +141,7 @@ def search_path(summary: ExperimentSummary, report: SearchReport) -> str:
         if is_number(parameters.get(report.parameter))
     ]
     if len(found) < 2:
-        return ""
+        return None
     values = [value for _, value in found]
     is_log = scales.is_wide(values)
     marks = [f"trial {number}: {value:g} {report.unit}" for number, value in found]
@@ -156,11 +156,11 @@ def search_path(summary: ExperimentSummary, report: SearchReport) -> str:
     )
 
 
-def throughput_against_latency(summary: ExperimentSummary) -> str:
+def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
     """Plot every combination by its throughput and latency, and the front as a line."""
     found = front(summary)
     if found is None or len(found.points) < 2:
-        return ""
+        return None
     up, down = found.throughput, found.latency
     (per_up, unit_up), (per_down, unit_down) = (words.unit_of(summary, key) for key in (up, down))
 
@@ -191,7 +191,7 @@ def throughput_against_latency(summary: ExperimentSummary) -> str:
     )
 
 
-def heat_maps(summary: ExperimentSummary) -> list[str]:
+def heat_maps(summary: ExperimentSummary) -> list[Matrix]:
     """Draw throughput and latency by two parameters; nothing with any other number of them."""
     if len(summary.parameters) != 2:
         return []
@@ -204,7 +204,9 @@ def heat_maps(summary: ExperimentSummary) -> list[str]:
     return [_heat_map(summary, key, across, down) for key in keys]
 
 
-def _heat_map(summary: ExperimentSummary, key: RowKey, across: Parameter, down: Parameter) -> str:
+def _heat_map(
+    summary: ExperimentSummary, key: RowKey, across: Parameter, down: Parameter
+) -> Matrix:
     divisor, unit = words.unit_of(summary, key)
     means = {
         identity(each.parameters): each.values[key].mean
@@ -221,24 +223,19 @@ def _heat_map(summary: ExperimentSummary, key: RowKey, across: Parameter, down: 
             return math.log(value / low) / math.log(high / low)
         return (value - low) / (high - low)
 
-    head = "".join(f"<th>{escape(words.value_text(value))}</th>" for value in across.values)
-    rows = []
-    for y in down.values:
-        shown = []
-        for x in across.values:
-            mean = means.get(identity({across.name: x, down.name: y}))
-            if mean is None:
-                shown.append("<td><i>–</i></td>")
-                continue
-            heat = f"--heat:{share(mean) * 70:.0f}%"
-            shown.append(f'<td class="heat plain" style="{heat}">{number(mean / divisor)}</td>')
-        rows.append(f"<tr><th>{escape(words.value_text(y))}</th>{''.join(shown)}</tr>")
+    def cell(x: object, y: object) -> Cell:
+        mean = means.get(identity({across.name: x, down.name: y}))
+        if mean is None:
+            return number_cell(None)
+        return Cell(number(mean / divisor), "heat plain", heat=f"{share(mean) * 70:.0f}")
+
+    rows = [
+        Row([name_cell(words.value_text(y)), *(cell(x, y) for x in across.values)])
+        for y in down.values
+    ]
     note = f"{unit}, {down.name} by {across.name}{'; logarithmic colours' if is_log else ''}"
-    return (
-        f'<figure class="wide"><figcaption><b>{escape(words.metric_name(summary, key))}</b> '
-        f'<span>{escape(note)}</span></figcaption><div class="matrix"><table><thead><tr><th></th>'
-        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></figure>"
-    )
+    head = [words.value_text(value) for value in across.values]
+    return Matrix(words.metric_name(summary, key), note, head, rows)
 
 
 def _hint(summary: ExperimentSummary, of: Combination, key: RowKey) -> str:

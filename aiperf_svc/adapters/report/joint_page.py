@@ -1,49 +1,138 @@
-"""The report of several runs at once."""
+"""The reports of several runs at once, and of an experiment that several runs went through, with
+the sentences about them that the terminal prints too."""
 
-from html import escape
+from aiperf_svc.adapters.report import experiment_page
+from aiperf_svc.adapters.report.blocks import (
+    Block,
+    Cell,
+    Details,
+    Header,
+    Heading,
+    Note,
+    Row,
+    Table,
+    document,
+    number_row,
+    report_cell,
+    section,
+    sentence,
+    table,
+)
+from aiperf_svc.adapters.report.experiment_words import counts
+from aiperf_svc.core.experiments.joint_trials import (
+    ExperimentMember,
+    JointExperiment,
+    widest_start,
+)
+from aiperf_svc.core.results.joint_result import Joint, JointMember, rows
 
-from aiperf_svc.adapters.report import joint_words as words
-from aiperf_svc.adapters.report import layout
-from aiperf_svc.core.results.joint_result import Joint, JointRow, rows
+HEAD = ("Name", Cell("Where", "text"), Cell("Outcome", "text"))
+HOW = (
+    "Counts of the total are sums. Its percentiles are those of all requests together. Its rates "
+    "are over the time that all loads have in common"
+)
+
+
+def start(joint: Joint) -> str:
+    """Return how close the starts were; empty if there were not two."""
+    if joint.start_spread_ms is None or joint.start_uncertainty_ms is None:
+        return ""
+    return (
+        f"first measured requests within {joint.start_spread_ms:.1f} ms of each other, "
+        f"by clocks that are known to ± {joint.start_uncertainty_ms:.1f} ms"
+    )
+
+
+def starts(joint: JointExperiment) -> str:
+    """Return how close the starts of the trials were; empty if there were not two."""
+    found = widest_start(each for _, each in joint.trials)
+    if found is None:
+        return ""
+    spread_ms, uncertainty_ms = found
+    return (
+        f"first measured requests of each trial within {spread_ms:.1f} ms of each other, "
+        f"by clocks that are known to ± {uncertainty_ms:.1f} ms"
+    )
+
+
+def how(joint: Joint) -> str:
+    """Return how the total is made; empty without one."""
+    if not joint.total:
+        return ""
+    return f"{HOW}, {joint.interval_s:.1f} s" if joint.interval_s else HOW
+
+
+def end(member: ExperimentMember) -> str:
+    """Return how the trials of a run ended."""
+    left_out = member.summary.left_out
+    words = [member.state, counts(member.summary)]
+    words += [f"{len(left_out):,} left out"] if left_out else []
+    words += [member.reason] if member.reason else []
+    return ", ".join(words)
+
+
+def outcome(member: JointMember) -> str:
+    """Return how a run ended."""
+    words = [member.state]
+    words += [f"verdict {member.verdict}"] if member.verdict else []
+    words += [member.cause] if member.cause and member.verdict != "valid" else []
+    words += [member.reason] if member.reason else []
+    return ", ".join(words)
 
 
 def render(joint: Joint) -> bytes:
-    """Render the page."""
-    count = f"{len(joint.members)} {joint.kind}"
-    notes = [words.how(joint), *joint.notes]
-    parts = [
-        layout.header(joint.name, [count, words.start(joint)]),
-        _members(joint),
-        "<h2>Each and the total</h2>",
+    """Render the page of several runs."""
+    members = [
+        Row(
+            [
+                report_cell(each.name, each.folder),
+                Cell(each.where, "text"),
+                Cell(outcome(each), "wide"),
+            ],
+            each.verdict or "invalid",
+        )
+        for each in joint.members
+    ]
+    blocks = [
+        Header(joint.name, [f"{len(joint.members)} {joint.kind}", start(joint)]),
+        table(HEAD, members),
+        Heading("Each and the total"),
         columns(joint, is_short=True),
-        *(f'<p class="note">{escape(_sentence(note))}</p>' for note in notes if note),
-        layout.details("All metrics", columns(joint, is_short=False)),
+        *(Note(sentence(note)) for note in (how(joint), *joint.notes) if note),
+        Details("All metrics", [columns(joint, is_short=False)]),
     ]
-    return layout.document(joint.name, parts)
+    return document(joint.name, blocks)
 
 
-def _members(joint: Joint) -> str:
-    lines = [
-        f'<tr class="{member.verdict or "invalid"}">'
-        f"<th>{layout.report_link(member.name, member.folder)}</th>"
-        f'<td class="text">{escape(member.where)}</td>'
-        f'<td class="wide">{escape(words.outcome(member))}</td></tr>'
-        for member in joint.members
+def columns(joint: Joint, *, is_short: bool) -> Table:
+    """Return a column for each run or target and for the total."""
+    head = ("Metric", *(each.name for each in joint.members), "total")
+    shown = rows(joint, is_short=is_short)
+    return table(
+        head, [number_row(each.name, each.unit, (*each.values, each.total)) for each in shown]
+    )
+
+
+def render_experiment(joint: JointExperiment) -> bytes:
+    """Render the page of an experiment: the total in full, and the combinations of each run."""
+    members = [
+        Row(
+            [
+                report_cell(each.name, each.folder),
+                Cell(each.where, "text"),
+                Cell(end(each), "wide"),
+            ]
+        )
+        for each in joint.members
     ]
-    head = '<th>Name</th><th class="text">Where</th><th class="text">Outcome</th>'
-    return layout.table(head, lines)
-
-
-def columns(joint: Joint, *, is_short: bool) -> str:
-    """Render a column for each run or target and for the total."""
-    head = "".join(f"<th>{escape(member.name)}</th>" for member in joint.members)
-    lines = [_row(row) for row in rows(joint, is_short=is_short)]
-    return layout.table(f"<th>Metric</th>{head}<th>total</th>", lines)
-
-
-def _row(row: JointRow) -> str:
-    return layout.row(row.name, row.unit, "".join(map(layout.cell, (*row.values, row.total))))
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
+    blocks: list[Block] = [
+        Header(joint.name, [f"{len(joint.members)} {joint.kind}", starts(joint)]),
+        table(HEAD, members),
+    ]
+    if joint.has_total:
+        blocks += [Heading("Total"), Note(f"{'. '.join((HOW, *joint.notes))}.")]
+        blocks += experiment_page.sections(joint.total)
+    for each in joint.members:
+        if each.summary.rows:
+            blocks += section(each.name, *experiment_page.combinations(each.summary))
+    return document(joint.name, blocks)

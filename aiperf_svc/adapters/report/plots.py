@@ -1,17 +1,30 @@
-"""Draws line plots as inline SVG: self-contained, sharp at any size, coloured by the page's
-style."""
+"""Draws line plots as inline SVG: self-contained, sharp at any size, coloured by the style of the
+page.
+
+The pictures need no script. Where scripts run, `zoom.js` replaces plots that have their numbers
+beside them by charts of uPlot, which is part of the page, so that all plots over time zoom
+together. Nothing is loaded from elsewhere.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import ClassVar
 
+import msgspec
+from markupsafe import Markup
+
+from aiperf_svc.adapters.report.blocks import Figure
 from aiperf_svc.adapters.report.scales import Scale
 
 HALF, FULL = 560, 1150
 """Width of a plot in one column and in both, in the unit of its text."""
 HEIGHT = 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 20, 10, 30
+FLOOR = HEIGHT - BOTTOM
+"""Place of the x axis."""
+DIGITS = 6
+"""Significant digits of the numbers beside a plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,55 @@ class Hint:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An element of the picture: a path with `d`, a text with `anchor`, a rectangle with `width`,
+    or else a dot. Places are formatted numbers."""
+
+    style: str = ""
+    """CSS classes."""
+    d: str = ""
+    x: str = ""
+    y: str = ""
+    anchor: str = ""
+    width: str = ""
+    text: str = ""
+    """The text, or what shows when the mouse rests on a rectangle or dot."""
+
+
+@dataclass(frozen=True)
+class Plot(Figure):
+    """A drawn plot."""
+
+    kind: ClassVar[str] = "plot"
+    title: str
+    note: str
+    width: int
+    series: Sequence[Series]
+    shapes: Sequence[Shape]
+    numbers: Markup
+    """What `zoom.js` draws; empty if the plot cannot be zoomed."""
+
+    height: ClassVar[int] = HEIGHT
+    rectangle_top: ClassVar[int] = TOP
+    rectangle_height: ClassVar[int] = FLOOR - TOP
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it takes both columns."""
+        return self.width == FULL
+
+    @property
+    def has_numbers(self) -> bool:  # type: ignore[override]
+        """Whether it can be zoomed."""
+        return bool(self.numbers)
+
+    @property
+    def label(self) -> str:
+        """Text for readers who do not see the picture."""
+        return f"{self.title}: {', '.join(each.name for each in self.series if each.name)}"
+
+
 def figure(
     title: str,
     note: str,
@@ -58,43 +120,25 @@ def figure(
     width: int = HALF,
     bands: Iterable[Band] = (),
     hints: Iterable[Hint] = (),
-    numbers: str = "",
-) -> str:
-    """Draw a titled plot with its legend. `numbers` are those of `zoom`, as HTML."""
-    legend = "".join(
-        f'<span class="key"><svg width="22" height="8" aria-hidden="true">'
-        f"{_key(s)}</svg>{escape(s.name)}</span>"
-        for s in series
-        if s.name
-    )
-    across = _Across(x, width)
-    parts = [
-        *(_band(band, across) for band in bands),
-        _grid(across, y),
-        *(_intervals(s, across, y) for s in series),
-        *(_line(s, across, y) for s in series if s.has_line),
+    end: float | None = None,
+) -> Plot:
+    """Draw a plot. One that begins at 0 and ends at `end` can be zoomed."""
+    across, bands = _Across(x, width), list(bands)
+    shapes = [
+        *(shape for band in bands for shape in _band(band, across)),
+        *_grid(across, y),
+        *(shape for each in series for shape in _intervals(each, across, y)),
+        *(shape for each in series if each.has_line for shape in _line(each, across, y)),
         *(_hint(hint, across) for hint in hints),
-        *(_marks(s, across, y) for s in series),
+        *(shape for each in series for shape in _marks(each, across, y)),
     ]
-    label = f"{title}: {', '.join(s.name for s in series if s.name)}"
-    wide = ' class="wide"' if width == FULL else ""
-    return (
-        f"<figure{wide}><figcaption><b>{escape(title)}</b> <span>{escape(note)}</span></figcaption>"
-        f'<div class="legend">{legend}</div>'
-        f'<svg class="plot" viewBox="0 0 {width} {HEIGHT}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg>{numbers}</figure>'
-    )
-
-
-def _key(series: Series) -> str:
-    if not series.has_line:
-        return f'<circle class="dot {series.style}" cx="11" cy="4" r="3.5"/>'
-    return f'<path class="line {series.style}" d="M1 4H21"/>'
+    numbers = Markup() if end is None else zoom_numbers(series, bands, end=end)
+    return Plot(title, note, width, series, shapes, numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class _Across:
-    """The x axis of a plot so wide."""
+    """The x axis of a plot of a width."""
 
     scale: Scale
     width: int
@@ -108,26 +152,20 @@ class _Across:
 
 
 def _up(y: Scale, value: float) -> float:
-    return HEIGHT - BOTTOM - y.place(value) * (HEIGHT - TOP - BOTTOM)
+    return FLOOR - y.place(value) * (FLOOR - TOP)
 
 
-def _grid(x: _Across, y: Scale) -> str:
-    rows = "".join(
-        f'<path class="grid" d="M{LEFT} {_up(y, value):.1f}H{x.end}"/>'
-        f'<text class="tick" x="{LEFT - 7}" y="{_up(y, value) + 3.5:.1f}" '
-        f'text-anchor="end">{escape(label)}</text>'
-        for value, label in y.ticks
-    )
-    columns = "".join(
-        f'<path class="mark" d="M{x(value):.1f} {HEIGHT - BOTTOM}v4"/>'
-        f'<text class="tick" x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 17}" '
-        f'text-anchor="middle">{escape(label)}</text>'
-        for value, label in x.scale.ticks
-    )
-    return rows + columns
+def _grid(x: _Across, y: Scale) -> Iterator[Shape]:
+    for value, label in y.ticks:
+        up = _up(y, value)
+        yield Shape("grid", d=f"M{LEFT} {up:.1f}H{x.end}")
+        yield Shape(x=f"{LEFT - 7}", y=f"{up + 3.5:.1f}", anchor="end", text=label)
+    for value, label in x.scale.ticks:
+        yield Shape("mark", d=f"M{x(value):.1f} {FLOOR}v4")
+        yield Shape(x=f"{x(value):.1f}", y=f"{FLOOR + 17}", anchor="middle", text=label)
 
 
-def _line(series: Series, x: _Across, y: Scale) -> str:
+def _line(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
     path: list[str] = []
     is_down = False
     for place, value in series.points:
@@ -138,46 +176,59 @@ def _line(series: Series, x: _Across, y: Scale) -> str:
         # A lone point is a line of no length; round ends make it a dot.
         path.append(f"L{point}" if is_down else f"M{point}h0")
         is_down = True
-    return f'<path class="line {series.style}" d="{"".join(path)}"/>' if path else ""
+    if path:
+        yield Shape(f"line {series.style}", d="".join(path))
 
 
-def _marks(series: Series, x: _Across, y: Scale) -> str:
-    return "".join(
-        f'<circle class="dot {series.style}" cx="{x(place):.1f}" cy="{_up(y, value):.1f}" r="3.5">'
-        f"<title>{escape(text)}</title></circle>"
-        for (place, value), text in zip(series.points, series.marks, strict=False)
-    )
+def _marks(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
+    for (place, value), text in zip(series.points, series.marks, strict=False):
+        style = f"dot {series.style}"
+        yield Shape(style, x=f"{x(place):.1f}", y=f"{_up(y, value):.1f}", text=text)
 
 
-def _intervals(series: Series, x: _Across, y: Scale) -> str:
+def _intervals(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
     """Draw the bars, cut at the ends of the axis."""
     path = []
     for place, low, high in series.intervals:
-        bottom, top = (min(max(_up(y, value), TOP), HEIGHT - BOTTOM) for value in (low, high))
+        bottom, top = (min(max(_up(y, value), TOP), FLOOR) for value in (low, high))
         path.append(f"M{x(place):.1f} {bottom:.1f}V{top:.1f}")
         path += [f"m-3 0h6M{x(place):.1f} {bottom:.1f}m-3 0h6"]
-    return f'<path class="interval {series.style}" d="{"".join(path)}"/>' if path else ""
+    if path:
+        yield Shape(f"interval {series.style}", d="".join(path))
 
 
-def _band(band: Band, x: _Across) -> str:
+def _band(band: Band, x: _Across) -> Iterator[Shape]:
     begin, end = (min(max(x(v), LEFT), x.end) for v in (band.begin, band.end))
     if end - begin < 1:
-        return ""
-    text = (
-        f'<text class="tick" x="{(begin + end) / 2:.1f}" y="{TOP + 11}" '
-        f'text-anchor="middle">{escape(band.label)}</text>'
-        if end - begin > 40
-        else ""
-    )
-    return (
-        f'<rect class="band" x="{begin:.1f}" y="{TOP}" width="{end - begin:.1f}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(band.label)}</title></rect>{text}'
-    )
+        return
+    yield Shape("band", x=f"{begin:.1f}", width=f"{end - begin:.1f}", text=band.label)
+    if end - begin > 40:
+        middle = f"{(begin + end) / 2:.1f}"
+        yield Shape(x=middle, y=f"{TOP + 11}", anchor="middle", text=band.label)
 
 
-def _hint(hint: Hint, x: _Across) -> str:
+def _hint(hint: Hint, x: _Across) -> Shape:
     begin, end = x(hint.begin), min(x(hint.end), x.end)
-    return (
-        f'<rect class="hint" x="{begin:.1f}" y="{TOP}" width="{max(end - begin, 0):.1f}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(hint.text)}</title></rect>'
-    )
+    return Shape("hint", x=f"{begin:.1f}", width=f"{max(end - begin, 0):.1f}", text=hint.text)
+
+
+def zoom_numbers(series: Iterable[Series], bands: Iterable[Band], *, end: float) -> Markup:
+    """Return the numbers of a plot that begins at 0 and ends at `end`, as JSON for `zoom.js`."""
+    times: list[list[float]] = []
+    lines = []
+    for each in series:
+        at = [_rounded(place) for place, _ in each.points]
+        if at not in times:
+            times.append(at)
+        values = [None if math.isnan(value) else _rounded(value) for _, value in each.points]
+        lines.append(
+            {"name": each.name, "style": each.style, "x": times.index(at), "y": values},
+        )
+    spans = [(band.begin, band.end) for band in bands]
+    content = {"end": end, "x": times, "lines": lines, "bands": spans}
+    # A text such as a label of a server's page must not end the element.
+    return Markup(msgspec.json.encode(content).decode().replace("<", "\\u003c"))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

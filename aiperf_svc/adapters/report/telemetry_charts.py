@@ -1,13 +1,13 @@
-"""Draws what servers, GPUs and the own services said, on the time axis of the other plots."""
+"""Draws the metrics of servers, GPUs and our own services, on the time axis of the other plots."""
 
 import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from aiperf_svc.adapters.report import scales, zoom
-from aiperf_svc.adapters.report.layout import cell, row, table
-from aiperf_svc.adapters.report.plots import FULL, HALF, Hint, Series, figure
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.blocks import Table, number_row, table
+from aiperf_svc.adapters.report.plots import FULL, HALF, Hint, Plot, Series, figure
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.series import Plotted, plotted
@@ -19,30 +19,30 @@ MAX_POINTS = 600
 HINTS = 120
 
 
-def draw(summary: Summary) -> list[str]:
-    """Draw every portable quantity and GPU field that was read during the load, but for GPU
-    fields that did not change."""
+def draw(summary: Summary) -> list[Plot]:
+    """Draw every portable quantity and GPU field that was read during the load, except GPU fields
+    that did not change."""
     return _drawn(summary, (each for each in _read(summary) if _moves(each)))
 
 
-def draw_client(summary: Summary) -> list[str]:
-    """Draw what this program's own services did."""
+def draw_client(summary: Summary) -> list[Plot]:
+    """Draw the metrics of our own services."""
     return _drawn(summary, client_series.plots(summary.client) if summary.client else ())
 
 
-def constants(summary: Summary) -> str:
-    """Render the GPU fields that did not change, of which a plot shows nothing, as a table."""
+def constants(summary: Summary) -> Table:
+    """Return a table of the GPU fields that did not change."""
     rows = [
-        row(f"{each.title} {label}".strip(), each.unit, cell(float(values[-1])))
+        number_row(f"{each.title} {label}".strip(), each.unit, [float(values[-1])])
         for each in _read(summary)
         if not _moves(each)
         for label, _, values in each.lines
         if len(values)
     ]
-    return table("<th>Value</th><th></th>", rows)
+    return table(("Value", ""), rows)
 
 
-def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[str]:
+def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[Plot]:
     line = summary.timeline
     if line is None:
         return []
@@ -51,13 +51,14 @@ def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[str]:
     known = [(each, drawn) for each in wanted if (drawn := _plot(each, begin_ns, length_s))]
     figures = [drawn for _, drawn in known]
     if len(figures) % 2:
-        # The last one takes both columns, which leaves no hole.
-        figures[-1] = _plot(known[-1][0], begin_ns, length_s, width=FULL)
+        # The last one takes both columns, which leaves no gap.
+        last = _plot(known[-1][0], begin_ns, length_s, width=FULL)
+        figures[-1:] = [last] if last else []
     return figures
 
 
 def _read(summary: Summary) -> Iterator[Plotted]:
-    """What the sources said that can be believed."""
+    """Return the metrics of the sources that passed their checks."""
     reports = summary.system.sources if summary.system is not None else ()
     pairs = zip(summary.telemetry, reports, strict=True)
     return plotted([log for log, report in pairs if report.is_used])
@@ -68,7 +69,7 @@ def _moves(each: Plotted) -> bool:
     return any(len(values) > 1 for _, _, values in each.lines)
 
 
-def _plot(each: Plotted, begin_ns: int, length_s: float, *, width: int = HALF) -> str:
+def _plot(each: Plotted, begin_ns: int, length_s: float, *, width: int = HALF) -> Plot | None:
     lines = []
     for label, times, values in each.lines[: len(STYLES)]:
         at_s = (times - begin_ns) / 1e9
@@ -77,7 +78,7 @@ def _plot(each: Plotted, begin_ns: int, length_s: float, *, width: int = HALF) -
         if any(not math.isnan(value) for _, value in points):
             lines.append((label, points))
     if not lines:
-        return ""
+        return None
     known = [value for _, points in lines for _, value in points if not math.isnan(value)]
     note = each.unit
     if len(each.lines) > len(lines):
@@ -93,7 +94,7 @@ def _plot(each: Plotted, begin_ns: int, length_s: float, *, width: int = HALF) -
         y=scales.linear(max(*known, 0.0) or 1.0, low=min(0.0, *known)),
         width=width,
         hints=list(_hints(lines[0][1])) if len(lines) == 1 else [],
-        numbers=zoom.numbers(series, (), end=length_s),
+        end=length_s,
     )
 
 

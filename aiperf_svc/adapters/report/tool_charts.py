@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from aiperf_svc.adapters.report import scales
-from aiperf_svc.adapters.report.layout import number
+from aiperf_svc.adapters.report.blocks import Cell, Figure, Matrix, Row, name_cell
 from aiperf_svc.adapters.report.plots import Hint, Series, figure
+from aiperf_svc.adapters.report.plots import Plot as Drawn
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.tool_result import StepSeries, StepTable, ToolResult
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
@@ -20,9 +21,9 @@ Points = list[tuple[float, float]]
 Line = tuple[str, Points]
 
 
-def draw(result: ToolResult, plots: Sequence[Plot]) -> list[str]:
+def draw(result: ToolResult, plots: Sequence[Plot]) -> list[Figure]:
     """Draw each plot for which the run has numbers."""
-    drawn = []
+    drawn: list[Figure | None] = []
     for plot in plots:
         match plot.kind:
             case "series":
@@ -43,12 +44,12 @@ def place_text(step: str, repetition: int, result: ToolResult) -> str:
     return " ".join(words)
 
 
-def _over_time(plot: Plot, result: ToolResult) -> str:
+def _over_time(plot: Plot, result: ToolResult) -> Drawn | None:
     found = [each for each in result.series if each.series.name == plot.name]
     lines = [(_label(each, plot, result), _points(each)) for each in found]
     lines = [line for line in lines if line[1]]
     if not lines:
-        return ""
+        return None
     end = max(x for _, points in lines for x, _ in points)
     return _lines(plot, lines, found[0].series.unit, scales.elapsed(end or 1.0), "s")
 
@@ -63,7 +64,7 @@ def _points(each: StepSeries) -> Points:
     return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
 
-def _by_parameter(plot: Plot, result: ToolResult) -> str:
+def _by_parameter(plot: Plot, result: ToolResult) -> Drawn | None:
     lines: list[Line] = []
     x_unit = unit = ""
     for each in result.tables:
@@ -76,7 +77,7 @@ def _by_parameter(plot: Plot, result: ToolResult) -> str:
                 lines.append((_column_label(each, y, plot, result), _column(each, plot.x, y)))
     lines = [line for line in lines if line[1]]
     if not lines:
-        return ""
+        return None
     values = [x for _, points in lines for x, _ in points]
     if x_unit == "%":
         lines = [(name, [(x / 100, y) for x, y in points]) for name, points in lines]
@@ -113,7 +114,7 @@ def _least(values: Iterable[float]) -> float:
 
 def _lines(
     plot: Plot, lines: list[Line], unit: str, x: scales.Scale, x_unit: str, *, x_name: str = ""
-) -> str:
+) -> Drawn:
     high = max(y for _, points in lines for _, y in points)
     divisor, shown_unit = readable_unit(unit, high)
     shown = [(name, [(a, b / divisor) for a, b in points]) for name, points in lines[: len(STYLES)]]
@@ -161,32 +162,26 @@ def _place_text(place: float, x_unit: str) -> str:
     return f"p{place * 100:.6g}" if x_unit == "%" else f"{place:,.6g} {x_unit}"
 
 
-def _matrix(plot: Plot, result: ToolResult) -> str:
+def _matrix(plot: Plot, result: ToolResult) -> Matrix | None:
     metric = next((m for m in result.metrics if m.info.tag == plot.name), None)
     pairs = metric.by_pair() if metric is not None else {}
     if metric is None or len(pairs) < 2:
-        return ""
+        return None
     divisor, unit = readable_unit(metric.info.unit, metric.max)
     sources = sorted({source for source, _ in pairs})
     targets = sorted({target for _, target in pairs})
     best = (min if metric.info.better == "lower" else max)(pairs.values())
-    head = "".join(f"<th>{escape(target)}</th>" for target in targets)
-    rows = []
-    for source in sources:
-        cells = []
-        for target in targets:
-            value = pairs.get((source, target))
-            if value is None:
-                cells.append("<td></td>")
-                continue
-            # Red by the distance to the best pair: noise stays pale, half the best is full.
-            worse = min(2 * abs(value - best) / abs(best), 1.0) if best else 0.0
-            heat = f"--heat:{worse * 60:.0f}%"
-            cells.append(f'<td class="heat" style="{heat}">{number(value / divisor)}</td>')
-        rows.append(f"<tr><th>{escape(source)}</th>{''.join(cells)}</tr>")
+
+    def cell(value: float | None) -> Cell:
+        if value is None:
+            return Cell()
+        # Red by the distance to the best pair: noise stays pale, half the best is full.
+        worse = min(2 * abs(value - best) / abs(best), 1.0) if best else 0.0
+        return Cell(number(value / divisor), "heat", heat=f"{worse * 60:.0f}")
+
+    rows = [
+        Row([name_cell(source), *(cell(pairs.get((source, target))) for target in targets)])
+        for source in sources
+    ]
     note = f"{unit}, average over repetitions; row to column" if unit else "row to column"
-    return (
-        f'<figure class="wide"><figcaption><b>{escape(plot.title)}</b> <span>{escape(note)}</span>'
-        f'</figcaption><div class="matrix"><table><thead><tr><th></th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></figure>"
-    )
+    return Matrix(plot.title, note, targets, rows)

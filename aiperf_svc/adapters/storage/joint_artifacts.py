@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports import joint_export
 from aiperf_svc.adapters.exports.parquet_export import check_records, read_clocks, read_records
-from aiperf_svc.adapters.report import joint_experiment_page, joint_page
+from aiperf_svc.adapters.report import joint_page
 from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -56,7 +56,7 @@ def write_joint_experiment(folder: Path, joint: JointExperiment) -> None:
         write_joint(folder / TRIALS / trial.folder, each)
     write_file(folder / "joint.json", lambda: joint_export.render_experiment_json(joint))
     write_file(folder / "joint.csv", lambda: joint_export.render_experiment_csv(joint))
-    write_file(folder / "report.html", lambda: joint_experiment_page.render(joint))
+    write_file(folder / "report.html", lambda: joint_page.render_experiment(joint))
 
 
 def join(

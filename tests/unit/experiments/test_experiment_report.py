@@ -11,6 +11,7 @@ from rich.console import Console
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
 from aiperf_svc.adapters.report import experiment_charts as charts
 from aiperf_svc.adapters.report import experiment_page
+from aiperf_svc.adapters.report.blocks import Block, markup
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
@@ -64,23 +65,29 @@ def test_the_page_loads_nothing_and_is_small() -> None:
     assert not re.search(r"<script|src=|@import|url\(|href=\"(?!trials/|data:)", page)
 
 
+def shown(block: Block | None) -> str:
+    assert block is not None
+    return markup(block)
+
+
 def test_page_has_plots_front_and_heat_maps() -> None:
     summary = summarise(seven_by_two())
     assert len(charts.by_parameter(summary)) == len(summary.headline) == 2
-    assert "Time to First Token p99 against" in charts.throughput_against_latency(summary)
+    assert "Time to First Token p99 against" in shown(charts.throughput_against_latency(summary))
     assert len(charts.heat_maps(summary)) == 2
 
 
 def test_line_has_dots_for_values_and_bars_for_intervals() -> None:
-    (throughput, _) = charts.by_parameter(summarise(sweep(POINTS, repetitions=3, step=1.0)))
+    (drawn, _) = charts.by_parameter(summarise(sweep(POINTS, repetitions=3, step=1.0)))
+    throughput = shown(drawn)
     assert throughput.count("<circle") == 3
     (bars,) = re.findall(r'class="interval a" d="([^"]+)"', throughput)
     assert bars.count("V") == 3
-    assert "bars" not in charts.by_parameter(summarise(sweep(POINTS)))[0]
+    assert "bars" not in shown(charts.by_parameter(summarise(sweep(POINTS)))[0])
 
 
 def test_long_bar_is_cut_at_the_frame() -> None:
-    plot = charts.by_parameter(summarise(sweep(POINTS, repetitions=2, step=1000.0)))[0]
+    plot = shown(charts.by_parameter(summarise(sweep(POINTS, repetitions=2, step=1000.0)))[0])
     (bars,) = re.findall(r'class="interval a" d="([^"]+)"', plot)
     ends = [float(end) for end in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", bars)]
     assert min(ends) >= TOP
@@ -221,11 +228,11 @@ def test_a_search_has_its_answer_curve_and_path() -> None:
     page = experiment_page.render(summary, CONFIG, a_search()).decode()
     assert "load.concurrency holds 32 users, breaks at 64" in page
     assert "<b>64" not in page
-    curve = charts.search_curve(a_search())
+    curve = shown(charts.search_curve(a_search()))
     assert curve.count('<path class="line d dashed"') == 2, "the limit, and its key"
     assert [curve.count(f'class="dot {style}" cx="') for style in "ce"] == [4, 2]  # one: the key
     assert ">bracket</title>" in curve
-    path = charts.search_path(summary, a_search())
+    path = shown(charts.search_path(summary, a_search()))
     assert re.findall(r"<title>trial (\d): (\d+) users", path) == [
         ("1", "1"),
         ("2", "8"),
@@ -236,8 +243,9 @@ def test_a_search_has_its_answer_curve_and_path() -> None:
 def test_search_without_percentile_is_plotted_by_its_statistic() -> None:
     found = a_search()
     points = tuple(replace(point, share_beyond=None) for point in found.points)
-    assert "<b>time_to_first_token:p99</b>" in charts.search_curve(replace(found, points=points))
-    assert charts.search_curve(replace(found, points=())) == ""
+    curve = charts.search_curve(replace(found, points=points))
+    assert "<b>time_to_first_token:p99</b>" in shown(curve)
+    assert charts.search_curve(replace(found, points=())) is None
 
 
 def test_terminal_and_file_have_the_search_result(tmp_path: Path) -> None:

@@ -4,16 +4,19 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
-from aiperf_svc.adapters.report import page, scales, zoom
-from aiperf_svc.adapters.report.layout import number
+from aiperf_svc.adapters.report import page, plots, scales
+from aiperf_svc.adapters.report.blocks import Zoom, markup
 from aiperf_svc.adapters.report.plots import Band, Series
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.domain.number_text import number
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.records import ErrorSample
 from aiperf_svc.protocol.records import Rows
@@ -85,10 +88,12 @@ def test_it_loads_nothing_and_runs_only_what_zooms() -> None:
 
 
 def test_what_zooms_is_small_and_has_its_licence() -> None:
-    code = zoom.scripts(["<script"])
+    plot = plots.figure("", "", [], x=scales.linear(1), y=scales.linear(1), end=1)
+    code = markup(Zoom([plot]))
     assert len(code) < 70_000
     assert "The MIT License" in code
-    assert zoom.scripts(["<figure></figure>"]) == ""
+    plot = plots.figure("", "", [], x=scales.linear(1), y=scales.linear(1))
+    assert not Zoom([plot])
 
 
 def test_the_numbers_of_a_plot_are_those_of_its_lines() -> None:
@@ -97,9 +102,9 @@ def test_the_numbers_of_a_plot_are_those_of_its_lines() -> None:
         Series("p99", "e", [(0.5, 7.0), (1.5, 8.0)]),
         Series("</script><script>alert(1)", "b", [(1.0, 2.0)]),
     ]
-    text = zoom.numbers(lines, [Band(0.0, 0.5, "ramp")], end=2.0)
-    assert text.count("<") == 2
-    found = json.loads(text.partition(">")[2].rpartition("<")[0])
+    text = plots.zoom_numbers(lines, [Band(0.0, 0.5, "ramp")], end=2.0)
+    assert "<" not in text
+    found = json.loads(text)
     assert found["x"] == [[0.5, 1.5], [1.0]]
     assert [(line["x"], line["y"]) for line in found["lines"]] == [
         (0, [1.23457, None]),
@@ -116,7 +121,7 @@ def test_what_comes_from_outside_is_escaped() -> None:
     text = report(fake_run.closed_loop(requests=50), errors=errors)
     assert "<script" not in picture(text)
     assert text.index("<h2>Errors</h2>") < text.index("<h2>Plots</h2>")
-    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;more&quot;" in text
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;more&#34;" in text
 
 
 def test_it_shows_verdict_objectives_errors_and_the_plots_of_the_run() -> None:
@@ -162,7 +167,7 @@ def test_censored_and_thin_numbers_are_marked() -> None:
     ("value", "text"),
     [
         (0.0, "0"),
-        (0.00002, "&lt;0.001"),
+        (0.00002, "<0.001"),
         (0.0312, "0.0312"),
         (12.3456, "12.35"),
         (100.0, "100"),
@@ -192,3 +197,12 @@ def test_every_nine_is_as_wide_as_the_one_before() -> None:
         [0, 0.25, 0.5, 0.75, 1]
     )
     assert [label for _, label in axis.ticks] == ["p0", "p50", "p90", "p99", "p99.9", "p99.99"]
+
+
+def test_the_wheel_has_the_templates() -> None:
+    root = Path(__file__).parents[3]
+    templates = root / "aiperf_svc" / "adapters" / "report" / "templates"
+    packed = {each.distribution_path for each in WheelBuilder(str(root)).recurse_included_files()}
+    wanted = {str(each.relative_to(root)) for each in templates.rglob("*") if each.is_file()}
+    assert wanted
+    assert wanted <= packed

@@ -1,0 +1,310 @@
+"""The blocks that all pages of the report consist of. The templates render them, and escape every
+text, since names, URLs and messages may come from outside."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import ClassVar
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from aiperf_svc.core.results.slo_results import outcome_word
+from aiperf_svc.core.verdict.check_result import Reason, Severity, Verdict
+from aiperf_svc.domain.number_text import number
+
+TEMPLATES = "aiperf_svc.adapters.report"
+STEADY_UNITS = ("", "requests", "count")
+"""Units that a row does not name."""
+
+
+def read_file(name: str) -> Markup:
+    """Return a style sheet or script of the templates."""
+    return Markup(files(TEMPLATES).joinpath("templates", name).read_text("utf-8"))
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader(TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals["read_file"] = read_file
+_PAGE, _BLOCKS = map(_ENVIRONMENT.get_template, ("page.html", "blocks.html"))
+"""Compiled when this module is imported: before the load, not at the end of a run."""
+
+
+class Block:
+    """One part of a page. An empty one is false and is left out."""
+
+    kind: ClassVar[str]
+    """Macro of `templates/blocks.html` that renders it."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table."""
+
+    text: str = ""
+    style: str = ""
+    """CSS class."""
+    unit: str = ""
+    """Small text after it."""
+    mark: str = ""
+    """Faint text after it."""
+    link: str = ""
+    is_head: bool = False
+    is_faint: bool = False
+    heat: str = ""
+    """Strength of the background in per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table."""
+
+    cells: Sequence[Cell]
+    tone: str = ""
+    """CSS class: a word of a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading(Block):
+    """A heading."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Block):
+    """A line of small text."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Block):
+    """A list of lines."""
+
+    kind: ClassVar[str] = "items"
+    lines: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Code(Block):
+    """Text as it is written."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header(Block):
+    """The title of the page and a line of facts."""
+
+    kind: ClassVar[str] = "header"
+    name: str
+    facts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Box(Block):
+    """A coloured box with a headline and lines, each with a text and a remedy."""
+
+    kind: ClassVar[str] = "box"
+    tone: str
+    headline: str
+    lines: Sequence[tuple[str, str]] = ()
+    title: str = ""
+    """Text before the label."""
+    label: str = ""
+    """Highlighted word before the headline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(Block):
+    """Large numbers: name, number and unit of each."""
+
+    kind: ClassVar[str] = "numbers"
+    cells: Sequence[tuple[str, str, str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Block):
+    """A table."""
+
+    kind: ClassVar[str] = "table"
+    head: Sequence[Cell]
+    rows: Sequence[Row]
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+class Figure(Block):
+    """A picture with a title and a note."""
+
+    has_numbers: bool = False
+    """Whether it can be zoomed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plots(Block):
+    """Figures in two columns."""
+
+    kind: ClassVar[str] = "plots"
+    figures: Sequence[Figure]
+    title: str = "Plots"
+
+    def __bool__(self) -> bool:
+        return bool(self.figures)
+
+
+@dataclass(frozen=True)
+class Matrix(Figure):
+    """A table of numbers with coloured cells."""
+
+    kind: ClassVar[str] = "matrix"
+    title: str
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Details(Block):
+    """Blocks that open on a click."""
+
+    kind: ClassVar[str] = "details"
+    title: str
+    blocks: Sequence[Block] = field(default_factory=tuple)
+
+    def __bool__(self) -> bool:
+        return any(self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Zoom(Block):
+    """The scripts that zoom the plots, of which at least one has its numbers beside it."""
+
+    kind: ClassVar[str] = "zoom"
+    figures: Sequence[Figure]
+
+    def __bool__(self) -> bool:
+        return any(each.has_numbers for each in self.figures)
+
+
+def document(title: str, blocks: Iterable[Block]) -> bytes:
+    """Render a self-contained page."""
+    return _PAGE.render(title=title, blocks=[each for each in blocks if each]).encode()
+
+
+def markup(block: Block) -> str:
+    """Render one block."""
+    return str(_BLOCKS.render(block=block))
+
+
+def section(title: str, *blocks: Block) -> list[Block]:
+    """Return blocks below a heading; nothing if all of them are empty."""
+    return [Heading(title), *blocks] if any(blocks) else []
+
+
+def table(head: Iterable[Cell | str], rows: Iterable[Row]) -> Table:
+    """Return a table. A heading that is text only may be given as such."""
+    return Table([Cell(each) if isinstance(each, str) else each for each in head], list(rows))
+
+
+def name_cell(name: str, unit: str = "") -> Cell:
+    """Return the first cell of a row, with the unit of its numbers."""
+    return Cell(name, unit="" if unit in STEADY_UNITS else unit, is_head=True)
+
+
+def number_cell(value: float | None, mark: str = "") -> Cell:
+    """Return a cell with a number, or a dash if it is unknown."""
+    if value is None:
+        return Cell("–", is_faint=True, mark=mark)
+    return Cell(number(value), mark=mark)
+
+
+def number_row(name: str, unit: str, values: Iterable[float | None]) -> Row:
+    """Return a row of numbers."""
+    return Row([name_cell(name, unit), *map(number_cell, values)])
+
+
+def report_cell(name: str, folder: str) -> Cell:
+    """Return a name with a link to the report in its folder; the name alone if it has none."""
+    return Cell(name, is_head=True, link=f"{quote(folder)}/report.html" if folder else "")
+
+
+def verdict_box(
+    verdict: Verdict, headlines: Mapping[Severity, str], causes: Mapping[str, str]
+) -> Box:
+    """Return the verdict with the checks that did not pass."""
+    return Box(
+        verdict.verdict,
+        causes.get(verdict.cause, headlines[verdict.verdict]),
+        [(sentence(each.text), sentence(each.remedy)) for each in verdict.reasons],
+        title="Verdict:",
+        label=verdict.label,
+    )
+
+
+def check_table(reasons: Iterable[Reason]) -> Table:
+    """Return a table of all checks of a verdict."""
+    rows = []
+    for each in reasons:
+        is_judged = each.severity is not Severity.INFO
+        cells = [
+            name_cell(each.check.replace("_", " ")),
+            Cell(each.severity, "state"),
+            number_cell(each.measured if is_judged else None),
+            number_cell(each.limit if is_judged else None),
+            Cell(each.text, "wide"),
+        ]
+        rows.append(Row(cells, each.severity))
+    return table(("Check", "Result", "Measured", "Limit", Cell(style="text")), rows)
+
+
+def objective_row(
+    name: str,
+    bound: str,
+    limit: str,
+    measured: Cell,
+    *,
+    ok: bool,
+    judged: bool,
+    reason: str,
+) -> Row:
+    """Return the row of an objective. `limit` has its unit."""
+    cells = [
+        name_cell(name),
+        Cell(f"{'≤' if bound == 'max' else '≥'} {limit}"),
+        measured,
+        Cell(outcome_word(ok=ok, judged=judged), "state"),
+        Cell(reason, "wide"),
+    ]
+    return Row(cells, "valid" if ok else "invalid" if judged else "degraded")
+
+
+def objectives(rows: Sequence[Row]) -> list[Block]:
+    """Return the table of all objectives; nothing without any."""
+    head = ("Objective", "Limit", "Measured", "", Cell(style="text"))
+    return section("Service level objectives", table(head, rows))
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital and ends with a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith("?") else ".")
