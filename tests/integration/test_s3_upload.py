@@ -192,13 +192,13 @@ async def test_failed_upload_is_reported_and_repeatable(
 
     command = ["upload", str(folder), "--s3-url", f"s3://{BUCKET}/mine"]
     assert main(command) == 0
-    assert f"{len(names) - 1} files sent, 0 there already" in capsys.readouterr().out
+    assert f"{len(names) - 1} files sent, 0 already there" in capsys.readouterr().out
     assert {key.split("/", 2)[2] for key in store.names()} == names
     assert main(command) == 0
-    assert f"0 files sent, {len(names) - 1} there already" in capsys.readouterr().out
+    assert f"0 files sent, {len(names) - 1} already there" in capsys.readouterr().out
     (folder / "verdict.json").write_text("{}")
     assert main(command) == 1
-    assert "verdict.json: missing, or not the file" in capsys.readouterr().err
+    assert "verdict.json: missing, or changed" in capsys.readouterr().err
 
 
 # --- single uploads --------------------------------------------------------------------------
