@@ -39,6 +39,11 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
+def all_names(texts: Sequence[str]) -> list[str]:
+    """Names of several texts, in each separated by commas."""
+    return [name for text in texts for name in names(text)]
+
+
 def model_selection(text: str) -> str:
     """How models are chosen; AIPerf has a word of its own for a random choice by weights."""
     return "random" if text == "weighted" else word(text)

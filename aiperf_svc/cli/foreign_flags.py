@@ -62,7 +62,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "servers report usage once, at the end of a stream", "--per-chunk-usage"),
     ("same", "the API determines it: JSON, or a form for file uploads",
      "--request-content-type"),
-    ("none", "no header identifies a conversation", "--session-header"),
     ("none", "every request contains its pictures, even if the server has them cached",
      "--uuid-and-strip"),
     ("none", "videos are not supported",

@@ -133,6 +133,7 @@ class BenchmarkConfig(Model):
             ("dataset.images", dataset.images.number > 0, Feature.MESSAGES),
             ("dataset.sounds", dataset.sounds.number > 0, Feature.SOUND),
             ("dataset.turns", dataset.turns != Turns(), Feature.CONVERSATION),
+            ("endpoint.session_body", bool(self.endpoint.session_body), Feature.CONVERSATION),
             (
                 "tokenizer.apply_chat_template",
                 self.tokenizer.apply_chat_template,

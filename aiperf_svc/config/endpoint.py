@@ -37,6 +37,10 @@ HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
 """A header value without line breaks, since a line break would begin another header."""
 
 
+MemberPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$")]
+"""Name of a member of a JSON object, or names separated by dots, each inside the one before it."""
+
+
 class Endpoint(Hooks):
     """The target and how a request to it is made."""
 
@@ -85,6 +89,12 @@ class Endpoint(Hooks):
     """JMESPath query for the number of output tokens, for the same types."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of every request. Do not put secrets here: use `api_key_env`."""
+    session_headers: tuple[HeaderName, ...] = ("X-Session-ID", "X-Correlation-ID")
+    """Headers of a conversation's requests that hold its id, by which routers send all of its turns
+    to one server. A header of the same name in `headers` goes first."""
+    session_body: tuple[MemberPath, ...] = ()
+    """Members of the JSON body that hold this id, such as `user`, `prompt_cache_key` or
+    `session_params.session_id`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
     api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] | None = None
@@ -161,6 +171,31 @@ class Endpoint(Hooks):
             )
         if self.models and self.type is EndpointType.RAW:
             raise ValueError("{type} raw sends payloads as they are; leave out {models}")
+        return self
+
+    @property
+    def own_session_headers(self) -> tuple[str, ...]:
+        """Session headers, without those that `headers` sets."""
+        given = {name.lower() for name in self.headers}
+        return tuple(name for name in self.session_headers if name.lower() not in given)
+
+    @model_validator(mode="after")
+    def _session_ids_fit(self) -> Self:
+        for key in ("session_headers", "session_body"):
+            names = [name.lower() for name in getattr(self, key)]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{{{key}}}: one of the names is given twice; name each once")
+        for path in self.session_body:
+            if path.split(".")[0] in self.extra_inputs:
+                raise ValueError(
+                    f"{{session_body}} {path} and {{extra_inputs}} set the same member of the "
+                    "body; leave out one of both"
+                )
+            if any(other.startswith(f"{path}.") for other in self.session_body):
+                raise ValueError(
+                    f"{{session_body}} {path} is a value and the parent of another; leave out one "
+                    "of both"
+                )
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,9 @@ the sender's own. Run, phase, turn and credit index stand in it in decimal, so t
 a server's log knows the request: `89abcdef0123` warmup or profiling, turn 2 of credit 51 is
 `89abcdef-0123-8100-8002-800000000051`. The last two groups are sums and not padded text: to print
 a number is all that it costs for each request.
+
+The id of a conversation, by which routers keep its requests on one server, is that of its first
+request.
 """
 
 import hashlib

@@ -28,7 +28,7 @@ from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.core.load.ramp import ConnectionsAhead, opening_times
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.domain.request_ids import TURN_BASE, id_prefix
+from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import Flag
@@ -382,7 +382,8 @@ class LoadGenerator:
         self._active += 1
         if entry.turns > 1:
             turns = min(self._turns.get(index, entry.turns), entry.turns)
-            self._send_turn(Session(index, entry, turns, flags, due), due)
+            session_id = b"%b%d" % (self._first_id_prefix, INDEX_BASE + index)
+            self._send_turn(Session(index, entry, turns, flags, due, session_id), due)
             return
         flags |= self._base_flags | _LAST_TURN
         prefix = self._first_id_prefix
@@ -390,7 +391,7 @@ class LoadGenerator:
 
     def _send_turn(self, session: Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns
-        prepared = session.entry.prepare(session.turn, session.history)
+        prepared = session.entry.prepare(session.turn, session.history, session.id)
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
         flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
         kept = None if is_last else bytearray()

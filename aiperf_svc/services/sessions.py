@@ -11,10 +11,14 @@ _BLOCKED: Final = int(Flag.BLOCKED)
 class Session:
     """State of a conversation in progress."""
 
-    __slots__ = ("due", "entry", "flags", "history", "index", "target", "turn", "turns")
+    __slots__ = ("due", "entry", "flags", "history", "id", "index", "target", "turn", "turns")
 
-    def __init__(self, index: int, entry: Entry, turns: int, flags: int, due: int) -> None:
+    def __init__(
+        self, index: int, entry: Entry, turns: int, flags: int, due: int, id: bytes = b""
+    ) -> None:
         self.index = index
+        self.id = id
+        """Id by which routers keep its requests on one server."""
         self.due = due
         self.entry = entry
         self.turns = turns

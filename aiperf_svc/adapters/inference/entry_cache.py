@@ -48,12 +48,12 @@ class Entry:
         )
         """The first turn. It needs no history."""
 
-    def prepare(self, number: int, history: bytes) -> PreparedTurn:
-        """Return a later turn of a conversation, with its `history`."""
+    def prepare(self, number: int, history: bytes, session_id: bytes) -> PreparedTurn:
+        """Return a turn of a conversation, with its `history`."""
         turn = self._conversation.turns[number]
         body = self._conversation.head + history + turn.messages + turn.tail
         return PreparedTurn(
-            *self._target.request(body),
+            *self._target.session_request(body, session_id),
             self.number,
             number,
             turn.input_tokens,

@@ -11,10 +11,12 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+import msgspec
 
 from aiperf_svc.adapters.host.machine import port_range
 from aiperf_svc.adapters.inference.http2_stream import ALPN
@@ -33,6 +35,8 @@ PORTS_IN_USE = 0.25
 every other port first, one by one. With half of the range in use it checks all of those before each
 connection, which takes milliseconds."""
 
+
+SESSION_ID = b"\0"
 
 GetAddrInfo = Callable[..., list[Any]]
 """The signature of `socket.getaddrinfo`, which is the default."""
@@ -53,11 +57,24 @@ class Target(NamedTuple):
     route: Route = Route("", 0)
     """First hop of connections."""
     is_http2: bool = False
+    session_head: bytes = b""
+    """Headers of a conversation's requests, with `SESSION_ID` in the place of its id."""
+    session_members: bytes = b""
+    """Members that the bodies of these requests begin with, each with a comma after it."""
 
     def request(self, body: bytes) -> tuple[bytes, bytes]:
         """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`."""
         before = self.head + b"X-Request-Id: "
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    def session_request(self, body: bytes, session_id: bytes) -> tuple[bytes, bytes]:
+        """Return these bytes of a request of the conversation with this id."""
+        if self.session_members:
+            body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
+        before, after = self.request(body)
+        # Behind the common head, which another target replaces.
+        at = len(self.head)
+        return before[:at] + self.session_head.replace(SESSION_ID, session_id) + before[at:], after
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
@@ -80,7 +97,25 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
         head=head_of(config),
         route=route_to(endpoint),
         is_http2=endpoint.http2,
+        session_head=b"".join(
+            b"%b: %b\r\n" % (name.encode(), SESSION_ID) for name in endpoint.own_session_headers
+        ),
+        session_members=session_members(endpoint.session_body),
     )
+
+
+def session_members(paths: Sequence[str]) -> bytes:
+    """Return the members of a JSON object that hold a conversation's id, with a comma after each:
+    of `user` and `a.b`, those of `"user":…,"a":{"b":…},`. They are empty without paths."""
+    members: dict[str, Any] = {}
+    for path in paths:
+        *parents, name = path.split(".")
+        inner = members
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[name] = ""
+    encoded = msgspec.json.encode(members)[1:-1].replace(b'""', b'"%b"' % SESSION_ID)
+    return encoded + b"," if members else b""
 
 
 def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:

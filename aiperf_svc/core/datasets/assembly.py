@@ -335,6 +335,8 @@ def _rendered(
                 f"{entry.place}: `model` in a payload, and endpoint.models names several; leave "
                 "out one of both"
             )
+        if len(entry.turns) > 1:
+            _check_session_body(entry, config.endpoint.session_body)
         try:
             bodies = [endpoint.render(turn.prompt, options[model]) for turn in entry.turns]
         except ValueError as error:
@@ -355,6 +357,16 @@ def _rendered(
         )
         conversations.append(Conversation(entry.id, turns, head=bodies[0].head))
     return tuple(conversations)
+
+
+def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None:
+    """Raise DatasetError for a payload with a member that is for the conversation's id."""
+    for member in (path.split(".")[0] for path in paths):
+        if any(member in (turn.prompt.payload or ()) for turn in entry.turns):
+            raise DatasetError(
+                f"{entry.place}: `{member}` in a payload, and endpoint.session_body sets it; leave "
+                "out one of both"
+            )
 
 
 def _check_media(entry: PromptConversation, kind: EndpointType) -> None:

@@ -38,6 +38,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--output-tokens-field": ((*RAW, "--output-tokens-field", "details.tokens"), "details.tokens"),
     "--streaming": (("--streaming",), True),
     "--header": (("--header", "A: b:c", "-H", "D:e"), {"A": "b:c", "D": "e"}),
+    "--session-header": (("--session-header", "X-A,X-B"), ("X-A", "X-B")),
+    "--session-body": (("--session-body", "user", "--session-body", "a.b"), ("user", "a.b")),
     "--api-key-header": (("--api-key-header", "api-key"), "api-key"),
     "--extra-inputs": (
         ("--extra-inputs", "temperature:0.7", "user:me", "--extra-inputs", '{"stop": null}'),

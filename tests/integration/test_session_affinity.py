@@ -1,0 +1,113 @@
+"""Routers keep a conversation on one server by the ids that its requests have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.inference.entry_cache import Entry
+from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import request_id
+from aiperf_svc.protocol.messages.dataset import Conversation, Turn
+from tests.support.hash_router import routing
+from tests.support.in_one_loop import config, server, stack, talks
+
+TALKS = 16
+TURNS = 4
+
+
+async def _servers_of_talks(folder: Path, endpoint: dict[str, Any]) -> list[set[int]]:
+    """The servers that had each conversation's turns."""
+    dataset = talks(folder, *({"text": f"question {i}"} for i in range(TURNS)), count=TALKS)
+    with server(tokens=2) as first, server(tokens=2) as second:
+        with routing(first.url, second.url) as url:
+            settings = config(url, dataset=dataset, concurrency=4, requests=TALKS * TURNS)
+            settings["endpoint"] |= endpoint
+            async with stack(settings, folder, workers=1) as run:
+                summary = await run.results()
+        assert summary["request_count"]["avg"] == TALKS * TURNS
+        seen = [{row["request_id"] for row in s.truth(rows=True)["rows"]} for s in (first, second)]
+    return [
+        {
+            number
+            for number, ids in enumerate(seen)
+            for turn in range(TURNS)
+            if request_id("test", Phase.PROFILING, talk, turn) in ids
+        }
+        for talk in range(TALKS)
+    ]
+
+
+async def test_consistent_hash_keeps_turns_on_one_server(tmp_path: Path) -> None:
+    found = await _servers_of_talks(tmp_path, {})
+    assert all(len(servers) == 1 for servers in found)
+    assert set().union(*found) == {0, 1}
+
+
+async def test_turns_scatter_without_session_headers(tmp_path: Path) -> None:
+    found = await _servers_of_talks(tmp_path, {"session_headers": []})
+    assert any(len(servers) == 2 for servers in found)
+
+
+def target(**endpoint: Any) -> Target:
+    settings = {"url": "http://127.0.0.1:1", "model": "m"} | endpoint
+    return resolve_target(
+        BenchmarkConfig.model_validate(
+            {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
+        )
+    )
+
+
+def conversation(turns: int) -> Conversation:
+    return Conversation("a", (Turn(b"1", b"]}"),) * turns, head=b'{"messages":[')
+
+
+def sent(prepared: Any) -> bytes:
+    before, after = prepared[:2]
+    return bytes(before + b"ID" + after)
+
+
+def test_session_id_is_in_headers_and_body() -> None:
+    where = target(
+        session_headers=["X-SMG-Routing-Key"],
+        session_body=["user", "session_params.session_id", "session_params.kind"],
+    )
+    entry = Entry(0, conversation(2), where, where.request(b"")[0])
+    request = sent(entry.prepare(1, b"0,", b"id-7"))
+    assert b"X-SMG-Routing-Key: id-7\r\n" in request
+    assert b"X-Session-ID" not in request
+    body = b'{"user":"id-7","session_params":{"session_id":"id-7","kind":"id-7"},"messages":[0,1]}'
+    assert request.endswith(b"\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+
+def test_single_request_has_no_session() -> None:
+    where = target(session_body=["user"])
+    entry = Entry(0, conversation(1), where, where.request(b"")[0])
+    assert b"X-Session-ID" not in sent(entry.first)
+    assert b"user" not in sent(entry.first)
+
+
+def test_header_of_the_config_replaces_a_session_header() -> None:
+    where = target(headers={"x-session-id": "mine"})
+    entry = Entry(0, conversation(2), where, where.request(b"")[0])
+    request = sent(entry.prepare(0, b"", b"id-7"))
+    assert request.lower().count(b"x-session-id") == 1
+    assert b"X-Correlation-ID: id-7\r\n" in request
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ({"session_body": ["user"], "extra_inputs": {"user": "me"}}, "same member"),
+        ({"session_body": ["a", "a.b"]}, "parent of another"),
+        ({"session_headers": ["X-A", "x-a"]}, "given twice"),
+        ({"session_headers": ["X A"]}, "session_headers"),
+        ({"session_body": ["a..b"]}, "session_body"),
+        ({"session_body": ["user"], "type": "embeddings"}, "endpoint.session_body"),
+    ],
+)
+def test_wrong_session_settings_are_named(endpoint: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        target(**endpoint)
