@@ -1,6 +1,6 @@
 """The formats of traces, and a trace file: its rows in order, and single rows again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -11,11 +11,13 @@ import msgspec
 from aiperf_svc.adapters.datasets.files import LineFile, Until, Watch, read_lines, unwatched
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset, DatasetKind
+from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace, mooncake_trace
 from aiperf_svc.core.datasets.base import Lines, numbered
-from aiperf_svc.core.datasets.trace_checks import carried_by, check_conversations
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
 from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first, limited
+from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.domain.endpoint_types import Feature, names_with
 from aiperf_svc.domain.errors import DatasetError
 
 FIRST_ROWS = 100
@@ -98,7 +100,7 @@ class TraceFile:
         line."""
         units = self.format.units_per_second
         dataset = config.dataset
-        rows = carried_by(config.endpoint, self.rows(block_size_of(dataset)))
+        rows = _carried_by(config.endpoint, self.rows(block_size_of(dataset)))
         rows = limited(rows, dataset.max_input_tokens, dataset.max_output_tokens)
         if config.load.fixed_schedule:
             rows = in_schedule(rows, config.load, units)
@@ -116,7 +118,7 @@ class TraceFile:
                 f"{self._name}: no row that can be sent is between "
                 "load.fixed_schedule_start_offset and load.fixed_schedule_end_offset"
             )
-        check_conversations(config.endpoint, index, self._name)
+        _check_conversations(config.endpoint, index, self._name)
         return index
 
     def rows_again(self, lines: Sequence[Line]) -> list[TraceRow]:
@@ -139,3 +141,29 @@ class TraceFile:
             if self.format.has_header and not self._header and line.strip():
                 self._header.append((number, line))
             yield number, line
+
+
+def _carried_by(endpoint: Endpoint, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
+    """Yield the rows. Raises DatasetError for a prompt that the endpoint cannot carry; a prompt
+    that is made of words fits into all of them."""
+    render = endpoint_of(endpoint).render
+    for row in rows:
+        if row.written is not None:
+            try:
+                render(row.written, endpoint)
+            except ValueError as error:
+                raise DatasetError(f"{row.place}: {error}") from None
+        yield row
+
+
+def _check_conversations(endpoint: Endpoint, index: TraceIndex, source: str) -> None:
+    """Raise DatasetError if the trace has sessions of several rows, and the endpoint no
+    conversations."""
+    if endpoint.type.has(Feature.CONVERSATION):
+        return
+    for entry in (index.turn_counts > 1).nonzero()[0][:1].tolist():
+        number = int(index.numbers[index.firsts[entry]])
+        raise DatasetError(
+            f"{source}:{number}: a conversation of {int(index.turn_counts[entry])} turns needs "
+            f"endpoint.type {names_with(Feature.CONVERSATION)}, not {endpoint.type}"
+        )

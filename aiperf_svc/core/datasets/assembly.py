@@ -28,9 +28,8 @@ from aiperf_svc.core.datasets.base import (
 )
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.cache_bust import with_markers
-from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.datasets.media import NO_FOLDERS, MediaFolders, with_media
-from aiperf_svc.core.datasets.prefixes import with_prefixes
+from aiperf_svc.core.datasets.synthetic import draw_lengths, with_prefixes
 from aiperf_svc.core.datasets.templated import fitted, templated_tokens
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.prompts import Images, Sampling, Sounds
 from aiperf_svc.core.datasets.base import PromptConversation, Purpose, generator
-from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.datasets.synthetic import draw_lengths
 from aiperf_svc.core.endpoints.base import Media
 from aiperf_svc.domain.errors import DatasetError
 

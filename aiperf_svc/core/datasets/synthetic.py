@@ -10,8 +10,15 @@ If prompts began alike, a server's prefix cache would make responses faster than
 So the first words are not drawn but follow from the index: entry `i` begins with word `i` of a
 shuffled list. When the list has been used up, the second word distinguishes entries, then the
 third. Prompts of one or two tokens cannot all differ; the dataset's summary reports how many do.
+
+Shared tokens go before the prompts: a system prompt that all have, and prefixes that groups of
+requests have (`with_prefixes`). A prefix ends with a word, and the prompt's own text begins with a
+space and a word, which tokenizers keep apart. So the shared tokens are the same in all prompts of a
+group. The end of a prompt is repaired where its first words have another number of tokens than at
+the start of a text.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -19,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.dataset import Dataset
-from aiperf_svc.config.prompts import Delay, Passages
+from aiperf_svc.config.prompts import Delay, Length, Passages, Prefix
 from aiperf_svc.core.datasets.base import (
     MS_NS,
     PromptConversation,
@@ -29,7 +36,6 @@ from aiperf_svc.core.datasets.base import (
     default_id,
     generator,
 )
-from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.datasets.words import WORDS
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
@@ -93,6 +99,24 @@ def generate(
     return entries
 
 
+def draw_lengths(length: Length, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw `count` whole numbers of at least one, within the limits of `length`.
+
+    The first values do not depend on `count`, so a longer dataset begins with the shorter one.
+    """
+    lowest = length.min or 1
+    if length.distribution == "uniform":
+        assert length.max is not None
+        return rng.integers(lowest, length.max, size=count, endpoint=True)
+    if length.distribution == "lognormal":
+        # Of a lognormal distribution, variance = (exp(s^2) - 1) mean^2 and mean = exp(m + s^2 / 2).
+        variance = math.log1p((length.stddev / length.mean) ** 2)
+        drawn = rng.lognormal(math.log(length.mean) - variance / 2, math.sqrt(variance), size=count)
+    else:
+        drawn = rng.normal(length.mean, length.stddev, size=count)
+    return np.clip(np.rint(drawn), lowest, length.max).astype(np.int64)
+
+
 def _lengths(dataset: Dataset, count: int, seed: int) -> tuple[Int64s, list[int | None]]:
     """Return the tokens of each text, and the output lengths that a mixture gives them."""
     if not dataset.mix:
@@ -153,6 +177,69 @@ def with_passages(
         turn = msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
         completed.append(msgspec.structs.replace(entry, turns=(turn,)))
     return completed
+
+
+def with_prefixes(
+    entries: Sequence[PromptConversation],
+    prefix: Prefix,
+    seed: int,
+    counter: TokenCounter | None,
+    *,
+    takes_messages: bool,
+) -> list[PromptConversation]:
+    """Return entries whose first turn begins with the shared tokens. With `takes_messages` the
+    system prompt is a message of its own, otherwise the beginning of the text.
+
+    The first entries do not depend on their number. Raises DatasetError if the tokenizer cannot
+    make a text of a requested length.
+    """
+    if prefix == Prefix():
+        return list(entries)
+    lengths = [prefix.tokens] * prefix.groups + [prefix.system_tokens] * bool(prefix.system_tokens)
+    rng = generator(seed, Purpose.PREFIX_WORDS)
+    texts = exact_texts(np.array(lengths, dtype=np.int64), "dataset.prefix", rng, counter)
+    system = prefix.system_prompt or (texts[-1] if prefix.system_tokens else "")
+    system_tokens = counter.count(system) if counter is not None and system else 0
+    groups = _groups(prefix.groups, len(entries), seed)
+    contexts = _contexts(prefix, len(entries), seed, counter)
+    completed = []
+    for entry, group, context in zip(entries, groups, contexts, strict=True):
+        turn = entry.turns[0]
+        before = [texts[group]] if prefix.groups else []
+        if system and not takes_messages:
+            before.insert(0, system)
+        text = " ".join([*before, *context, *turn.prompt.texts])
+        tokens = turn.input_tokens
+        if counter is not None:
+            tokens += prefix.tokens + prefix.context_tokens + system_tokens
+            own = tokens - (system_tokens if takes_messages else 0)
+            text = repaired(text, own, counter)
+        prompt = msgspec.structs.replace(
+            turn.prompt, texts=(text,), system=system if takes_messages else ""
+        )
+        turn = msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
+        completed.append(msgspec.structs.replace(entry, turns=(turn, *entry.turns[1:])))
+    return completed
+
+
+def _contexts(
+    prefix: Prefix, count: int, seed: int, counter: TokenCounter | None
+) -> list[list[str]]:
+    """Return the text that only one entry begins with, of each entry."""
+    if not prefix.context_tokens:
+        return [[]] * count
+    lengths = np.full(count, prefix.context_tokens, dtype=np.int64)
+    rng = generator(seed, Purpose.CONTEXT_WORDS)
+    return [[text] for text in exact_texts(lengths, "dataset.prefix", rng, counter)]
+
+
+def _groups(number: int, count: int, seed: int) -> list[int]:
+    """Return the group of each entry: all groups in a new random order, again and again."""
+    if not number:
+        return [0] * count
+    rng = generator(seed, Purpose.GROUPS)
+    rounds = [rng.permutation(number) for _ in range(-(-count // number))]
+    return np.concatenate(rounds)[:count].tolist() if rounds else []
 
 
 def exact_texts(

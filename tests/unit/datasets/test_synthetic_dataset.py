@@ -10,8 +10,7 @@ from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.prompts import Length, Passages
 from aiperf_svc.core.datasets.base import Purpose, generator
-from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.datasets.synthetic import generate, with_passages
+from aiperf_svc.core.datasets.synthetic import draw_lengths, generate, with_passages
 from aiperf_svc.core.datasets.words import WORDS
 from aiperf_svc.domain.errors import DatasetError
 

@@ -14,8 +14,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.core.datasets.assembly import synthetic_prompts
-from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.datasets.synthetic import generate
+from aiperf_svc.core.datasets.synthetic import draw_lengths, generate
 
 Config = Callable[..., BenchmarkConfig]
 MANY = 20_000
