@@ -1,0 +1,130 @@
+"""The requests of session trees that wait for their time, and the caps on idle time.
+
+Recorded pauses can be hours: a person went to lunch. A cap keeps them from filling a benchmark with
+nothing. While nothing of a tree is in flight, its waiting requests are moved to earlier times, all
+by the same amount, so that the next one is due within the cap of the tree's last event. The same
+holds for all trees together. Pauses relative to each other stay as they were recorded, and no
+pause during which anything is in flight in that scope is shortened.
+"""
+
+import heapq
+from itertools import count
+
+import msgspec
+
+NEVER = 2**62
+
+
+class DueRequest(msgspec.Struct, frozen=True):
+    """A request whose time has come."""
+
+    tree: int
+    number: int
+    due_ns: int
+
+
+class _Tree:
+    __slots__ = ("idle_since_ns", "in_flight", "waiting")
+
+    def __init__(self, now_ns: int) -> None:
+        self.in_flight = 0
+        self.idle_since_ns = now_ns
+        self.waiting: dict[int, int] = {}
+        """Due times by request."""
+
+
+class PendingRequests:
+    """The waiting requests of all session trees of a worker."""
+
+    def __init__(self, *, system_cap_ns: int | None = None, tree_cap_ns: int | None = None) -> None:
+        """The caps are the longest idle times of all trees together and of one; None: no cap."""
+        self._system_cap_ns = system_cap_ns
+        self._tree_cap_ns = tree_cap_ns
+        self._trees: dict[int, _Tree] = {}
+        self._heap: list[tuple[int, int, int, int]] = []
+        """(due, order, tree, number); an entry that is not in `waiting` with this time is old."""
+        self._order = count()
+        self._in_flight = 0
+        self._idle_since_ns = 0
+        self.skipped_ns = 0
+        """Idle time that the caps removed, summed over trees and system."""
+
+    def begin(self, tree: int, now_ns: int) -> None:
+        """Add a tree."""
+        self._trees[tree] = _Tree(now_ns)
+
+    def add(self, tree: int, number: int, due_ns: int) -> None:
+        """Add a request that waits for its time."""
+        self._trees[tree].waiting[number] = due_ns
+        heapq.heappush(self._heap, (due_ns, next(self._order), tree, number))
+
+    def end_request(self, tree: int, at_ns: int) -> None:
+        """Record that a request of a tree is not in flight any more."""
+        each = self._trees[tree]
+        each.in_flight -= 1
+        self._in_flight -= 1
+        each.idle_since_ns = max(each.idle_since_ns, at_ns)
+        self._idle_since_ns = max(self._idle_since_ns, at_ns)
+
+    def end(self, tree: int) -> None:
+        """Remove a tree that has ended."""
+        del self._trees[tree]
+
+    def clear(self) -> int:
+        """Remove all waiting requests, and return the number of trees that have none in flight;
+        they are removed too."""
+        self._heap.clear()
+        idle = [key for key, tree in self._trees.items() if not tree.in_flight]
+        for key in idle:
+            del self._trees[key]
+        for tree in self._trees.values():
+            tree.waiting.clear()
+        return len(idle)
+
+    def apply_caps(self, tree: int) -> None:
+        """Move the waiting requests of a tree, and of all of them, to earlier times where nothing
+        is in flight. To be called when what follows from an event has been added."""
+        each = self._trees.get(tree)
+        if self._tree_cap_ns is not None and each is not None and not each.in_flight:
+            self._move({tree: each}, each.idle_since_ns + self._tree_cap_ns)
+        if self._system_cap_ns is not None and not self._in_flight:
+            since_ns = max(
+                [self._idle_since_ns, *(each.idle_since_ns for each in self._trees.values())]
+            )
+            self._move(self._trees, since_ns + self._system_cap_ns)
+
+    def _move(self, trees: dict[int, _Tree], latest_ns: int) -> None:
+        """Move waiting requests so that the first one is due by a time."""
+        first_ns = min((due for tree in trees.values() for due in tree.waiting.values()), default=0)
+        excess_ns = first_ns - latest_ns
+        if excess_ns <= 0:
+            return
+        self.skipped_ns += excess_ns
+        for key, tree in trees.items():
+            for number, due_ns in tree.waiting.items():
+                self.add(key, number, due_ns - excess_ns)
+
+    @property
+    def next_due_ns(self) -> int:
+        """Time of the next request; `NEVER` if none waits."""
+        heap = self._heap
+        while heap and not self._is_current(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else NEVER
+
+    def take_due(self, now_ns: int) -> DueRequest | None:
+        """Return the next request that is due by now, which then is in flight; None if there is
+        none."""
+        if self.next_due_ns > now_ns:
+            return None
+        due_ns, _, key, number = heapq.heappop(self._heap)
+        tree = self._trees[key]
+        del tree.waiting[number]
+        tree.in_flight += 1
+        self._in_flight += 1
+        return DueRequest(key, number, due_ns)
+
+    def _is_current(self, entry: tuple[int, int, int, int]) -> bool:
+        due_ns, _, key, number = entry
+        tree = self._trees.get(key)
+        return tree is not None and tree.waiting.get(number) == due_ns

@@ -1,0 +1,133 @@
+"""Spawn, join, background, failure, stop and limit of a session tree, as exact instructions."""
+
+import pytest
+
+from aiperf_svc.core.load.session_tree import (
+    CancelRequests,
+    EndTree,
+    Event,
+    Instruction,
+    PlannedRequest,
+    RequestEnded,
+    ScheduleRequest,
+    SessionTree,
+    TreeStarted,
+    TreeStopped,
+    last_of_streams,
+    requests_before,
+)
+
+SPAWN_AND_JOIN = (
+    PlannedRequest(start_ns=0),
+    PlannedRequest((0,), 5, start_ns=15, stream=1),
+    PlannedRequest((0,), 7, start_ns=17, stream=2),
+    PlannedRequest((1,), 1, start_ns=26, stream=1),
+    PlannedRequest((0, 2, 3), 10, start_ns=46),
+)
+"""The root spawns two streams and joins them; the first one has two requests."""
+
+
+def play(tree: SessionTree, *events: Event) -> list[Instruction]:
+    return [instruction for event in events for instruction in tree.handle(event)]
+
+
+def test_join_waits_for_the_last_child() -> None:
+    assert play(
+        SessionTree(SPAWN_AND_JOIN),
+        TreeStarted(100),
+        RequestEnded(0, 110),
+        RequestEnded(2, 130),
+        RequestEnded(1, 140),
+        RequestEnded(3, 150),
+        RequestEnded(4, 170),
+    ) == [
+        ScheduleRequest(0, 100),
+        ScheduleRequest(1, 115),
+        ScheduleRequest(2, 117),
+        ScheduleRequest(3, 141),
+        ScheduleRequest(4, 160),
+        EndTree(is_complete=True),
+    ]
+
+
+def test_delay_runs_from_the_latest_end_and_not_the_last_report() -> None:
+    requests = (PlannedRequest(), PlannedRequest(), PlannedRequest((0, 1), 10))
+    assert play(
+        SessionTree(requests), TreeStarted(0), RequestEnded(0, 50), RequestEnded(1, 40)
+    ) == [ScheduleRequest(0, 0), ScheduleRequest(1, 0), ScheduleRequest(2, 60)]
+
+
+def test_tree_waits_for_its_background_streams() -> None:
+    requests = (
+        PlannedRequest(),
+        PlannedRequest((0,), stream=1),
+        PlannedRequest((0,)),
+    )
+    tree = SessionTree(requests)
+    play(tree, TreeStarted(0), RequestEnded(0, 1))
+    assert tree.handle(RequestEnded(2, 2)) == []
+    assert tree.handle(RequestEnded(1, 9)) == [EndTree(is_complete=True)]
+
+
+def test_failure_cancels_what_depends_on_it_alone() -> None:
+    tree = SessionTree(SPAWN_AND_JOIN)
+    play(tree, TreeStarted(0), RequestEnded(0, 10))
+    assert tree.handle(RequestEnded(1, 20, is_completed=False)) == [CancelRequests((3, 4))]
+    assert tree.handle(RequestEnded(2, 30)) == [EndTree(is_complete=False)]
+
+
+def test_failed_leaf_leaves_the_other_streams() -> None:
+    requests = (PlannedRequest(), PlannedRequest((0,), stream=1), PlannedRequest((0,)))
+    tree = SessionTree(requests)
+    play(tree, TreeStarted(0), RequestEnded(0, 1))
+    assert tree.handle(RequestEnded(1, 2, is_completed=False)) == []
+    assert tree.handle(RequestEnded(2, 3)) == [EndTree(is_complete=False)]
+
+
+def test_start_inside_keeps_recorded_distances() -> None:
+    assert SessionTree(SPAWN_AND_JOIN).handle(TreeStarted(1_000, done=2)) == [
+        ScheduleRequest(2, 1_002),
+        ScheduleRequest(3, 1_011),
+    ]
+
+
+def test_start_inside_without_times_sends_at_once() -> None:
+    requests = (PlannedRequest(), PlannedRequest((0,), 500), PlannedRequest((1,), 500))
+    tree = SessionTree(requests)
+    assert tree.handle(TreeStarted(10, done=1)) == [ScheduleRequest(1, 10)]
+    assert tree.handle(RequestEnded(1, 20)) == [ScheduleRequest(2, 520)]
+
+
+def test_stop_sends_nothing_further() -> None:
+    tree = SessionTree(SPAWN_AND_JOIN)
+    play(tree, TreeStarted(0), RequestEnded(0, 10))
+    assert tree.handle(TreeStopped()) == []
+    assert tree.handle(RequestEnded(1, 11)) == []
+    assert tree.handle(RequestEnded(2, 12)) == [EndTree(is_complete=False)]
+
+
+def test_limit_ends_a_tree_after_so_many_requests() -> None:
+    tree = SessionTree(SPAWN_AND_JOIN, limit=2)
+    assert play(tree, TreeStarted(0), RequestEnded(0, 10), RequestEnded(1, 20)) == [
+        ScheduleRequest(0, 0),
+        ScheduleRequest(1, 15),
+        EndTree(is_complete=True),
+    ]
+    assert not tree.has_more
+
+
+@pytest.mark.parametrize(
+    ("share", "done"), [(0.0, 0), (0.25, 1), (0.35, 2), (0.5, 3), (0.75, 4), (1.0, 4)]
+)
+def test_start_is_by_recorded_time(share: float, done: int) -> None:
+    assert requests_before(SPAWN_AND_JOIN, share) == done
+
+
+def test_start_is_by_requests_without_times() -> None:
+    assert requests_before([PlannedRequest()] * 8, 0.5) == 4
+    assert requests_before([PlannedRequest()] * 8, 1.0) == 7
+
+
+def test_only_streams_that_go_on_are_warmed() -> None:
+    assert last_of_streams(SPAWN_AND_JOIN, 3) == [0, 1]
+    assert last_of_streams(SPAWN_AND_JOIN, 0) == []
