@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from shlex import quote
 from typing import NoReturn
 
 from aiperf_svc.cli.foreign_flags import COUNTERPARTS, advice_for
@@ -35,6 +36,7 @@ def exit_code_help() -> str:
     return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {text}" for c, text in EXIT_CODES.items())
 
 
+API_KEY = "--api-key"
 NEGATIVE = re.compile(r"-\.?\d")
 
 
@@ -89,6 +91,25 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return `; did you mean X?`, or nothing if no valid name is similar."""
     close = get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Return the command as it was typed, without the value of `--api-key`."""
+    shown = []
+    is_key = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if is_key:
+            argument = _hidden(argument)
+        elif name == API_KEY and equals:
+            argument = f"{name}={_hidden(value)}"
+        is_key = argument == API_KEY
+        shown.append(argument if argument == "***" else quote(argument))
+    return " ".join(("aiperf-svc", *shown))
+
+
+def _hidden(value: str) -> str:
+    return value if value.startswith(("env:", "@")) else "***"
 
 
 def _with_negative_values(arguments: Sequence[str]) -> list[str]:

@@ -1,21 +1,49 @@
-"""Checks of a config beyond its models: what its workload and this machine know."""
+"""Checks of a config beyond its models: by its workload, on this machine, of all its trials, and of
+the dataset files that it names. All are made before anything is started."""
 
+import math
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.datasets.tokenizers import existing_path
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Tls
+from aiperf_svc.config.load_config import refusal
 from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.target_configs import target_configs
 from aiperf_svc.config.tokenizer import is_path
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.trials import (
+    CheckedTrials,
+    TrialConfig,
+    refuse_trials,
+    trial_configs,
+    trial_name,
+)
 from aiperf_svc.workloads.workload import NeededFile
+
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.datasets.checks import CheckedFile
+    from aiperf_svc.adapters.datasets.files import Watch
+
+
+_CLEAR_LINE = "\x1b[K"
+"""Code that clears the rest of a terminal's line."""
+SHOWN_EVERY_S = 0.5
+"""Time between two updates of the displayed progress. A file that is read faster shows none."""
 
 
 def config_problems(config: Config) -> list[Problem]:
@@ -101,3 +129,122 @@ def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[P
     from aiperf_svc.adapters.trackers.sending import problems
 
     return [Problem(key, text) for key, text in problems(artifacts, environ)]
+
+
+def parallel_problems(config: Config) -> list[Problem]:
+    """Return what is wrong with running the shapes of an experiment on this machine."""
+    experiment = config.experiment
+    if experiment is None or experiment.parallel in (1, "auto"):
+        return []
+    text = (
+        f"{experiment.parallel}: measurements at the same time on one machine would disturb each "
+        "other; leave it out, or run on a cluster"
+    )
+    return [Problem("experiment.parallel", text)]
+
+
+def checked_trials(
+    config: Config,
+    check: Callable[[Config], list[Problem]],
+    *,
+    source: str,
+    names: Mapping[str, str] | None = None,
+) -> CheckedTrials:
+    """Check a config, and each different one of its trials and targets, and return the trials.
+
+    `check` returns the problems of one of them. Raises ConfigError with those of the config, or
+    with the trials or the target that are refused.
+    """
+    if problems := check(config):
+        raise refusal(problems, source, names=names)
+    members, different = _checked_members(config, check, names)
+    if targets := target_configs(config):
+        different = []
+    for target in targets:
+        if problems := check(target.config):
+            raise refusal(problems, f"target {target.name}", names=names)
+        try:
+            different += _checked_members(target.config, check, names)[1]
+        except ConfigError as error:
+            raise ConfigError(f"target {target.name}: {error}") from error
+    return CheckedTrials(config, members, tuple(different))
+
+
+def _checked_members(
+    config: Config,
+    check: Callable[[Config], list[Problem]],
+    names: Mapping[str, str] | None,
+) -> tuple[tuple[TrialConfig, ...], list[Config]]:
+    """Return the trials of a config, and each different config of theirs. Raises ConfigError with
+    the trials that are refused."""
+    members = trial_configs(config, names=names)
+    found = {id(each.config): each for each in members}
+    errors = [
+        str(refusal(problems, trial_name(each.trial.parameters), names=names))
+        for each in found.values()
+        if config.experiment is not None and (problems := check(each.config))
+    ]
+    refuse_trials(errors, len(found))
+    return members, [each.config for each in found.values()]
+
+
+class CheckedFiles:
+    """The dataset files of several configs, each read once."""
+
+    def __init__(self, configs: Iterable[BenchmarkConfig]) -> None:
+        """Raises DatasetError that names file and line."""
+        self._files: dict[str, CheckedFile] = {}
+        for config in configs:
+            if _has_files(config) and _key(config) not in self._files:
+                # Not above: it imports numpy, and most runs have nothing to read.
+                from aiperf_svc.adapters.datasets.checks import check_dataset
+
+                with shown_reading(str(config.dataset.file)) as watch:
+                    self._files[_key(config)] = check_dataset(config, watch)
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know of the files."""
+        return [found.notice for found in self._files.values() if found.notice]
+
+    def replay_ns(self, config: BenchmarkConfig) -> int | None:
+        """Return how long a config's fixed schedule is, in whole seconds; None if that is
+        unknown."""
+        found = self._files.get(_key(config))
+        if found is None or found.replay_ns is None:
+            return None
+        return math.ceil(found.replay_ns / config.load.replay_speedup / SECOND_NS) * SECOND_NS
+
+
+@contextmanager
+def shown_reading(name: str) -> Iterator["Watch"]:
+    """Show on a terminal how much of a file has been read, in a line that goes when it is done."""
+    shown_s = monotonic() if sys.stderr is not None and sys.stderr.isatty() else math.inf
+    is_shown = False
+
+    def watch(share: float) -> None:
+        nonlocal shown_s, is_shown
+        if monotonic() - shown_s >= SHOWN_EVERY_S:
+            shown_s, is_shown = monotonic(), True
+            text = one_line(f"reading {name}: {share:.0%}")
+            print(f"\r{text}{_CLEAR_LINE}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield watch
+    finally:
+        if is_shown:
+            print(f"\r{_CLEAR_LINE}", end="", file=sys.stderr, flush=True)
+
+
+def _has_files(config: BenchmarkConfig) -> bool:
+    """Return whether there is something to read, or pictures and sounds whose size is checked."""
+    dataset = config.dataset
+    return bool(dataset.file or dataset.images.number or dataset.sounds.number)
+
+
+def _key(config: BenchmarkConfig) -> str:
+    """Return what the content of a dataset depends on, without the speed."""
+    at_own_speed = config.load.model_copy(update={"replay_speedup": 1.0})
+    return config.model_copy(update={"load": at_own_speed}).model_dump_json(
+        include={"dataset", "load", "endpoint"}
+    )

@@ -1,4 +1,5 @@
-"""Converts parsed flags to the data of a config, over a config file if there is one."""
+"""Converts parsed flags to the data of a config, over a config file if there is one. Flags with
+several values become the axes of an experiment."""
 
 import argparse
 import math
@@ -9,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.cli.key_docs import takes_several
+from aiperf_svc.cli.options import read_api_key
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.load import SCHEDULE_PARTS
@@ -20,6 +21,7 @@ from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import SIDE, Passages, Turns
 from aiperf_svc.config.scenario_loads import with_users
+from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem
 from aiperf_svc.domain.endpoint_types import Feature, types_with
@@ -32,15 +34,14 @@ OPEN_LOOP_S = 10
 """Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
 ENDS = ("requests", "duration")
 _WITHOUT_A_DEFAULT_END = ("fixed_schedule", "stages", "rate_series", "bursts", "user_centric")
-"""Loads that end by themselves, or whose user has to say for how long they last."""
+"""Loads that end by themselves, or whose duration the user must set."""
 SHAPES = ("concurrency", "request_rate", *_WITHOUT_A_DEFAULT_END)
-"""Keys of which each says when requests are sent."""
+"""Keys that define when requests are sent."""
 NO_LIMIT = ("inf", "infinity")
 SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
-
 FURTHER = {"endpoint.url": "endpoint.urls", "endpoint.model": "endpoint.models"}
-"""Keys of the first of several values, and those that the others go to."""
+"""Key of the first of several values, and key of the others."""
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Draft:
     data: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     names: dict[str, str] = field(default_factory=dict)
-    """Dotted path to flag, for the keys that a user of flags looks for among the flags."""
+    """Dotted path to flag, for keys that messages name by their flag."""
     notices: list[str] = field(default_factory=list)
     """Texts for the user about defaults that were chosen."""
     given: dict[str, str] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Draft:
     """Values that could not be read."""
 
     def parse(self) -> Config:
-        """The config. Raises ConfigError that lists all mistakes."""
+        """Return the config. Raises ConfigError that lists all mistakes."""
         return parse_benchmark(self.data, self.source, names=self.names, known=self.problems)
 
 
@@ -82,11 +83,11 @@ def read_draft(
         if given is None:
             continue
         try:
-            _take(draft.data, flag, given, draft.given, name=name)
+            _set(draft.data, flag, given, draft.given, name=name)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
             if flag.key.startswith("load."):
-                # What the text is meant to say is not missing.
+                # The models would also report the key as missing.
                 put(draft.data, flag.key, given)
     if kind_of(draft.data) != INFERENCE:
         return draft
@@ -95,9 +96,9 @@ def read_draft(
     _complete_rate(draft)
     if path is None:
         _complete_sounds(draft.data)
-        # Both have required keys: an empty part makes the models say which.
+        # An empty part makes the models report its required keys.
         draft.data.setdefault("endpoint", {})
-        varied = sweeps.varied(draft.data)
+        varied = varied_keys(draft.data)
         if "load.concurrency" not in varied and "load.request_rate" not in varied:
             scenario = (draft.data.get("experiment") or {}).get("scenario")
             draft.data["load"] = with_users(draft.data.get("load") or {}, scenario)
@@ -148,11 +149,22 @@ def read_draft_of_run(
     return read_draft(args, flags=flags)
 
 
-def _take(
+def take_api_key(draft: Draft, text: str | None) -> str | None:
+    """Return the key of `--api-key`, and name its variable in the config; None without the flag.
+    Raises ConfigError."""
+    if text is None:
+        return None
+    if "workload" in draft.data:
+        raise ConfigError("--api-key is for an inference server; this workload has none")
+    put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
+    return read_api_key(text)
+
+
+def _set(
     data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str], *, name: str
 ) -> None:
-    """Set the key of a flag, or vary it if the flag has a list. `earlier` are the keys that flags
-    have set, and `name` is what this one was typed as. Raises ValueError."""
+    """Set the key of a flag, or make trials of it if the flag has a list. `earlier` are the keys
+    that flags have set, and `name` is this flag as it was typed. Raises ValueError."""
     is_list = isinstance(given, str) and "," in given and takes_several(flag)
     value: Any = given
     if is_list:
@@ -164,15 +176,15 @@ def _take(
             raise ValueError(f"{key} is also given by {earlier[key]}; leave out one of them")
     earlier[flag.key] = name
     if is_list:
-        sweeps.vary(data, {flag.key: value})
+        add_axes(data, {flag.key: value})
     elif flag.key == SWEEPS:
-        sweeps.vary(data, value)
+        add_axes(data, value)
     elif flag.key in FURTHER:
-        sweeps.keep(data, flag.key)
+        remove_axis(data, flag.key)
         put(data, flag.key, value[0])
         put(data, FURTHER[flag.key], value[1:])
     else:
-        sweeps.keep(data, flag.key)
+        remove_axis(data, flag.key)
         put(data, flag.key, value)
 
 
@@ -184,8 +196,8 @@ def _varied_by(flag: Flag, value: Any) -> list[str]:
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key by its path; dictionaries are merged. If a file has something other than keys on
-    the path, that stays, and the models refuse it."""
+    """Set a key by its path; dictionaries are merged. A value on the path that is no dictionary
+    stays, and the models refuse it."""
     *parents, last = key.split(".")
     for name in parents:
         below = data.get(name)
@@ -199,7 +211,7 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _complete_endpoint(draft: Draft) -> None:
-    """Take a template and the place of the output from `--extra-inputs`, where AIPerf has them."""
+    """Move the template and the response field from `--extra-inputs`, where AIPerf has them."""
     endpoint = draft.data.get("endpoint")
     if not isinstance(endpoint, dict) or endpoint.get("type") not in types_with(Feature.CUSTOM):
         return
@@ -217,8 +229,8 @@ def _complete_endpoint(draft: Draft) -> None:
 
 
 def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
-    """Complete the dataset's keys that follow from flags: a file is no synthetic dataset, and a
-    spread of prompt lengths is one around the default mean."""
+    """Set the keys of the dataset that follow from flags: the kind of a file, and the default mean
+    for a length that has only a standard deviation."""
     dataset = data.get("dataset")
     if not isinstance(dataset, dict):
         return
@@ -241,7 +253,7 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def _complete_sounds(data: dict[str, Any]) -> None:
-    """Set the one sound that a synthetic request of a transcription consists of."""
+    """Set one sound for each request if the endpoint transcribes sounds."""
     endpoint, dataset = data.get("endpoint"), data.setdefault("dataset", {})
     if not isinstance(endpoint, dict) or not isinstance(dataset, dict):
         return
@@ -253,19 +265,19 @@ def _complete_sounds(data: dict[str, Any]) -> None:
 
 
 def _complete_rate(draft: Draft) -> None:
-    """Replace a rate without a limit by the closed loop that it is: of as many users as may be
-    served at a time, or of one for each request, which are then all sent at once."""
+    """Replace an infinite request rate by the equivalent closed loop: with the concurrency limit as
+    the number of users, or with one user for each request, so that all are sent at once."""
     load = draft.data.get("load")
     if not isinstance(load, dict) or str(load.get("request_rate")).lower() not in NO_LIMIT:
         return
     del load["request_rate"]
-    if load.get("concurrency") is None and "load.concurrency" not in sweeps.varied(draft.data):
+    if load.get("concurrency") is None and "load.concurrency" not in varied_keys(draft.data):
         dataset = draft.data.get("dataset")
         entries = dataset.get("entries") if isinstance(dataset, dict) else None
         count = load.get("requests") or entries
         if count is None:
-            text = "{load.request_rate}: inf sends all requests at once; say how many with "
-            text += "{load.requests}, or how many at a time with {load.concurrency}"
+            text = "{load.request_rate}: inf sends all requests at once; set their number with "
+            text += "{load.requests}, or a limit with {load.concurrency}"
             draft.problems.append(Problem("", text, names_keys=True))
         load |= {"concurrency": count or 1, "requests": count}
         draft.notices.append(f"--request-rate inf: all {count} requests at once")
@@ -277,8 +289,8 @@ def _complete_rate(draft: Draft) -> None:
 
 
 def _complete_shape(load: dict[str, Any], varied: Collection[str], dataset: Any) -> list[str]:
-    """Say when requests are sent if nothing else does, and return the notice of it: a trace at its
-    own times, and else one user."""
+    """Set the default load if there is none, and return its notice: a trace is sent at its own
+    times, other prompts by one user."""
     neither = "neither --concurrency nor --request-rate"
     is_trace = isinstance(dataset, dict) and dataset.get("kind") in TRACES
     is_cap_alone = not any(load.get(name) for name in SHAPES if name != "concurrency")
@@ -294,8 +306,8 @@ def _complete_shape(load: dict[str, Any], varied: Collection[str], dataset: Any)
 
 
 def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
-    """An end for a load that has none, and the notice of it. `varied` are the keys that trials
-    set."""
+    """Set the default end if the load has none, and return its notice. `varied` are the keys that
+    trials set."""
     if any(load.get(name) is not None or f"load.{name}" in varied for name in ENDS):
         return []
     if any(load.get(name) for name in _WITHOUT_A_DEFAULT_END):
@@ -314,8 +326,65 @@ def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
             each = "one user" if users == 1 else f"each of {users:,} users"
             why = f"{REQUESTS_PER_USER} for {each}"
     except (ValueError, OverflowError):
-        # Not a number, which the models say better.
+        # Not a number: the models report it.
         return []
     return [
         f"neither --request-count nor --benchmark-duration: {load['requests']:,} requests ({why})"
     ]
+
+
+def add_axes(data: dict[str, Any], axes: Mapping[str, list[Any]]) -> None:
+    """Make a trial for each combination of values, in addition to the axes of a file."""
+    experiment = data.get("experiment")
+    if experiment is None:
+        experiment = data["experiment"] = {}
+    if isinstance(experiment, dict):
+        others = set(axes) - set(_product(experiment))
+        for key in others & varied_keys(data):
+            remove_axis(data, key)
+        experiment["product"] = {**_product(experiment), **axes}
+
+
+def remove_axis(data: dict[str, Any], key: str) -> None:
+    """Remove the axis of a key for which a flag has a value. Raises ValueError if the file sets the
+    key together with others."""
+    experiment = data.get("experiment")
+    if not isinstance(experiment, dict):
+        return
+    product = _product(experiment)
+    if key in product:
+        del product[key]
+        experiment["product"] = product
+        if isinstance(experiment.get("template"), dict):
+            experiment["template"].pop(key, None)
+        if not varied_keys(data) and experiment.get("repetitions", 1) == 1:
+            del data["experiment"]
+    elif key in varied_keys(data):
+        raise ValueError("the experiment of the file sets it for each trial; change it there")
+
+
+def varied_keys(data: Mapping[str, Any]) -> set[str]:
+    """Return the keys that trials set. Parts that are not valid are ignored."""
+    experiment = data.get("experiment")
+    if not isinstance(experiment, Mapping):
+        return set()
+    rows = experiment.get("explicit")
+    found = {key for row in _maps(rows) for key in row}
+    found |= {key for axes in _maps(experiment.get("zip")) for key in axes}
+    search = experiment.get("search")
+    if isinstance(search, Mapping):
+        found |= {str(search.get("parameter"))}
+        found |= {key for axes in _maps(search.get("parameters")) for key in axes}
+    return found | set(_product(experiment))
+
+
+def _product(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the axes of a product, which is a map, or in a saved config a list of maps."""
+    return {
+        key: listed for axes in _maps(experiment.get("product")) for key, listed in axes.items()
+    }
+
+
+def _maps(written: Any) -> list[Mapping[str, Any]]:
+    listed = written if isinstance(written, list) else [written]
+    return [each for each in listed if isinstance(each, Mapping)]

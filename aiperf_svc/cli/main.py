@@ -13,9 +13,8 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from aiperf_svc.adapters.host.private_files import private_files
-from aiperf_svc.cli.arguments import Parser, did_you_mean, exit_code_help
+from aiperf_svc.cli.arguments import Parser, command_line, did_you_mean, exit_code_help
 from aiperf_svc.cli.commands.pod import POD_COMMANDS, run_pod_command
-from aiperf_svc.cli.secrets import command_line
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines

@@ -1,18 +1,31 @@
-"""Flags that several commands share. Nothing here imports the models, so that a command line is
-parsed before they are loaded."""
+"""Flags that several commands share, and the options that they set. Nothing here imports the
+models, so that a command line is parsed before they are loaded."""
 
 import argparse
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
-from aiperf_svc.cli.arguments import did_you_mean
+from aiperf_svc.cli.arguments import API_KEY, did_you_mean
 from aiperf_svc.cli.flags import Flag
+from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.run_values import RunValues
+from aiperf_svc.runner.options import OtlpTarget, RunOptions
 
 Display = Literal["auto", "rich", "plain", "none"]
 DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
 DISPLAYS |= {"dashboard": "rich", "simple": "plain"}
 """Displays by the values of `--ui`. The last two are AIPerf's names."""
+OTLP_PATH = "/v1/metrics"
+"""Path at which OTLP receivers accept metrics."""
+HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
+"""Environment variables with headers. Those of the second override those of the first."""
+_URL = re.compile(r"https?://[^/@?#\s]+(/[^@?#\s]*)?")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def display_of(args: argparse.Namespace) -> Display:
@@ -55,7 +68,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that change this program, not the test."""
     group = parser.add_argument_group("this program")
     group.add_argument(
-        "--api-key",
+        API_KEY,
         metavar="KEY",
         help="Key for the server: env:NAME, @FILE, or the key itself, which other users of this "
         "machine can see. It is never written to a file.",
@@ -125,3 +138,77 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--generation", metavar="N", help="Another number starts a new run of an unchanged stack."
     )
+
+
+def run_options(args: argparse.Namespace) -> RunOptions:
+    """Return the options of the flags of `add_run_flags`. Raises ConfigError."""
+    return RunOptions(
+        ui=display_of(args),
+        json=args.json,
+        run=RunValues(cli_command=args.command_line),
+        verbose=args.verbose,
+        resume=args.resume,
+        otlp=otlp_target(args.otlp),
+        metrics_address=metrics_address(args.serve_metrics),
+    )
+
+
+def otlp_target(url: str | None, environ: Mapping[str, str] = os.environ) -> OtlpTarget | None:
+    """Return the receiver at a URL, which without a path means its `/v1/metrics`. None without a
+    URL. Raises ConfigError."""
+    if url is None:
+        return None
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise ConfigError(
+            f"--otlp: expected a URL such as http://collector:4318; keys belong into the "
+            f"environment variable {HEADER_VARIABLES[0]}"
+        )
+    whole = url if (match[1] or "/") != "/" else url.rstrip("/") + OTLP_PATH
+    headers: dict[str, str] = {}
+    for variable in HEADER_VARIABLES:
+        headers |= _headers(variable, environ.get(variable, ""))
+    return OtlpTarget(url=whole, headers=headers)
+
+
+def metrics_address(text: str | None) -> tuple[str, int] | None:
+    """Return host and port of `[HOST:]PORT`; None without a text. Raises ConfigError."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f"--serve-metrics: {text!r} is no address; expected a port such as 9464, or HOST:PORT"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _headers(variable: str, text: str) -> dict[str, str]:
+    """Headers as `name=value,name=value`, with the escapes of URLs. The message has no values: they
+    may be secrets."""
+    found: dict[str, str] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, value = pair.partition("=")
+        name, value = name.strip(), unquote(value.strip())
+        if not _NAME.fullmatch(name) or not value or not value.isascii() or not value.isprintable():
+            raise ConfigError(f"{variable}: expected NAME=VALUE, separated by commas")
+        found[name] = value
+    return found
+
+
+def read_api_key(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the key that `VALUE`, `env:NAME` or `@FILE` names. Raises ConfigError."""
+    if text.startswith("env:"):
+        name = text.removeprefix("env:")
+        if not environ.get(name):
+            raise ConfigError(f"{API_KEY} {text}: the environment variable {name!r} is not set")
+        return environ[name]
+    if text.startswith("@"):
+        try:
+            text = read_text_file(Path(text[1:]), SMALL_FILE).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            raise ConfigError(f"{API_KEY} {text}: cannot read the file: {reason}") from error
+    if not text or not text.isascii() or not text.isprintable():
+        raise ConfigError(f"{API_KEY}: expected a key of printable characters, env:NAME or @FILE")
+    return text

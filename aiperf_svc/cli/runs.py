@@ -4,18 +4,16 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from aiperf_svc.cli.options import Display, display_of
-from aiperf_svc.cli.outlets import metrics_address, otlp_target
-from aiperf_svc.cli.secrets import read_api_key
+from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
-from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
-    from aiperf_svc.cli.checked_files import CheckedFiles
+    from aiperf_svc.cli.checks import CheckedFiles
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
@@ -26,13 +24,20 @@ if TYPE_CHECKING:
 def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None" = None) -> int:
     """Check everything, then measure on this machine, with services that are forks of `forks`; the
     exit code. Raises ConfigError, and BenchmarkFailed if nothing listens at the target."""
-    from aiperf_svc.cli.checks import config_problems, local_problems
-    from aiperf_svc.cli.experiments import checked_trials, parallel_problems
+    from aiperf_svc.cli.checks import (
+        CheckedFiles,
+        checked_trials,
+        config_problems,
+        local_problems,
+        parallel_problems,
+    )
+    from aiperf_svc.cli.flag_config import take_api_key
     from aiperf_svc.protocol.services import Service
     from aiperf_svc.workloads.registry import workload_of
 
-    ui = display_of(args)
-    secrets = _given_key(draft, args)
+    options = run_options(args)
+    key = take_api_key(draft, args.api_key)
+    secrets = {} if key is None else {TARGET_KEY_ENV: key}
     config = draft.parse()
 
     def problems_here(each: "Config") -> "list[Problem]":
@@ -43,8 +48,6 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     for secret in (s for each in trials.different for s in workload_of(each).secrets(each)):
         if Service.WORKER in secret.services and secret.variable not in secrets:
             secrets[secret.variable] = os.environ[secret.variable]
-    from aiperf_svc.cli.checked_files import CheckedFiles
-
     inference = [each.inference for each in trials.different if each.inference is not None]
     files = CheckedFiles(inference)
     if args.dry_run:
@@ -63,20 +66,10 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
-    return _run(trials, args, ui, secrets, forks)
+    from aiperf_svc.runner.process_placement import run_local
 
-
-def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
-    """Return the key of `--api-key` by the variable that the config then names. Raises
-    ConfigError."""
-    if args.api_key is None:
-        return {}
-    from aiperf_svc.cli.flag_config import put
-
-    if "workload" in draft.data:
-        raise ConfigError("--api-key is for an inference server; this workload has none")
-    put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
-    return {TARGET_KEY_ENV: read_api_key(args.api_key)}
+    options = replace(options, secrets=secrets)
+    return int(run_local(trials.config, options, trials=trials.members, forks=forks))
 
 
 def _show(trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles") -> int:
@@ -115,27 +108,3 @@ def _show(trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFile
         lines += [f"  {trial_lists.shape_title(shapes, number)}" for number in expansion.rounds]
     print(json.dumps(content, default=str) if args.json else "\n".join(lines))
     return int(ExitCode.OK)
-
-
-def _run(
-    trials: "CheckedTrials",
-    args: argparse.Namespace,
-    ui: Display,
-    secrets: dict[str, str],
-    forks: "ForkServer | None",
-) -> int:
-    from aiperf_svc.plan.run_values import RunValues
-    from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.runner.process_placement import run_local
-
-    options = RunOptions(
-        ui=ui,
-        json=args.json,
-        secrets=secrets,
-        run=RunValues(cli_command=args.command_line),
-        verbose=args.verbose,
-        resume=args.resume,
-        otlp=otlp_target(args.otlp),
-        metrics_address=metrics_address(args.serve_metrics),
-    )
-    return int(run_local(trials.config, options, trials=trials.members, forks=forks))

@@ -1,18 +1,19 @@
-"""Functions that the commands about stacks share: the request and options of a command line."""
+"""Functions that the commands about stacks share: the request and options of a command line, and
+the stacks that one name means if a stack file has several clusters, targets or shapes."""
 
 import argparse
 import os
 import secrets
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from aiperf_svc.cli.options import display_of
-from aiperf_svc.cli.outlets import metrics_address, otlp_target
-from aiperf_svc.cli.secrets import read_api_key
-from aiperf_svc.config.secret_names import TARGET_KEY_ENV
+from aiperf_svc.cli.options import run_options
 from aiperf_svc.config.user_files import SMALL_FILE, read_text_file
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.errors import AiperfError, ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from aiperf_svc.runner.stack.request import StackRequest
     from aiperf_svc.workloads.trials import CheckedTrials
 
+T = TypeVar("T")
+
 LONGEST_NAME = 40
 """Longest name of a stack."""
 NUMBER_ROOM = len("-10000")
@@ -28,10 +31,8 @@ NUMBER_ROOM = len("-10000")
 
 
 def life_options(args: argparse.Namespace) -> "StackOptions":
-    """Return the options from those flags. Raises ConfigError."""
+    """Return the options of the flags of `add_life_flags`. Raises ConfigError."""
     from aiperf_svc.config.units import parse_duration_ns
-    from aiperf_svc.plan.run_values import RunValues
-    from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.stack.options import StackOptions
 
     timeout_s = None
@@ -40,17 +41,8 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
             timeout_s = parse_duration_ns(args.timeout) / 1e9
         except ValueError as error:
             raise ConfigError(f"--timeout: {args.timeout!r}: {error}") from error
-    run = RunOptions(
-        ui=display_of(args),
-        json=args.json,
-        run=RunValues(cli_command=args.command_line),
-        verbose=args.verbose,
-        resume=args.resume,
-        otlp=otlp_target(args.otlp),
-        metrics_address=metrics_address(args.serve_metrics),
-    )
     return StackOptions(
-        run=run,
+        run=run_options(args),
         yes=args.yes,
         keep=args.keep,
         keep_on_failure=args.keep_on_failure,
@@ -59,7 +51,7 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
 
 
 def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "StackRequest":
-    """The request that a stack's file stands for. Raises ConfigError."""
+    """Return the request of a stack file. Raises ConfigError."""
     from aiperf_svc.plan.identity import check_stack_name
     from aiperf_svc.runner.stack.project import read_settings, stack_name
     from aiperf_svc.runner.stack.request import StackRequest
@@ -67,7 +59,7 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
     stack = stack_name(path)
     check_stack_name(stack)
     settings = read_settings(path)
-    given = _given_key(draft, args)
+    key = _target_key(draft, args)
     checked = _checked(draft)
     config = checked.config
     return StackRequest(
@@ -78,18 +70,18 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
-        secrets={**_from_environment(config), **given},
+        secrets={**_from_environment(config), **key},
     )
 
 
 def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest":
-    """The request that flags stand for, as a stack of a new name. Raises ConfigError."""
+    """Return the request of flags, with a new name for its stack. Raises ConfigError."""
     from aiperf_svc.plan.identity import stack_name_of
     from aiperf_svc.runner.stack.request import StackRequest
     from aiperf_svc.workloads.shapes import is_side_by_side
 
-    given = _given_key(draft, args)
-    _take_authorities(draft, args)
+    key = _target_key(draft, args)
+    _send_authorities(draft, args)
     checked = _checked(draft)
     config = checked.config
     suffix = f"-{secrets.token_hex(3)}"
@@ -102,28 +94,27 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
-        secrets={**_from_environment(config), **given},
+        secrets={**_from_environment(config), **key},
         is_ephemeral=True,
     )
 
 
-def notices(draft: "Draft") -> None:
-    """Return the notices about defaults that were chosen."""
+def print_notices(draft: "Draft") -> None:
+    """Print the notices about defaults that were chosen."""
     for notice in draft.notices:
         print(f"note: {notice}", file=sys.stderr)
 
 
 def _checked(draft: "Draft") -> "CheckedTrials":
-    from aiperf_svc.cli.checks import cluster_problems
-    from aiperf_svc.cli.experiments import checked_trials
+    from aiperf_svc.cli.checks import checked_trials, cluster_problems
 
     config = draft.parse()
     return checked_trials(config, cluster_problems, source=draft.source, names=draft.names)
 
 
 def _stack_of(folder: Path) -> str:
-    """The stack that a killed runner has left, whose results belong into a folder; empty if there
-    is none. Those of shapes beside each other have this name and the shape's number."""
+    """Return the stack that a killed runner left and whose results belong into a folder; empty if
+    there is none. Stacks of single shapes have this name and the number of the shape."""
     from aiperf_svc.runner.shape_trials import experiment_of
     from aiperf_svc.runner.stack.state_home import StateHome
 
@@ -134,20 +125,16 @@ def _stack_of(folder: Path) -> str:
     return ""
 
 
-def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
-    from aiperf_svc.cli.flag_config import put
+def _target_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
+    from aiperf_svc.cli.flag_config import take_api_key
     from aiperf_svc.plan.service_pods import TARGET_KEY
 
-    if args.api_key is None:
-        return {}
-    if "workload" in draft.data:
-        raise ConfigError("--api-key is for an inference server; this workload has none")
-    put(draft.data, "endpoint.api_key_env", TARGET_KEY_ENV)
-    return {TARGET_KEY: read_api_key(args.api_key)}
+    key = take_api_key(draft, args.api_key)
+    return {} if key is None else {TARGET_KEY: key}
 
 
-def _take_authorities(draft: "Draft", args: argparse.Namespace) -> None:
-    """A CA file of this machine goes to the pods as text."""
+def _send_authorities(draft: "Draft", args: argparse.Namespace) -> None:
+    """Put the content of a CA file of this machine into the config, for the pods."""
     from aiperf_svc.cli.flag_config import put
 
     name = args.tls_ca_file
@@ -175,3 +162,108 @@ def _generation(args: argparse.Namespace) -> int | None:
     if not args.generation.isdecimal() or not int(args.generation):
         raise ConfigError(f"--generation: {args.generation!r}: expected a whole number from 1")
     return int(args.generation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedStack:
+    """A stack and its cluster."""
+
+    stack: str
+    name: str = ""
+    """Name of the cluster, target or shape among several; empty: there is one stack."""
+    where: str = ""
+    """The context of its cluster, or the address of its target."""
+    kind: Literal["clusters", "targets", "shapes"] = "clusters"
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    def line(self, text: str) -> str:
+        """Return a line about the stack. Among several, it begins with the stack's name."""
+        return f"{self.name}  {text}" if self.name else text
+
+
+def stacks_of(stack: str, args: argparse.Namespace) -> list[NamedStack]:
+    """Return the stacks that a stack file creates. If `--context` is set, only those in its
+    cluster. Raises ConfigError."""
+    from aiperf_svc.config.clusters import read_clusters
+    from aiperf_svc.config.load_config import STACK_KEY, STACKS
+    from aiperf_svc.config.yaml_files import read_yaml
+
+    path = STACKS / f"Pulumi.{stack}.yaml"
+    content = read_yaml(path) if path.is_file() else None
+    content = content if isinstance(content, dict) else {}
+    clusters = read_clusters(content, str(path))
+    chosen = [each for each in clusters if args.context in (None, each.context)]
+    if clusters and not chosen:
+        contexts = ", ".join(each.context for each in clusters)
+        raise ConfigError(f"--context: stack {stack} is not in {args.context!r}, but in {contexts}")
+    benchmark = (content.get("config") or {}).get(STACK_KEY) or {}
+    targets = [
+        (each["name"], str((each.get("endpoint") or {}).get("url", "")))
+        for each in benchmark.get("targets") or ()
+    ]
+    found = []
+    for name, context, kubeconfig in [
+        (each.short, each.context, args.kubeconfig or each.kubeconfig) for each in chosen
+    ] or [("", args.context, args.kubeconfig)]:
+        for target, url in targets or [("", "")]:
+            own = "-".join(filter(None, (name, target)))
+            found.append(
+                NamedStack(
+                    stack=f"{stack}-{own}" if own else stack,
+                    name=own,
+                    where=" ".join(filter(None, (context if name else "", url))),
+                    kind="clusters" if len(chosen) > 1 else "targets",
+                    kubeconfig=kubeconfig,
+                    context=context,
+                )
+            )
+    if (benchmark.get("experiment") or {}).get("parallel", 1) != 1:
+        shapes = [shape for each in found for shape in _shapes_of(each)]
+        return shapes or found
+    return found
+
+
+def _shapes_of(parent: NamedStack) -> list[NamedStack]:
+    """Return the existing stacks of single shapes, found by the records of their runs."""
+    from aiperf_svc.runner.stack.state_home import StateHome
+
+    numbers = []
+    for record in StateHome().records():
+        name, _, number = record.stack.rpartition("-")
+        if name == parent.stack and number.isdecimal():
+            numbers.append(int(number))
+    return [
+        replace(
+            parent,
+            stack=f"{parent.stack}-{number}",
+            name=" ".join(filter(None, (parent.name, f"shape {number}"))),
+            kind="shapes",
+        )
+        for number in sorted(numbers)
+    ]
+
+
+async def in_each(
+    stacks: list[NamedStack], work: Callable[[NamedStack], Awaitable[T]]
+) -> tuple[list[T | AiperfError], ExitCode]:
+    """Do the work for all stacks at the same time. Errors are printed.
+
+    Returns a result or error for each stack, and the exit code of the first error. Raises the error
+    if there is only one stack."""
+
+    # Neither `--help` nor parsing needs it.
+    import asyncio
+
+    async def tried(stack: NamedStack) -> T | AiperfError:
+        try:
+            return await work(stack)
+        except AiperfError as error:
+            if not stack.name:
+                raise
+            print(f"error: {stack.line(str(error))}", file=sys.stderr)
+            return error
+
+    found = await asyncio.gather(*map(tried, stacks))
+    errors = [each.exit_code for each in found if isinstance(each, AiperfError)]
+    return found, errors[0] if errors else ExitCode.OK

@@ -29,12 +29,10 @@ from tests.support.preparations import Preparation, prepare_fork
 PROGRAM = OWN_PROGRAM
 AHEAD = (
     "adapters.storage.experiment_artifacts",
-    "cli.checked_files",
     "cli.checks",
     "cli.commands.profile",
     "cli.commands.run",
     "cli.commands.service",
-    "cli.experiments",
     "cli.flag_config",
     "cli.main",
     "cli.runs",

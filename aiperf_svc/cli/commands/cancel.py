@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 
-from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
 from aiperf_svc.cli.options import add_cluster_flags
+from aiperf_svc.cli.stacks import NamedStack, in_each, stacks_of
 
 DESCRIPTION = """Stop the run of a stack that is up. Results so far are kept; `aiperf-svc results`
 fetches them. The stack is not removed."""

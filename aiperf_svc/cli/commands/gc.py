@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiperf_svc.cli.clusters import stacks_of
 from aiperf_svc.cli.options import add_cluster_flags
+from aiperf_svc.cli.stacks import stacks_of
 
 if TYPE_CHECKING:
     from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest

@@ -14,7 +14,7 @@ from aiperf_svc.cli.runs import run_here
 from aiperf_svc.cli.stacks import (
     ephemeral_request,
     life_options,
-    notices,
+    print_notices,
 )
 from aiperf_svc.domain.errors import ConfigError
 
@@ -99,7 +99,7 @@ def _run_in_cluster(args: argparse.Namespace) -> int:
         put(draft.data, "deployment.namespace", where)
         draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
     request, options = ephemeral_request(draft, args), life_options(args)
-    notices(draft)
+    print_notices(draft)
     from aiperf_svc.runner.stack.placement import run_in_namespace
 
     return int(run_in_namespace(request, options, args.kubernetes_namespace))

@@ -4,8 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
-from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
 from aiperf_svc.cli.options import add_cluster_flags
+from aiperf_svc.cli.stacks import NamedStack, in_each, stacks_of
 from aiperf_svc.domain.errors import ConfigError
 
 DESCRIPTION = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.options import add_cluster_flags, add_flags, add_life_flags, add_run_flags
 from aiperf_svc.cli.runs import run_here
-from aiperf_svc.cli.stacks import committed_request, life_options, notices
+from aiperf_svc.cli.stacks import committed_request, life_options, print_notices
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     for problem in tracker_problems(request.config.artifacts, os.environ):
         raise ConfigError(f"{problem.key}: {problem.text}")
     options = life_options(args)
-    notices(draft)
+    print_notices(draft)
 
     from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.runner.stack.placement import run_stacks

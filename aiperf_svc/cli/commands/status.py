@@ -3,8 +3,8 @@
 import argparse
 import os
 
-from aiperf_svc.cli.clusters import NamedStack, in_each, stacks_of
 from aiperf_svc.cli.options import add_cluster_flags
+from aiperf_svc.cli.stacks import NamedStack, in_each, stacks_of
 from aiperf_svc.domain.exit_codes import ExitCode
 
 DESCRIPTION = """Show the progress of the run of a stack.

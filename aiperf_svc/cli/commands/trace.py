@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the trace and print its description."""
     from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
-    from aiperf_svc.cli.checked_files import shown_reading
+    from aiperf_svc.cli.checks import shown_reading
     from aiperf_svc.core.datasets.trace_summary import summarise_trace
     from aiperf_svc.core.datasets.traces import limited
 

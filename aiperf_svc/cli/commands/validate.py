@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check each of them, and print the result."""
-    from aiperf_svc.cli.checks import cluster_problems, config_problems
-    from aiperf_svc.cli.experiments import checked_trials
+    from aiperf_svc.cli.checks import checked_trials, cluster_problems, config_problems
     from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
     from aiperf_svc.workloads.registry import load_benchmark
 

@@ -66,8 +66,8 @@ def test_an_unlimited_rate_is_a_closed_loop(
 
 def test_an_unlimited_rate_of_a_time_alone_is_refused() -> None:
     assert refusal(*TARGET, "--request-rate", "inf", "--duration", "5s") == (
-        "--request-rate: inf sends all requests at once; say how many with --request-count, or "
-        "how many at a time with --concurrency"
+        "--request-rate: inf sends all requests at once; set their number with --request-count, or "
+        "a limit with --concurrency"
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.cli.outlets import metrics_address, otlp_target
+from aiperf_svc.cli.options import metrics_address, otlp_target
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outlets import check_single

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.cli.secrets import command_line, read_api_key
+from aiperf_svc.cli.arguments import command_line
+from aiperf_svc.cli.options import read_api_key
 from aiperf_svc.domain.errors import ConfigError
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.cli import workload_docs
-from aiperf_svc.cli.commands.workloads import describe
+from aiperf_svc.cli.commands.workloads import describe, doc_tables
 from aiperf_svc.cli.main import main
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import OWN, tool
@@ -20,7 +19,7 @@ def test_the_page_of_a_kind_has_its_keys_and_metrics(
 ) -> None:
     printed = f"as `aiperf-svc workloads {kind}` prints it"
     mark = f"<!-- Everything below is printed from the code of the kind, {printed}. -->\n"
-    assert_printed(PAGES / f"{kind}.md", mark, workload_docs.tables(kind))
+    assert_printed(PAGES / f"{kind}.md", mark, doc_tables(kind))
 
 
 def test_there_is_a_page_for_each_kind_and_no_other() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from aiperf_svc.adapters.datasets import checks, files
 from aiperf_svc.adapters.datasets.checks import CheckedFile, check_dataset
-from aiperf_svc.cli import checked_files
-from aiperf_svc.cli.checked_files import CheckedFiles, shown_reading
+from aiperf_svc.cli import checks as cli_checks
+from aiperf_svc.cli.checks import CheckedFiles, shown_reading
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets import media, trace_index
@@ -308,7 +308,7 @@ def test_progress_of_a_file_grows_to_its_end(
 def test_terminal_shows_and_clears_the_reading_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checked_files, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(cli_checks, "SHOWN_EVERY_S", 0.0)
     with shown_reading("a.gz") as watch:
         watch(0.1)
     assert capsys.readouterr().err == ""  # no terminal
