@@ -49,10 +49,12 @@ class Ranks(Model):
     nodes: Literal["apart", "together", "any"] | tuple[str, ...] = "apart"
     """`apart`: each rank on a node of its own; `together`: all on one node; `any`: as the scheduler
     likes; or the names of nodes, dealt out to the ranks in turn."""
-    pairs: Literal["one", "all"] = "one"
-    """`all`: a workload of two ranks gets `count` ranks and measures every pair of them in turn."""
+    pairs: Literal["one", "all", "rounds"] = "one"
+    """`all`: a workload of two ranks gets `count` ranks and measures every pair of them in turn;
+    `rounds`: the same in rounds, in which pairs of different nodes are measured at the same
+    time."""
     count: Annotated[int, Field(ge=2, le=1_000)] | None = None
-    """Ranks of `pairs: all`; None: one for each of the names in `nodes`."""
+    """Ranks of `pairs: all` or `rounds`; None: one for each of the names in `nodes`."""
     gang: Literal["none", "kueue", "volcano", "coscheduling"] = "none"
     """Adds the labels and annotations that this scheduler needs to place all ranks or none."""
     queue: Annotated[str, Field(min_length=1)] | None = None
@@ -74,10 +76,12 @@ class Ranks(Model):
         if self.host_network and (self.network is not None or self.mtu is not None):
             raise ValueError("{host_network} uses the node's interfaces: no {network} and no {mtu}")
         is_counted = self.count is not None or isinstance(self.nodes, tuple)
-        if self.pairs == "all" and not is_counted:
-            raise ValueError("{pairs} all needs {count}, or the names of {nodes}")
-        if self.pairs != "all" and self.count is not None:
-            raise ValueError("{count} needs {pairs} all: the workload itself knows its ranks")
+        if self.pairs != "one" and not is_counted:
+            raise ValueError(f"{{pairs}} {self.pairs} needs {{count}}, or the names of {{nodes}}")
+        if self.pairs == "one" and self.count is not None:
+            raise ValueError(
+                "{count} needs {pairs} all or rounds: the workload itself knows its ranks"
+            )
         if isinstance(self.nodes, tuple) and not self.nodes:
             raise ValueError("{nodes} is empty; expected apart, together, any or names of nodes")
         return self

@@ -1,11 +1,14 @@
-"""The pairs of ranks that a benchmark of two ranks measures, and the names of its steps."""
+"""The pairs of ranks that a benchmark of two ranks measures, in which order and at which time, and
+the names of its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
+import msgspec
+
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.workloads.steps import Rank
+from aiperf_svc.workloads.steps import Rank, Step
 
 Pair = tuple[Rank, Rank]
 
@@ -13,11 +16,56 @@ Pair = tuple[Rank, Rank]
 def pairs(
     config: WorkloadConfig[Any], ranks: Sequence[Rank], *, is_directed: bool
 ) -> tuple[Pair, ...]:
-    """Return ranks 0 and 1, or every pair with `deployment.ranks.pairs: all`: both directions of a
-    directed test, one of a symmetric test."""
-    if config.deployment.ranks.pairs == "one":
-        return ((ranks[0], ranks[1]),)
-    return tuple((permutations if is_directed else combinations)(ranks, 2))
+    """Return ranks 0 and 1, or every pair with `deployment.ranks.pairs` all or rounds: both
+    directions of a directed test, one of a symmetric test."""
+    match config.deployment.ranks.pairs:
+        case "one":
+            return ((ranks[0], ranks[1]),)
+        case "all":
+            return tuple((permutations if is_directed else combinations)(ranks, 2))
+        case "rounds":
+            found: list[Pair] = []
+            for each in circle_rounds(len(ranks)):
+                forward = [(ranks[one], ranks[other]) for one, other in each]
+                found += forward
+                if is_directed:
+                    found += [(other, one) for one, other in forward]
+            return tuple(found)
+
+
+def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return rounds of disjoint pairs of the numbers from 0, so that each pair is in one round: the
+    circle method of round-robin tournaments. N numbers take N - 1 rounds; if N is odd it is N, and
+    one number rests in each."""
+    places = [*range(count), *([None] if count % 2 else [])]
+    rounds = []
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        opposite = zip(places[:half], reversed(places[half:]), strict=True)
+        rounds.append(
+            tuple((a, b) for a, b in opposite if a is not None and b is not None),
+        )
+        # The first stays, and all others move on by one place.
+        places = [places[0], places[-1], *places[1:-1]]
+    return tuple(rounds)
+
+
+def at_the_same_time(
+    steps: Iterable[Step], ranks: Sequence[Rank], *, most_nodes: int | None = None
+) -> tuple[Step, ...]:
+    """Return the steps in groups, as long as steps that follow each other have nodes of their own,
+    and a group has at most `most_nodes`. Two steps on one node would compete for it."""
+    nodes = {rank.number: rank.node for rank in ranks}
+    grouped: list[Step] = []
+    number, used, kind = 0, set[str](), None
+    for step in steps:
+        own = {nodes[rank] for rank in step.ranks}
+        is_full = most_nodes is not None and len(used | own) > most_nodes
+        if own & used or is_full or step.is_measured is not kind:
+            number, used, kind = number + 1, set(), step.is_measured
+        used |= own
+        grouped.append(msgspec.structs.replace(step, group=number))
+    return tuple(grouped)
 
 
 def pair_name(pair: Pair) -> str:

@@ -5,10 +5,13 @@ them have finished the one before:
 
     prepare ─ all servers listen → run ─ all commands have ended → finish ─ all output is sent
 
+Steps of one group have ranks of their own and run at the same time: all prepare, their commands
+start at one due time, and each of them ends by itself. The next step follows when all have ended.
+
 A rank that reports a problem, a stage that takes too long, or a request to stop ends the attempt:
 its ranks are told to finish at once. A failed step is tried again as often as the spec says. A step
-that only prepares must succeed, or the run ends. A measured step that failed is not repeated, and
-the others go on: none depends on another.
+that only prepares must succeed, or the run ends; in a group, only the steps on its ranks are left
+out. A measured step that failed is not repeated, and the others go on: none depends on another.
 
 Orders are sent again until the ranks' status shows that they are done, so a lost message costs a
 moment.
@@ -91,10 +94,30 @@ class RunEnd(StrEnum):
     RANK_LOST = "rank-lost"
 
 
+class _Attempt:
+    """One attempt at a step that has begun and not ended."""
+
+    def __init__(self, plan: PlannedStep, now: int) -> None:
+        self.plan = plan
+        self.stage = StepStage.PREPARE
+        self.problem = ""
+        self.due_wall_ns = 0
+        """Due time of its commands, once it is known."""
+        self.since_wall_ns = now
+        self.sent_wall_ns = now
+        self.done: dict[int, StepStage] = {}
+
+    def note(self, problem: str) -> None:
+        """Record a problem. Only the first counts; others follow from it."""
+        self.problem = self.problem or problem
+
+
 class StepMachine:
     """Decides what each rank does when."""
 
     def __init__(self, steps: Sequence[Step], *, repetitions: int, retries: int) -> None:
+        """Raises ValueError if steps of one group share a rank."""
+        _check_groups(steps)
         self._queue: deque[tuple[int, Step]] = deque(
             [(0, step) for step in steps if not step.is_measured]
             + [(n + 1, s) for n in range(repetitions) for s in steps if s.is_measured]
@@ -109,25 +132,45 @@ class StepMachine:
         self.failures: list[str] = []
         """What went wrong, one text for each failed attempt that was the last one."""
         self.attempt_count = 0
-        self.plan: PlannedStep | None = None
-        """The attempt under way."""
-        self.stage = StepStage.PREPARE
-        self.due_wall_ns = 0
-        """Due time of the attempt under way, when it is running."""
-        self._problem = ""
-        self._since_wall_ns = 0
-        self._sent_wall_ns = 0
-        self._done: dict[int, StepStage] = {}
+        self._current: list[_Attempt] = []
+        """The attempts under way: one, or those of a group."""
+        self._again: list[PlannedStep] = []
+        """Attempts that failed and follow when all of their group have ended."""
+        self._ending: RunEnd | None = None
+        """Why nothing follows the attempts under way."""
         self._lost: set[int] = set()
+        self._unprepared: set[int] = set()
+        """Ranks of a group whose preparing step has failed."""
         self._is_stopping = False
         self._failed: set[str] = set()
 
     @property
+    def plans(self) -> tuple[PlannedStep, ...]:
+        """The attempts under way."""
+        return tuple(attempt.plan for attempt in self._current)
+
+    @property
+    def plan(self) -> PlannedStep | None:
+        """The first attempt under way."""
+        return self._current[0].plan if self._current else None
+
+    @property
+    def stage(self) -> StepStage:
+        """The stage of the first attempt under way."""
+        return self._current[0].stage if self._current else StepStage.PREPARE
+
+    @property
+    def due_wall_ns(self) -> int:
+        """Due time of the attempts under way; 0 while it is unknown."""
+        return max((attempt.due_wall_ns for attempt in self._current), default=0)
+
+    @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks of the current attempt that are still there."""
-        if self.plan is None:
-            return ()
-        return tuple(rank for rank in self.plan.step.ranks if rank not in self._lost)
+        """The ranks of the attempts under way that are still there."""
+        return tuple(rank for attempt in self._current for rank in self._ranks_of(attempt))
+
+    def _ranks_of(self, attempt: _Attempt) -> tuple[int, ...]:
+        return tuple(rank for rank in attempt.plan.step.ranks if rank not in self._lost)
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event and return the instructions to carry out."""
@@ -136,136 +179,169 @@ class StepMachine:
                 self._take_status(rank, status)
             case RankLost(rank=rank):
                 if rank not in self._lost:
-                    self._note(f"rank {rank} was lost")
+                    for attempt in self._current:
+                        if rank in attempt.plan.step.ranks:
+                            attempt.note(f"rank {rank} was lost")
                     self._lost.add(rank)
             case StopRequested():
                 self._is_stopping = True
-                self._note("stopped")
+                for attempt in self._current:
+                    attempt.note("stopped")
             case TimePassed(now_wall_ns=now):
                 return self._go_on(now)
         return []
 
     def _take_status(self, rank: int, status: RankStatus) -> None:
-        if self.plan is None or status.step != self.plan.number or status.stage is None:
-            return
-        self._done[rank] = status.stage
-        if status.problem:
-            self._note(status.problem)
-
-    def _note(self, problem: str) -> None:
-        """Record a problem. Only the first counts; others follow from it."""
-        if self.plan is not None and not self._problem:
-            self._problem = problem
+        for attempt in self._current:
+            if status.step == attempt.plan.number and status.stage is not None:
+                attempt.done[rank] = status.stage
+                if status.problem:
+                    attempt.note(status.problem)
 
     def _go_on(self, now: int) -> list[Instruction]:
         instructions: list[Instruction] = []
         while self.end is None:
-            if self.plan is None:
+            if not self._current:
                 if not self._begin(now):
                     break
-                instructions += self._orders(now)
-            elif self._is_stage_over(now):
-                if self.stage is StepStage.FINISH:
-                    instructions.append(self._conclude())
+                instructions += [o for each in self._current for o in self._orders(each, now)]
+                continue
+            over = {id(each) for each in self._current if self._is_stage_over(each, now)}
+            # The commands of a group have one due time.
+            can_run = all(
+                each.stage is not StepStage.PREPARE or id(each) in over for each in self._current
+            )
+            has_moved = False
+            for each in list(self._current):
+                waits = each.stage is StepStage.PREPARE and not each.problem and not can_run
+                if id(each) not in over or waits:
+                    if now - each.sent_wall_ns >= REPEAT_NS:
+                        instructions += self._orders(each, now)
+                    continue
+                has_moved = True
+                if each.stage is StepStage.FINISH:
+                    instructions.append(self._conclude(each))
                 else:
-                    self._advance(now)
-                    instructions += self._orders(now)
-            else:
-                if now - self._sent_wall_ns >= REPEAT_NS:
-                    instructions += self._orders(now)
+                    self._advance(each, now)
+                    instructions += self._orders(each, now)
+            if not has_moved:
                 break
         return instructions
 
     def _begin(self, now: int) -> bool:
-        """Take the next step; whether there is one."""
-        while self._queue and self._queue[0][1].name in self._failed:
-            self._queue.popleft()
-            self.ended += 1
-        if self._is_stopping or not self._queue:
-            self.end = RunEnd.STOPPED if self._is_stopping else RunEnd.COMPLETE
+        """Begin the next step, or those of the next group; whether there is one."""
+        if self._is_stopping:
+            self.end = RunEnd.STOPPED
+        elif self._ending is not None:
+            self.end = self._ending
+        if self.end is not None:
             return False
-        repetition, step = self._queue[0]
-        if self._lost & set(step.ranks):
+        plans, self._again = self._again, []
+        plans = plans or self._next_plans()
+        if not plans:
+            self.end = RunEnd.COMPLETE
+        elif any(self._lost & set(plan.step.ranks) for plan in plans):
             self.end = RunEnd.RANK_LOST
-            return False
-        self._start(PlannedStep(number=0, attempt=1, repetition=repetition, step=step), now)
-        return True
+        else:
+            for plan in plans:
+                self.attempt_count += 1
+                numbered = msgspec.structs.replace(plan, number=self.attempt_count)
+                self._current.append(_Attempt(numbered, now))
+        return self.end is None
 
-    def _start(self, plan: PlannedStep, now: int) -> None:
-        self.attempt_count += 1
-        self.plan = msgspec.structs.replace(plan, number=self.attempt_count)
-        self.stage, self._problem = StepStage.PREPARE, ""
-        self.due_wall_ns = 0
-        self._done, self._since_wall_ns = {}, now
+    def _next_plans(self) -> list[PlannedStep]:
+        """Take the next step from the queue, with the others of its group."""
+        plans: list[PlannedStep] = []
+        while self._queue:
+            repetition, step = self._queue[0]
+            if plans and (plans[0].repetition, plans[0].step.group) != (repetition, step.group):
+                break
+            if plans and not step.group:
+                break
+            self._queue.popleft()
+            if step.name in self._failed:
+                self.ended += 1
+            elif self._unprepared & set(step.ranks):
+                self.ended += 1
+                self._failed.add(step.name)
+                self.failures.append(f"{step.name}: the step that prepares its ranks failed")
+            else:
+                plans.append(PlannedStep(number=0, attempt=1, repetition=repetition, step=step))
+        return plans
 
-    def _is_stage_over(self, now: int) -> bool:
-        if all(_has_reached(self._done.get(rank), self.stage) for rank in self.ranks):
+    def _is_stage_over(self, attempt: _Attempt, now: int) -> bool:
+        ranks = self._ranks_of(attempt)
+        if all(_has_reached(attempt.done.get(rank), attempt.stage) for rank in ranks):
             return True
-        assert self.plan is not None
-        if self.stage is StepStage.FINISH:
+        if attempt.stage is StepStage.FINISH:
             limit_ns, what = FINISH_NS, "its output did not come"
-        elif self._problem:
+        elif attempt.problem:
             return True
-        elif self.stage is StepStage.PREPARE:
+        elif attempt.stage is StepStage.PREPARE:
             limit_ns, what = PREPARE_NS, "not ready"
         else:
-            limit_ns, what = self.plan.step.timeout_ns, "still running"
-        since = self.due_wall_ns if self.stage is StepStage.RUN else self._since_wall_ns
+            limit_ns, what = attempt.plan.step.timeout_ns, "still running"
+        is_running = attempt.stage is StepStage.RUN
+        since = attempt.due_wall_ns if is_running else attempt.since_wall_ns
         if now - since < limit_ns:
             return False
-        late = [r for r in self.ranks if not _has_reached(self._done.get(r), self.stage)]
+        late = [r for r in ranks if not _has_reached(attempt.done.get(r), attempt.stage)]
         names = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
-        self._note(f"{names}: {what} after {limit_ns / 1e9:g} s")
+        attempt.note(f"{names}: {what} after {limit_ns / 1e9:g} s")
         return True
 
-    def _advance(self, now: int) -> None:
-        self._since_wall_ns = now
-        if self.stage is StepStage.PREPARE and not self._problem:
-            self.stage, self.due_wall_ns = StepStage.RUN, now + START_AHEAD_NS
+    def _advance(self, attempt: _Attempt, now: int) -> None:
+        attempt.since_wall_ns = now
+        if attempt.stage is StepStage.PREPARE and not attempt.problem:
+            attempt.stage, attempt.due_wall_ns = StepStage.RUN, now + START_AHEAD_NS
         else:
-            self.stage = StepStage.FINISH
+            attempt.stage = StepStage.FINISH
 
-    def _orders(self, now: int) -> list[Instruction]:
-        assert self.plan is not None
-        self._sent_wall_ns = now
+    def _orders(self, attempt: _Attempt, now: int) -> list[Instruction]:
+        attempt.sent_wall_ns = now
         return [
             OrderRank(
                 rank,
-                self.plan,
-                self.stage,
-                self._problem if self.stage is StepStage.FINISH else "",
-                self.due_wall_ns,
+                attempt.plan,
+                attempt.stage,
+                attempt.problem if attempt.stage is StepStage.FINISH else "",
+                attempt.due_wall_ns,
             )
-            for rank in self.ranks
-            if not _has_reached(self._done.get(rank), self.stage)
+            for rank in self._ranks_of(attempt)
+            if not _has_reached(attempt.done.get(rank), attempt.stage)
         ]
 
-    def _conclude(self) -> Attempted:
-        assert self.plan is not None
-        plan, problem = self.plan, self._problem
-        step = plan.step
-        silent = {r for r in self.ranks if self._done.get(r) is not StepStage.FINISH}
+    def _conclude(self, attempt: _Attempt) -> Attempted:
+        plan, problem, step = attempt.plan, attempt.problem, attempt.plan.step
+        ranks = self._ranks_of(attempt)
+        silent = {rank for rank in ranks if attempt.done.get(rank) is not StepStage.FINISH}
         lost = tuple(sorted((set(step.ranks) & self._lost) | silent))
-        self.plan = None
+        self._current.remove(attempt)
         can_retry = problem and not self._is_stopping and not lost
         if can_retry and plan.attempt <= self._retries:
-            self._start(
-                msgspec.structs.replace(plan, attempt=plan.attempt + 1), self._since_wall_ns
-            )
-            # Its orders go out with the next look at the time.
-            self._sent_wall_ns = 0
+            self._again.append(msgspec.structs.replace(plan, attempt=plan.attempt + 1))
             return Attempted(plan, problem, lost)
-        self._queue.popleft()
         self.ended += 1
         if problem:
             self.failures.append(f"{step.name}: {problem}")
             self._failed.add(step.name)
-            if not step.is_measured and not self._is_stopping:
-                self.end = RunEnd.PREPARATION_FAILED
+            if not step.is_measured and step.group:
+                self._unprepared |= set(step.ranks)
+            elif not step.is_measured and not self._is_stopping:
+                self._ending = RunEnd.PREPARATION_FAILED
         if silent:
             # What does not end when it is told to would disturb every step after it.
-            self.end = RunEnd.RANK_LOST
+            self._ending = RunEnd.RANK_LOST
         return Attempted(plan, problem, lost)
+
+
+def _check_groups(steps: Sequence[Step]) -> None:
+    ranks: dict[int, set[int]] = {}
+    for step in steps:
+        used = ranks.setdefault(step.group, set())
+        if step.group and used & set(step.ranks):
+            raise ValueError(f"step {step.name!r}: another one of its group has the same rank")
+        used.update(step.ranks)
 
 
 _ORDER = tuple(StepStage)

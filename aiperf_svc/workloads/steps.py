@@ -4,7 +4,8 @@
 
 A *rank* is one place where commands run: a container on a cluster, a folder and child processes
 locally. A *step* is one set of commands that start together on their ranks. Steps run one after the
-other; what a measured step's commands print and write becomes a `Reading`.
+other, or at the same time if they are of one group; what a measured step's commands print and write
+becomes a `Reading`.
 """
 
 from typing import Literal
@@ -107,6 +108,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Tag of the metric that its output must have; empty: the first of the workload's."""
     labels: dict[str, str] = {}
     """What distinguishes its values from those of other steps: `{"pair": "node-1 → node-2"}`."""
+    group: int = 0
+    """Steps that follow each other with the same number run at the same time, on ranks of their
+    own; 0: it runs alone."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

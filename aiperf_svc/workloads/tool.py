@@ -18,6 +18,7 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.stack_kind import StackKind
 from aiperf_svc.plan.topology import Facts, Topology, plan_ranks
 from aiperf_svc.protocol.services import Service
+from aiperf_svc.workloads.pairs import at_the_same_time
 from aiperf_svc.workloads.steps import Output, Plot, Rank, Reading, Role, Step, Tool
 from aiperf_svc.workloads.tool_preview import tool_rows
 from aiperf_svc.workloads.workload import (
@@ -136,12 +137,22 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         return self.kind
 
     def role_names(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
-        """Return the role of each rank: those of the tool, or with `pairs: all` as many as the
-        config asks for."""
+        """Return the role of each rank: those of the tool, or for every pair as many as the config
+        asks for."""
         ranks = config.deployment.ranks
-        if ranks.pairs == "all":
+        if ranks.pairs != "one":
             return ("rank",) * (ranks.count or len(ranks.nodes))
         return tuple(role.name for role in self.roles(config.workload) for _ in range(role.count))
+
+    def planned_steps(
+        self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]
+    ) -> tuple[Step, ...]:
+        """Return the steps of one repetition, with the groups of those that run at the same
+        time."""
+        steps = self.steps(config, ranks)
+        if config.deployment.ranks.pairs == "rounds":
+            return at_the_same_time(steps, ranks)
+        return steps
 
     # --- the plan --------------------------------------------------------------------------------
 
@@ -213,11 +224,13 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
             )
             for number, role in enumerate(self.role_names(config))
         ]
-        attempts = 1 + config.workload.retries
-        return sum(
-            attempts * step.timeout_ns * (config.repetitions if step.is_measured else 1)
-            for step in self.steps(config, ranks)
-        )
+        # Steps of a group run at the same time; those without one have a key of their own.
+        longest: dict[int | str, int] = {}
+        for step in self.planned_steps(config, ranks):
+            repetitions = config.repetitions if step.is_measured else 1
+            key = step.group or step.name
+            longest[key] = max(longest.get(key, 0), step.timeout_ns * repetitions)
+        return (1 + config.workload.retries) * sum(longest.values())
 
     # --- the preview -----------------------------------------------------------------------------
 

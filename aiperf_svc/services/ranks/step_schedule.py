@@ -81,12 +81,13 @@ class StepSchedule(BaseService):
         machine = self._machine
         if machine is None:
             return None
-        plan = machine.plan
+        plan, others = machine.plan, len(machine.plans) - 1
+        more = f" and {others:,} more" if others > 0 else ""
         return StepProgress(
             total=machine.total,
             ended=machine.ended,
             attempts=self._attempts,
-            name=plan.step.name if plan else "",
+            name=f"{plan.step.name}{more}" if plan else "",
             stage=machine.stage.value if plan else "",
             due_wall_ns=machine.due_wall_ns,
             expected_ns=plan.step.expected_ns if plan else 0,
@@ -196,7 +197,7 @@ class StepSchedule(BaseService):
             for n, (m, _) in sorted(self._attached.items())
         )
         self._machine = machine = StepMachine(
-            tool_of(config).steps(config, ranks),
+            tool_of(config).planned_steps(config, ranks),
             repetitions=config.repetitions,
             retries=config.workload.retries,
         )
@@ -205,7 +206,7 @@ class StepSchedule(BaseService):
         await self._wait_for_start()
         while machine.end is None:
             self._has_news.clear()
-            before = machine.plan, machine.stage
+            before = machine.plans, machine.stage
             for instruction in machine.handle(TimePassed(wall_ns())):
                 match instruction:
                     case OrderRank():
@@ -217,7 +218,7 @@ class StepSchedule(BaseService):
                         self.log.info(
                             "step %d %s: %s", plan.number, plan.step.name, problem or "ok"
                         )
-            if before != (machine.plan, machine.stage):
+            if before != (machine.plans, machine.stage):
                 self.beat()
             if machine.end is None:
                 await is_set_within(self._has_news, LOOK_S)

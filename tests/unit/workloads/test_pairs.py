@@ -1,12 +1,20 @@
 """Pairs of ranks that a benchmark of two ranks measures."""
 
+from itertools import combinations
+
 import msgspec
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+from aiperf_svc.workloads.pairs import (
+    at_the_same_time,
+    circle_rounds,
+    pair_labels,
+    pair_name,
+    pairs,
+)
 from aiperf_svc.workloads.registry import parse_benchmark
-from aiperf_svc.workloads.steps import Rank
+from aiperf_svc.workloads.steps import Command, Rank, Step
 
 RANKS = tuple(
     Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
@@ -21,6 +29,8 @@ RANKS = tuple(
         ("one", False, [(0, 1)]),
         ("all", False, [(0, 1), (0, 2), (1, 2)]),
         ("all", True, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]),
+        ("rounds", False, [(1, 2), (0, 2), (0, 1)]),
+        ("rounds", True, [(1, 2), (2, 1), (0, 2), (2, 0), (0, 1), (1, 0)]),
     ],
 )
 def test_a_symmetric_test_measures_each_pair_once_and_a_directed_one_both_ways(
@@ -33,7 +43,7 @@ def test_a_symmetric_test_measures_each_pair_once_and_a_directed_one_both_ways(
                 "command": ["true"],
                 "metrics": {"n": {"unit": "s", "pattern": "(x)"}},
             },
-            "deployment": {"ranks": {"pairs": asked} | ({"count": 3} if asked == "all" else {})},
+            "deployment": {"ranks": {"pairs": asked} | ({"count": 3} if asked != "one" else {})},
         },
         "",
     )
@@ -53,3 +63,39 @@ def test_both_directions_between_ranks_on_one_node_have_names_of_their_own() -> 
     assert pair_name((one, other)) == "node-0 rank 0 to node-0 rank 1"
     assert pair_name((other, one)) == "node-0 rank 1 to node-0 rank 0"
     assert pair_labels((one, other)) == {"from": "node-0 rank 0", "to": "node-0 rank 1"}
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 16, 33])
+def test_rounds_have_each_pair_once_and_each_rank_at_most_once(count: int) -> None:
+    rounds = circle_rounds(count)
+    assert len(rounds) == (count if count % 2 else count - 1)
+    for each in rounds:
+        members = [rank for pair in each for rank in pair]
+        assert len(set(members)) == len(members) == count - count % 2
+    found = sorted(tuple(sorted(pair)) for each in rounds for pair in each)
+    assert found == list(combinations(range(count), 2))
+
+
+def step_on(name: str, *ranks: int) -> Step:
+    commands = tuple(Command(rank=rank, argv=("x",)) for rank in ranks)
+    return Step(name=name, commands=commands, timeout_ns=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most_nodes", "expected"),
+    [
+        ((0, 1, 2, 3), None, [1, 1, 2, 2]),
+        ((0, 1, 2, 3), 2, [1, 2, 3, 4]),
+        ((0, 0, 0, 0), None, [1, 2, 3, 4]),
+    ],
+    ids=["nodes of their own", "two nodes at once", "one node"],
+)
+def test_steps_of_different_nodes_form_a_group(
+    nodes: tuple[int, ...], most_nodes: int | None, expected: list[int]
+) -> None:
+    ranks = [
+        msgspec.structs.replace(RANKS[0], number=n, node=f"node-{at}") for n, at in enumerate(nodes)
+    ]
+    steps = [step_on("a", 0, 1), step_on("b", 2, 3), step_on("c", 1, 2), step_on("d", 0, 3)]
+    found = at_the_same_time(steps, ranks, most_nodes=most_nodes)
+    assert [each.group for each in found] == expected

@@ -27,9 +27,10 @@ S = 10**9
 PREPARE, RUN, FINISH = StepStage
 
 
-def step(name: str, *ranks: int, measured: bool = True) -> Step:
+def step(name: str, *ranks: int, measured: bool = True, group: int = 0) -> Step:
     return Step(
         name=name,
+        group=group,
         commands=tuple(Command(rank=rank, argv=("tool",)) for rank in ranks or (0, 1)),
         is_measured=measured,
         timeout_ns=10 * S,
@@ -41,9 +42,9 @@ def machine(*steps: Step, repetitions: int = 1, retries: int = 0) -> StepMachine
 
 
 def done(m: StepMachine, stage: StepStage, *ranks: int, problem: str = "") -> None:
-    assert m.plan is not None
     for rank in ranks:
-        status = RankStatus("run", "c", 1, step=m.plan.number, stage=stage, problem=problem)
+        number = next(plan.number for plan in m.plans if rank in plan.step.ranks)
+        status = RankStatus("run", "c", 1, step=number, stage=stage, problem=problem)
         assert m.handle(StatusReceived(rank, status)) == []
 
 
@@ -230,10 +231,81 @@ def test_a_stop_before_the_first_step_starts_nothing() -> None:
     assert m.end is RunEnd.STOPPED
 
 
-def test_any_order_of_events_ends_every_attempt_exactly_once() -> None:
+def test_steps_of_a_group_start_at_one_due_time() -> None:
+    m = machine(step("a", 0, 1, group=1), step("b", 2, 3, group=1), step("c", 0, 2, group=2))
+    assert [rank for rank, _, _ in orders(m.handle(TimePassed(0)))] == [0, 1, 2, 3]
+    done(m, PREPARE, 0, 1, 2)
+    assert m.handle(TimePassed(1)) == []
+    done(m, PREPARE, 3)
+    run = [i for i in m.handle(TimePassed(S)) if isinstance(i, OrderRank)]
+    assert [(i.rank, i.stage, i.due_wall_ns) for i in run] == [
+        (rank, RUN, S + START_AHEAD_NS) for rank in range(4)
+    ]
+    done(m, RUN, 2, 3)
+    assert orders(m.handle(TimePassed(2 * S))) == [
+        (0, RUN, False), (1, RUN, False), (2, FINISH, False), (3, FINISH, False)
+    ]  # fmt: skip
+    done(m, FINISH, 2, 3)
+    (end,) = attempted(m.handle(TimePassed(2 * S + 1)))
+    assert end.plan.step.name == "b"
+    done(m, RUN, 0, 1)
+    m.handle(TimePassed(2 * S + 2))
+    done(m, FINISH, 0, 1)
+    assert [rank for rank, _, _ in orders(m.handle(TimePassed(2 * S + 3)))] == [0, 2]
+
+
+def test_a_failed_step_does_not_stop_others_of_its_group() -> None:
+    m = machine(step("a", 0, 1, group=1), step("b", 2, 3, group=1), retries=1)
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0, problem="port taken")
+    done(m, PREPARE, 2, 3)
+    assert orders(m.handle(TimePassed(0))) == [
+        (0, FINISH, True), (1, FINISH, True), (2, RUN, False), (3, RUN, False)
+    ]  # fmt: skip
+    done(m, FINISH, 0, 1)
+    (end,) = attempted(m.handle(TimePassed(0)))
+    assert end.problem == "port taken"
+    done(m, RUN, 2, 3)
+    m.handle(TimePassed(0))
+    done(m, FINISH, 2, 3)
+    assert [each.plan.step.name for each in attempted(m.handle(TimePassed(0)))] == ["b"]
+    assert [(plan.step.name, plan.attempt) for plan in m.plans] == [("a", 2)]
+
+
+def test_a_failed_preparation_of_a_group_leaves_out_steps_on_its_ranks() -> None:
+    m = machine(
+        step("write 0", 0, measured=False, group=1),
+        step("write 1", 1, measured=False, group=1),
+        step("read 0", 0, group=2),
+        step("read 1", 1, group=2),
+    )
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0, 1)
+    m.handle(TimePassed(0))
+    done(m, RUN, 0, problem="disk full")
+    done(m, RUN, 1)
+    m.handle(TimePassed(0))
+    done(m, FINISH, 0, 1)
+    assert [rank for rank, _, _ in orders(m.handle(TimePassed(0)))] == [1]
+    assert m.failures == [
+        "write 0: disk full",
+        "read 0: the step that prepares its ranks failed",
+    ]
+    assert (m.end, m.ended, m.total) == (None, 3, 4)
+
+
+def test_steps_of_a_group_that_share_a_rank_are_refused() -> None:
+    with pytest.raises(ValueError, match="step 'b'"):
+        machine(step("a", 0, 1, group=1), step("b", 1, 2, group=1))
+
+
+@pytest.mark.parametrize("are_grouped", [False, True])
+def test_any_order_of_events_ends_every_attempt_exactly_once(are_grouped: bool) -> None:
     for seed in range(300):
         random = Random(seed)
         steps = [step(f"s{n}", *range(3), measured=n > 0) for n in range(4)]
+        if are_grouped:
+            steps = [step(f"s{n}", n % 3, measured=n > 2, group=1 + n // 3) for n in range(9)]
         m = machine(*steps, repetitions=2, retries=1)
         begun: list[PlannedStep] = []
         ended: list[int] = []
@@ -256,4 +328,4 @@ def test_any_order_of_events_ends_every_attempt_exactly_once() -> None:
                     problem = "failed" if n == 2 else ""
                     done(m, m.stage, random.choice(m.ranks), problem=problem)
         assert m.end is not None, seed
-        assert ended == [plan.number for plan in begun], seed
+        assert sorted(ended) == [plan.number for plan in begun], seed
