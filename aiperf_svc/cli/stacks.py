@@ -18,7 +18,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.workload import Config
-    from aiperf_svc.runner.stack.options import StackOptions
+    from aiperf_svc.runner.options import StackOptions
     from aiperf_svc.runner.stack.request import StackRequest
     from aiperf_svc.workloads.trials import CheckedTrials
 
@@ -33,7 +33,7 @@ NUMBER_ROOM = len("-10000")
 def life_options(args: argparse.Namespace) -> "StackOptions":
     """Return the options of the flags of `add_life_flags`. Raises ConfigError."""
     from aiperf_svc.config.units import parse_duration_ns
-    from aiperf_svc.runner.stack.options import StackOptions
+    from aiperf_svc.runner.options import StackOptions
 
     timeout_s = None
     if args.timeout is not None:

@@ -6,30 +6,21 @@ from the load on a small machine.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.runner.experiment_lines import position, trial_line
-from aiperf_svc.runner.numbers import count, milliseconds, seconds
+from aiperf_svc.runner import terminal
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.phase_progress import (
-    in_flight,
-    is_loading,
-    main_error,
-    step_line,
-    time_left,
-)
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.stages import Stage
+from aiperf_svc.runner.status_text import plain_line, trial_line
+from aiperf_svc.runner.terminal import Say
 
 PLAIN_S = 2.0
 """Seconds between two lines of the plain display within one state."""
-
-
-def print_line(text: str) -> None:
-    """Print a text for people on standard error."""
-    print(lines(text), file=sys.stderr, flush=True)
 
 
 class Display(Protocol):
@@ -51,7 +42,7 @@ class Display(Protocol):
 class Silent:
     """Shows what happened only."""
 
-    def __init__(self, say: Callable[[str], None] = print_line) -> None:
+    def __init__(self, say: Say = terminal.say) -> None:
         self._say = say
 
     def show(self, status: Status) -> None:
@@ -68,7 +59,7 @@ class Silent:
 class Plain(Silent):
     """A line at every new state and every two seconds."""
 
-    def __init__(self, say: Callable[[str], None] = print_line) -> None:
+    def __init__(self, say: Say = terminal.say) -> None:
         super().__init__(say)
         self._shown_mono_s = -PLAIN_S
         self._state = ""
@@ -101,52 +92,163 @@ def make_display(options: RunOptions, title: str, topology: Topology) -> Display
     return LiveDisplay(title, topology)
 
 
-def plain_line(status: Status) -> str:
-    """A status in one line."""
-    line = f"{seconds(status.elapsed_s):>7}  "
-    if status.experiment is not None and status.experiment.number:
-        line += f"{position(status.experiment)}  "
-    line += status.state
-    if status.steps is not None and is_loading(status):
-        return f"{line}: {step_line(status.steps)}"
-    if not is_loading(status):
-        extra = status.message or status.reason
-        return f"{line}: {extra}" if extra else line
-    parts = [
-        f"{status.completed:,}{_of(status.requested_requests)} completed",
-        count(status.errored, "error") + (f" ({text})" if (text := main_error(status)) else ""),
-        *([f"{status.abandoned:,} abandoned"] if status.abandoned else []),
-        f"{in_flight(status)} in flight",
-        *([f"{status.requests_per_s:,.1f} requests/s"] if status.requests_per_s else []),
-    ]
-    if status.ttft_p50_ms is not None:
-        first = f"{milliseconds(status.ttft_p50_ms)} / {milliseconds(status.ttft_p99_ms)}"
-        parts.append(f"TTFT p50/p99 {first}")
-    if status.workers_lost:
-        parts.append(f"{count(status.workers_lost, 'worker')} lost")
-    if left := time_left(status):
-        parts.append(left)
-    return f"{line}: {', '.join(parts)}"
+class Screen(Protocol):
+    """Shows one part to the user."""
+
+    def say(self, text: str) -> None:
+        """Print a text for people."""
+        ...
+
+    def begin(self, stage: Stage) -> None:
+        """Show that a stage has begun."""
+        ...
+
+    def preview(self, text: str) -> None:
+        """Show what the part will create."""
+        ...
+
+    def display(self, title: str, topology: Topology) -> Display:
+        """Return the display of the run, until it is closed."""
+        ...
+
+    def end(self, outcome: RunOutcome) -> None:
+        """Show the outcome."""
+        ...
 
 
-def final_line(status: Status) -> str:
-    """Return the outcome of a finished run in one line."""
-    if status.experiment is not None:
-        experiment = status.experiment
-        failed = f", {experiment.failed:,} failed" if experiment.failed else ""
-        reason = f" ({status.reason})" if status.reason else ""
-        return f"{status.state}{reason}: {count(experiment.ended, 'trial')}{failed}"
-    if status.steps is not None:
-        parts = [f"{status.steps.ended:,} of {status.steps.total:,} steps"]
-        parts += [f"{status.steps.failed:,} failed"] if status.steps.failed else []
-    else:
-        parts = [f"{status.completed:,} completed", count(status.errored, "error")]
-        parts += [f"{status.cancelled:,} cancelled"] if status.cancelled else []
-        parts += [f"{status.abandoned:,} abandoned"] if status.abandoned else []
-    parts += [f"verdict {status.verdict}"] if status.verdict else []
-    reason = f" ({status.reason})" if status.reason else ""
-    return f"{status.state}{reason}: {', '.join(parts)}"
+class WholeScreen:
+    """The terminal, for a part that has it for itself."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+
+    def say(self, text: str) -> None:
+        """Print a text for people on standard error."""
+        terminal.say(text)
+
+    def begin(self, stage: Stage) -> None:
+        """Show nothing: each stage prints what it does."""
+
+    def preview(self, text: str) -> None:
+        """Print it."""
+        terminal.say(text)
+
+    def display(self, title: str, topology: Topology) -> Display:
+        """Return the display that the user asked for."""
+        return make_display(self._options, title, topology)
+
+    def end(self, outcome: RunOutcome) -> None:
+        """Show nothing: the outcome is printed at the end of the session."""
 
 
-def _of(total: int | None) -> str:
-    return f" of {total:,}" if total else ""
+class Table(Protocol):
+    """A table with a row for each part, which is drawn below the lines."""
+
+    def say(self, text: str) -> None:
+        """Print a text above the table."""
+        ...
+
+    def set(self, name: str, state: str, text: str) -> None:
+        """Change the row of one part."""
+        ...
+
+
+class Board:
+    """Gives each part its place on the terminal."""
+
+    def __init__(self, kind: str, names: Sequence[str], table: Table | None = None) -> None:
+        self._kind, self._table = kind, table
+        self._width = max(map(len, names))
+
+    def screen(self, name: str) -> "MemberScreen":
+        """Return the screen of one part."""
+        return MemberScreen(name, self)
+
+    def say(self, name: str, text: str) -> None:
+        """Print a text with the name of its part before each line."""
+        prefix = f"{name:<{self._width}}  "
+        prefixed = "\n".join(prefix + line for line in text.split("\n"))
+        if self._table is None:
+            terminal.say(prefixed)
+        else:
+            self._table.say(prefixed)
+
+    def set(self, name: str, state: str, text: str = "") -> None:
+        """Show the stage of a part."""
+        if self._table is not None:
+            self._table.set(name, state, text)
+
+    def display(self, screen: "MemberScreen") -> Display:
+        """Return the display of the run of one part."""
+        if self._table is not None:
+            return _RowDisplay(screen)
+        return Silent(screen.say) if self._kind == "none" else Plain(screen.say)
+
+
+class MemberScreen:
+    """The screen of one part among others."""
+
+    def __init__(self, name: str, board: Board) -> None:
+        self._name, self._board = name, board
+        self._stage = ""
+
+    def say(self, text: str) -> None:
+        """Print a text for people, with the part's name."""
+        self._board.say(self._name, text)
+
+    def begin(self, stage: Stage) -> None:
+        """Show that a stage has begun."""
+        self._stage = stage.value
+        self._board.set(self._name, self._stage)
+
+    def preview(self, text: str) -> None:
+        """Show nothing: what all parts create is shown before the first of them begins."""
+
+    def show(self, status: Status) -> None:
+        """Show how far the run is."""
+        self._board.set(self._name, self._stage, plain_line(status).strip())
+
+    def display(self, title: str, topology: Topology) -> Display:
+        """Return the display of the run."""
+        return self._board.display(self)
+
+    def end(self, outcome: RunOutcome) -> None:
+        """Show the outcome."""
+        verdict = outcome.results.verdict if outcome.results is not None else None
+        words = [outcome.state, f"verdict {verdict}" if verdict else "", outcome.reason]
+        text = ", ".join(word for word in words if word)
+        self._board.set(self._name, Stage.FINISHED.value, text)
+        self.say(f"ended: {text}")
+
+
+class _RowDisplay:
+    """Shows a run in the part's row of the table."""
+
+    def __init__(self, screen: MemberScreen) -> None:
+        self._screen = screen
+
+    def show(self, status: Status) -> None:
+        """Change the row."""
+        self._screen.show(status)
+
+    def note(self, text: str) -> None:
+        """Print a line above the table."""
+        self._screen.say(text)
+
+    def close(self) -> None:
+        """Leave the row to the next stage."""
+
+
+@contextmanager
+def make_board(options: RunOptions, names: Sequence[str]) -> Iterator[Board]:
+    """Open the board that the user asked for."""
+    kind = options.ui
+    if kind == "auto":
+        kind = "rich" if sys.stderr.isatty() else "plain"
+    if kind != "rich":
+        yield Board(kind, names)
+        return
+    from aiperf_svc.runner.live_display import LiveTable
+
+    with LiveTable(names) as table:
+        yield Board(kind, names, table)

@@ -1,14 +1,56 @@
 """The end of a command that runs a benchmark: output, trackers, exit code."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 
+import msgspec
+
+from aiperf_svc.adapters.exports.manifest import NAME, TEMPORARY_SUFFIX, Manifest, build_manifest
 from aiperf_svc.config.artifacts import Artifacts
-from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import manifests, printing, trackers
+from aiperf_svc.runner import terminal
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+
+
+def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
+    """Return the outcome, with an error if a tracker did not take the run."""
+    has_tracker = artifacts.mlflow is not None or artifacts.wandb is not None
+    if not has_tracker or outcome.artifacts is None or outcome.results is None:
+        return outcome
+    from aiperf_svc.adapters.trackers.sending import AGAIN, send
+
+    try:
+        for text in send(outcome.artifacts, artifacts):
+            print(f"note: {text}", file=sys.stderr)
+    except EnvironmentProblem as error:
+        problem = str(error)
+    except KeyboardInterrupt:
+        problem = f"not sent to all trackers: stopped by the user; {AGAIN}"
+        outcome = replace(outcome, was_interrupted=True)
+    except Exception as error:
+        # The results, which are printed next, are worth more than what another's library raises.
+        problem = f"not sent to all trackers: unexpected {type(error).__name__}: {error}; {AGAIN}"
+    else:
+        return outcome
+    texts = (outcome.artifact_error, problem)
+    return replace(outcome, artifact_error="; ".join(text for text in texts if text))
+
+
+def refresh(folder: Path) -> None:
+    """Renew what has changed in a folder since its manifest; nothing without a manifest."""
+    path = folder / NAME
+    # The records manager has said what was wrong with this folder, if anything was.
+    with suppress(OSError):
+        known = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = build_manifest(folder, known.run_id, known=known)
+        part = path.with_name(NAME + TEMPORARY_SUFFIX)
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+        part.replace(path)
 
 
 @contextmanager
@@ -25,7 +67,7 @@ def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> Ex
     """Bring the manifest up to date, send the run to its trackers, and print it; return the exit
     code. All processes of the run have ended."""
     if outcome.artifacts is not None:
-        manifests.refresh(outcome.artifacts)
-    outcome = trackers.sent(outcome, artifacts)
-    printing.print_outcome(outcome, options)
+        refresh(outcome.artifacts)
+    outcome = sent(outcome, artifacts)
+    terminal.print_outcome(outcome, options)
     return outcome.exit_code

@@ -39,11 +39,10 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import printing
+from aiperf_svc.runner import terminal
 from aiperf_svc.runner.joint_tables import print_joint, print_joint_experiment
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.run_end import RunEnd, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.start_gate import Offset
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _print(
     options: RunOptions,
     code: ExitCode,
 ) -> None:
-    with printing.console_on(sys.stderr if options.json else sys.stdout) as console:
+    with terminal.console_on(sys.stderr if options.json else sys.stdout) as console:
         show(console)
         for run in runs:
             if run.outcome.left:
@@ -135,7 +134,7 @@ def _print(
             ],
             "results": results,
         }
-        printing.print_json(content)
+        terminal.print_json(content)
 
 
 def total_of(runs: Sequence[JointRun], folder: Path, trial: Trial) -> RunResult | None:

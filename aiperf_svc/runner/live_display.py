@@ -1,6 +1,8 @@
 """The live display of a run on a terminal."""
 
 from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,16 +13,18 @@ from rich.text import Text
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, LiveObjective, Status
 from aiperf_svc.domain.foreign_text import lines, one_line
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import milliseconds, number, seconds
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.experiment_lines import parameters_text, position, short_names
-from aiperf_svc.runner.numbers import milliseconds, seconds
-from aiperf_svc.runner.phase_progress import (
+from aiperf_svc.runner.stages import Stage
+from aiperf_svc.runner.status_text import (
     is_loading,
     main_error,
     on_server,
+    parameters_text,
+    position,
     share_done,
+    short_names,
     step_line,
     time_left,
 )
@@ -272,3 +276,56 @@ def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:
     for row in rows:
         table.add_row(*row)
     return Padding(table, INDENT)
+
+
+WAITING, ENDED = "waiting", Stage.FINISHED.value
+MEMBER_ROWS = 16
+"""Most rows. Of more parts, those that have finished and those that wait are counted."""
+
+
+class LiveTable:
+    """Redrawn at every change, removed at the end."""
+
+    def __init__(self, names: Sequence[str], console: Console | None = None) -> None:
+        self._rows = dict.fromkeys(names, (WAITING, ""))
+        self._console = console or Console(stderr=True, highlight=False, markup=False)
+        self._live = Live(self._drawn(), console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a text above the table, which stays."""
+        self._console.print(Text(lines(text)))
+
+    def set(self, name: str, state: str, text: str) -> None:
+        """Change the row of one part."""
+        self._rows[name] = (state, text)
+        self._live.update(self._drawn(), refresh=True)
+
+    def _drawn(self) -> Table:
+        shown = self._rows
+        if len(shown) > MEMBER_ROWS:
+            shown = {n: row for n, row in shown.items() if row[0] not in (WAITING, ENDED)}
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(3):
+            table.add_column(no_wrap=True, overflow="ellipsis")
+        for name, (state, text) in list(shown.items())[:MEMBER_ROWS]:
+            style = "dim" if state in (WAITING, ENDED) else "bold cyan"
+            table.add_row(
+                Text(one_line(name), style="bold"), Text(state, style=style), one_line(text)
+            )
+        if len(shown) < len(self._rows):
+            states = [state for state, _ in self._rows.values()]
+            counts = f"{states.count(WAITING):,} waiting, {states.count(ENDED):,} finished"
+            table.add_row("", "", Text(counts, style="dim"))
+        return table

@@ -36,3 +36,17 @@ class RunOptions:
     run: RunValues = field(default_factory=RunValues)
     verbose: bool = False
     """Debug lines in the logs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackOptions:
+    """How a stack is run and removed."""
+
+    run: RunOptions
+    yes: bool = False
+    """True to ask no questions."""
+    keep: bool = False
+    """True to leave the stack whatever its outcome, unless the user stops it."""
+    keep_on_failure: bool = False
+    timeout_s: float | None = None
+    """Time limit from the start of `up` to the results; the teardown is not limited."""

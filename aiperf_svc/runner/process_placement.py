@@ -26,13 +26,12 @@ from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner import folders, fork_server, log_tails
+from aiperf_svc.runner import folders, fork_server, processes
 from aiperf_svc.runner.environment import LocalRun, new_run_id
-from aiperf_svc.runner.follower import Follower
+from aiperf_svc.runner.follower import Follower, make_outlets
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.outlets import make_outlets
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Work, expand
 from aiperf_svc.runner.processes import (
     Process,
@@ -42,7 +41,6 @@ from aiperf_svc.runner.processes import (
     leftovers,
     start_process,
 )
-from aiperf_svc.runner.run_end import RunEnd, outcome_of
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stages import Stage
 from aiperf_svc.services.forks import Order
@@ -178,7 +176,7 @@ class ProcessPlacement:
             try:
                 outcome = await LocalServices(run, self._command, forks).run(context)
             finally:
-                log_tails.remove_empty(work.logs)
+                processes.remove_empty(work.logs)
         if private.exists():
             raise LeakError(f"still there: {private}")
         return outcome
@@ -357,7 +355,7 @@ class LocalServices:
         if code == 0 and not is_starting:
             return
         if process in self._control or is_starting:
-            story = log_tails.last_lines(self._run.logs, process.name)
+            story = processes.last_lines(self._run.logs, process.name)
             raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
         another = self._replace(process)
         follows = (
@@ -379,7 +377,7 @@ class LocalServices:
 
     async def _copy_logs(self, follower: Follower) -> None:
         """Copy new lines of the services' logs to the screen, with `--verbose`."""
-        tails = log_tails.Tails(self._run.logs)
+        tails = processes.Tails(self._run.logs)
         while self._run.options.verbose:
             for line in tails.new_lines():
                 follower.display.note(line)

@@ -37,14 +37,13 @@ from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import manifests, signals, trial_lists
+from aiperf_svc.runner import ending, signals, trial_lists
+from aiperf_svc.runner.display import Board, Screen, WholeScreen, make_board
 from aiperf_svc.runner.ending import errors_of, finish
+from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.outlets import check_single
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
-from aiperf_svc.runner.run_end import NOTHING_MADE, RunEnd, outcome_of
-from aiperf_svc.runner.screens import Board, Screen, WholeScreen, make_board
 from aiperf_svc.runner.session_results import SessionResults, check_resumed, has_failed
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.start_gate import RoundGate, StartTimes
@@ -241,7 +240,7 @@ class Session:
             outcome = outcome_of(RunEnd(run_id=work.run_id, error=error, more=more))
             screen.say(f"error: {outcome.reason}")
         if outcome.artifacts is not None:
-            manifests.refresh(outcome.artifacts)
+            ending.refresh(outcome.artifacts)
         if gate is not None:
             self._results.add_offsets(part.member, gate.offsets, trial)
         screen.end(outcome)

@@ -22,9 +22,8 @@ from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import folders, resuming
 from aiperf_svc.runner.environment import new_run_id
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
-from aiperf_svc.runner.run_end import RunEnd, outcome_of
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 from aiperf_svc.runner.start_gate import Offset
 from aiperf_svc.workloads.shapes import Shape, shape_config

@@ -9,7 +9,7 @@ from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import describe, value_text
-from aiperf_svc.runner.numbers import count
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, is_fanned_out, is_side_by_side
 from aiperf_svc.workloads.stacks import longest_trials

@@ -27,14 +27,13 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders, resuming
-from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.display import WholeScreen
+from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.screens import WholeScreen
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, collection, launch, measure, removal
+from aiperf_svc.runner.stack import bring_up, collection, launch, measure, preflight, teardown
 from aiperf_svc.runner.stack.launch import Launch
-from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from tests.support.fake_results import inference_result
@@ -52,7 +51,7 @@ CLEAN = LeakReport(left=(), not_checked=())
 OTHER = ObjectRef(kind="Namespace", namespace="", name="aiperf-s-x", uid="x", path="")
 
 
-class Played:
+class FakeStackRun:
     """A stack's life in which a test says what goes wrong, and what was done of it."""
 
     def __init__(self, folder: Path) -> None:
@@ -189,9 +188,9 @@ def returning(value: Any) -> Callable[..., Awaitable[Any]]:
     return response
 
 
-def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     """One whose parts are in the places of the real ones."""
-    played = Played(folder)
+    played = FakeStackRun(folder)
 
     async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
         if error := played.check_errors.get(plan.identity.run_id):
@@ -212,7 +211,7 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
             played.interrupts.add()
         return played.stops_up_of != shape
 
-    monkeypatch.setattr(bring_up, "check", check)
+    monkeypatch.setattr(preflight, "check", check)
 
     async def running_shape(_: Any, shapes: list[int], *__: Any) -> int | None:
         return played.running if played.running in shapes else None
@@ -223,15 +222,15 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         monkeypatch.setattr(bring_up, name, returning(value))
     for name in ("save_evidence", "save_logs"):
         monkeypatch.setattr(collection, name, returning(()))
-    monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
+    monkeypatch.setattr(preflight, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", lambda *_: played)
-    monkeypatch.setattr(removal, "Teardown", lambda **_: played)
+    monkeypatch.setattr(teardown, "Teardown", lambda **_: played)
     monkeypatch.setattr(launch, "watched_contact", played.watched_contact)
     return played
 
 
-def in_shapes(played: Played, *, on_failure: str = "continue", number: int = 3) -> list[str]:
+def in_shapes(played: FakeStackRun, *, on_failure: str = "continue", number: int = 3) -> list[str]:
     """Give the stack trials of so many shapes, two of each; the ids of their runs."""
     experiment = {
         "product": {"workers.max": list(range(1, number + 1))},

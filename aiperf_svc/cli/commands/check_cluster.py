@@ -54,7 +54,7 @@ async def _check(args: argparse.Namespace) -> "ClusterReport":
     from aiperf_svc.adapters.cluster.api.connection import connect
     from aiperf_svc.adapters.cluster.preflight.cluster_checks import check_cluster
     from aiperf_svc.plan.stack import services_image
-    from aiperf_svc.runner.stack import terminal
+    from aiperf_svc.runner import terminal
     from aiperf_svc.runner.stack.request import CONTEXT, IMAGE
 
     version = aiperf_svc.__version__

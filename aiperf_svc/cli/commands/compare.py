@@ -171,7 +171,7 @@ def _print(found: "Comparisons", args: argparse.Namespace) -> None:
         print(markdown.render_groups(found))
         return
     from aiperf_svc.runner.comparison_tables import print_comparisons
-    from aiperf_svc.runner.printing import WIDTH, console_on
+    from aiperf_svc.runner.terminal import WIDTH, console_on
 
     with console_on(sys.stdout, width=WIDTH + 20) as console:
         print_comparisons(found, console)

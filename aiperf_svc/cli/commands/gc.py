@@ -68,8 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Remove, and print what is left."""
     import json
 
-    from aiperf_svc.runner import signals
-    from aiperf_svc.runner.stack import terminal
+    from aiperf_svc.runner import signals, terminal
     from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest
 
     stacks = [stack for name in args.stacks for stack in stacks_of(name, args)]

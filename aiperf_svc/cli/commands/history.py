@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
         return 0
     from aiperf_svc.runner.comparison_tables import print_history
-    from aiperf_svc.runner.printing import console_on
+    from aiperf_svc.runner.terminal import console_on
 
     with console_on(sys.stdout) as console:
         print_history(found, console)

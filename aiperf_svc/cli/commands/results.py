@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetch and print."""
 
-    from aiperf_svc.runner import manifests, printing, signals
+    from aiperf_svc.runner import ending, signals, terminal
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.outcome import RunOutcome
     from aiperf_svc.runner.stack.attached import attach, fetch
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
     outcome = signals.run(fetched(stacks[0]))
     if outcome.artifacts is not None:
-        manifests.refresh(outcome.artifacts)
-    printing.print_outcome(outcome, RunOptions(json=args.json))
+        ending.refresh(outcome.artifacts)
+    terminal.print_outcome(outcome, RunOptions(json=args.json))
     return int(outcome.exit_code)
 
 
@@ -59,7 +59,7 @@ def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
     from aiperf_svc.runner import folders, signals
     from aiperf_svc.runner.joining import JointRun, finish
     from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.runner.run_end import RunEnd, outcome_of
+    from aiperf_svc.runner.outcome import RunEnd, outcome_of
     from aiperf_svc.runner.stack.attached import attach, fetch
     from aiperf_svc.runner.start_gate import measure_offset
 

@@ -18,7 +18,13 @@ from pathlib import Path
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, url_of_api
 from aiperf_svc.adapters.exports.manifest import Manifest, written_manifest
 from aiperf_svc.adapters.host.logs import set_up_logs
-from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobPods, Object, absent_job
+from aiperf_svc.adapters.jobs.cluster_jobs import (
+    ClusterJobs,
+    JobPods,
+    JobShares,
+    Object,
+    absent_job,
+)
 from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
@@ -44,10 +50,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import COLLECTION_S, COLLECTOR
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexEnded
-from aiperf_svc.runner.fan_out.attempts import Attempts
-from aiperf_svc.runner.fan_out.job_shares import JobShares
 from aiperf_svc.runner.fan_out.progress import FanOutProgress
-from aiperf_svc.runner.shape_trials import ShapeTrials
+from aiperf_svc.runner.shape_trials import Attempts, ShapeTrials
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 from aiperf_svc.services.serving import serve_results
 from aiperf_svc.workloads.shapes import index_shapes

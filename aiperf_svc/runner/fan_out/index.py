@@ -32,7 +32,8 @@ from aiperf_svc.plan.pods import ImagePlan
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import folders, fork_server, log_tails
+from aiperf_svc.runner import folders, fork_server, processes
+from aiperf_svc.runner.display import WholeScreen
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape
 from aiperf_svc.runner.fork_server import ForkServer
@@ -40,7 +41,6 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.process_placement import SERVICE_COMMAND, LocalServices
-from aiperf_svc.runner.screens import WholeScreen
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.workloads.shapes import shape_config
 
@@ -205,7 +205,7 @@ class _Index:
             try:
                 return await LocalServices(run, SERVICE_COMMAND, self._forks).run(context)
             finally:
-                log_tails.remove_empty(run.logs)
+                processes.remove_empty(run.logs)
 
     async def _watch_server(self, interrupts: Interrupts) -> None:
         """Stop the run when the server has ended."""

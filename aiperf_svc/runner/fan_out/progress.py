@@ -7,8 +7,8 @@ from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, Tri
 from aiperf_svc.core.experiments import combinations
 from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.numbers import count
 from aiperf_svc.services.status_changes import StatusChanges
 
 SHOWN_ROWS = 20

@@ -12,8 +12,7 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.run_end import RunEnd, outcome_of
+from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.stack import deployed
 from aiperf_svc.runner.stack.request import find_place, open_project
 from aiperf_svc.runner.stack.state_home import StateHome

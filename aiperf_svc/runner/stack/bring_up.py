@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,20 +12,17 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper, StackInUse, find_lease, refuse_held
-from aiperf_svc.adapters.cluster.preflight.checklist import ReadObjects, preflight
 from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
-    UNSCHEDULABLE_S,
     wait_for_startup_failure,
 )
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.core.cluster.lease import Holder
-from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
@@ -36,10 +33,9 @@ from aiperf_svc.runner.stack.plan_file import write_plan
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.terminal import Say
 
-MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 DEPLOYED = "what is deployed"
-Say = Callable[[str], None]
 
 
 class StateLocked(EnvironmentProblem):
@@ -47,38 +43,6 @@ class StateLocked(EnvironmentProblem):
 
 
 # --- before --------------------------------------------------------------------------------------
-
-
-async def check(
-    cluster: Cluster,
-    plan: StackPlan,
-    *,
-    say: Say,
-    objects: ReadObjects | None = None,
-) -> tuple[Check, ...]:
-    """Run every preflight check, and print those that passed. Raises EnvironmentProblem with those
-    that failed, ConfigError when one of them asks for another config. `objects` as in
-    `preflight`."""
-
-    def tell(check: Check) -> None:
-        # The error of this command, or of the shape, names those that failed.
-        if check.state != "failed":
-            say(check_line(check))
-
-    checks = await preflight(cluster, plan, objects=objects, on_check=tell)
-    failed = [each for each in checks if each.state == "failed"]
-    if failed:
-        lines = [check_line(each) for each in failed]
-        is_config_error = any(each.is_config_error for each in failed)
-        kind = ConfigError if is_config_error else EnvironmentProblem
-        raise kind("\n  ".join(["the stack cannot come up:", *lines]))
-    return checks
-
-
-def check_line(check: Check) -> str:
-    """Format one check as one line."""
-    remedy = _arrow(check.remedy) if check.state != "ok" else ""
-    return f"{MARKS[check.state]} {check.name}: {check.detail}{remedy}"
 
 
 async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> str:
@@ -248,12 +212,6 @@ def refuse_taken(before: Inventory, *, stack: str) -> None:
         )
 
 
-def unschedulable_limit_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
-    """Return how long a pod may stay unschedulable: longer if nodes must be added first."""
-    has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
-    return UNSCHEDULABLE_S if has_room else plan.config.deployment.ready_timeout / SECOND_NS
-
-
 async def up(
     request: StackRequest,
     cluster: Cluster,
@@ -375,10 +333,6 @@ async def _state(cli: PulumiCli | None) -> deployed.Json | None:
     except PulumiFailed:
         pass
     return None
-
-
-def _arrow(remedy: str) -> str:
-    return f" → {remedy}" if remedy else ""
 
 
 def _single(kubeconfig: str) -> str | None:

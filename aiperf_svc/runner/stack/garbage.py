@@ -19,10 +19,10 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner import folders
+from aiperf_svc.runner import folders, terminal
 from aiperf_svc.runner.shape_trials import experiment_of
-from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
-from aiperf_svc.runner.stack.locks import check_locks
+from aiperf_svc.runner.stack import bring_up, deployed, project
+from aiperf_svc.runner.stack.project import check_locks
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import (

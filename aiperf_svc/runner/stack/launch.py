@@ -13,18 +13,17 @@ from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import trial_lists
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner import terminal, trial_lists
+from aiperf_svc.runner.options import StackOptions
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.run_end import NOTHING_MADE, RunEnd, outcome_of
-from aiperf_svc.runner.stack import bring_up, measure, results_folder, summary, terminal
+from aiperf_svc.runner.stack import bring_up, collection, measure, summary
 from aiperf_svc.runner.stack.collection import Collection
-from aiperf_svc.runner.stack.options import StackOptions
-from aiperf_svc.runner.stack.removal import StackRemoval
+from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.shape_preflight import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.stack.teardown import StackRemoval
 from aiperf_svc.runner.stages import StackLifecycle, Stage, StageResult
 
 CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
@@ -57,7 +56,7 @@ class Launch:
             keep=options.keep,
             keep_on_failure=options.keep_on_failure,
             stops_on_failure=experiment is not None and experiment.on_failure == "stop",
-            shapes=results_folder.shapes_left(request),
+            shapes=collection.shapes_left(request),
         )
         self._screen, self._say = screen, screen.say
         self._me = me
@@ -207,7 +206,7 @@ class Launch:
         # Errors that can be found before anything is made are raised here.
         record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
         is_running = self._running_shape is not None
-        folder = results_folder.prepare(request, is_running=is_running)
+        folder = collection.prepare(request, is_running=is_running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
         self._collection.open(folder)
         for number, error in self._checked.refused.items():

@@ -20,9 +20,8 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.follower import Follower
+from aiperf_svc.runner.follower import Follower, make_outlets
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outlets import make_outlets
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import summary
 

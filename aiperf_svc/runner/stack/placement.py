@@ -15,15 +15,14 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import resuming, signals
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner import resuming, signals, terminal
+from aiperf_svc.runner.options import StackOptions
+from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
 from aiperf_svc.runner.parts import MOST_BY_ROOM, Expansion, Member, PartContext, Work
-from aiperf_svc.runner.run_end import NOTHING_MADE
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stack import collection, preview, summary, terminal
-from aiperf_svc.runner.stack.api_server import with_api_server
+from aiperf_svc.runner.stack import collection, preview, summary
 from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.gpu_exporters import with_gpu_exporters
+from aiperf_svc.runner.stack.discovery import with_api_server, with_gpu_exporters, with_target_pods
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.members import (
     expand_requests,
@@ -31,10 +30,8 @@ from aiperf_svc.runner.stack.members import (
     part_request,
     several_lines,
 )
-from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
-from aiperf_svc.runner.stack.target_pods import with_target_pods
 from aiperf_svc.runner.start_gate import LEAD_S
 from aiperf_svc.workloads.shapes import Where
 

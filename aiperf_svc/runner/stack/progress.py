@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from aiperf_svc.adapters.pulumi.cli import Event
+from aiperf_svc.runner.terminal import Say
 
 EVERY_S = 3.0
 """Seconds between two lines."""
@@ -25,7 +26,7 @@ class Progress:
     def __init__(
         self,
         what: str,
-        say: Callable[[str], None],
+        say: Say,
         clock: Callable[[], float] = time.monotonic,
         *,
         on_lease: Callable[[str], None] = lambda namespace: None,

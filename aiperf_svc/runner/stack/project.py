@@ -7,8 +7,9 @@ on a copy in a separate folder, with the same state that the plain CLI would use
 import importlib.util
 import os
 import secrets
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any
 import msgspec
 
 import aiperf_svc
+from aiperf_svc.adapters.cluster.ownership import StackInUse
+from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import state as file_state
-from aiperf_svc.adapters.pulumi.cli import executable
+from aiperf_svc.adapters.pulumi.cli import Lock, executable
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.runner.terminal import Say
 
 PASSPHRASE_FILE = "passphrase"
 BACKEND, PASSPHRASE = "PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"
@@ -187,3 +191,59 @@ def _logged_in(environ: Mapping[str, str]) -> str | None:
         known = msgspec.json.decode((home / "credentials.json").read_bytes())
         return known.get("current") or None
     return None
+
+
+def is_pulumi(pid: int) -> bool:
+    """Return whether a process of this machine is alive and, as far as can be seen, is the CLI:
+    process numbers are reused."""
+    if not is_alive(pid):
+        return False
+    try:
+        return "pulumi" in Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return is_alive(pid)
+
+
+def check_locks(
+    locks: Iterable[Lock],
+    *,
+    stack: str,
+    force: bool,
+    host: str | None = None,
+    is_alive: Callable[[int], bool] = is_pulumi,
+) -> None:
+    """Raise EnvironmentProblem unless every lock belongs to a dead process; StackInUse if one
+    belongs to a live one.
+
+    A lock of another machine counts as dead with `force` only; one of a live process of this
+    machine never does.
+    """
+    here = host or socket.gethostname()
+    for lock in locks:
+        if lock.host == here and is_alive(lock.pid):
+            raise StackInUse(
+                f"stack {stack}: Pulumi is working on it ({lock}); wait for it, or interrupt it"
+            )
+        if lock.host != here and not force:
+            raise EnvironmentProblem(
+                f"stack {stack}: its state is locked from another machine ({lock}); if that "
+                "process is gone, --force"
+            )
+
+
+def take_over(
+    locks: Sequence[Lock],
+    *,
+    stack: str,
+    say: Say,
+    host: str | None = None,
+    is_alive: Callable[[int], bool] = is_pulumi,
+) -> bool:
+    """Return whether all of these locks belong to ended processes of this machine, and print so.
+    The locks can then be removed."""
+    here = host or socket.gethostname()
+    if not locks or any(lock.host != here or is_alive(lock.pid) for lock in locks):
+        return False
+    for lock in locks:
+        say(f"stack {stack}: removing the lock of a process that has ended ({lock})")
+    return True

@@ -3,7 +3,7 @@
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,11 +22,12 @@ from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, StackSettings
-from aiperf_svc.runner import folders
+from aiperf_svc.runner import folders, terminal
 from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.stack import locks, project, terminal
+from aiperf_svc.runner.stack import project
 from aiperf_svc.runner.stack.plan_file import FILE, PLAN, write_plan
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.terminal import Say
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_stack
@@ -266,7 +267,7 @@ def open_project(
     holder: str = "",
     is_ephemeral: bool = False,
     held: int | None = None,
-    say: Callable[[str], None] = terminal.say,
+    say: Say = terminal.say,
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
@@ -303,7 +304,7 @@ def open_project(
             logs=logs,
             notice=backend.notice,
             private=private,
-            take_over=functools.partial(locks.take_over, stack=stack, say=say),
+            take_over=functools.partial(project.take_over, stack=stack, say=say),
             held=tuple(each for each in (held, lock) if each is not None),
         )
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
+from aiperf_svc.domain.number_text import gibibytes
 from aiperf_svc.plan.network import PROMETHEUS, LabelledPods, NamespacePods, Peer, Range, StackPods
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.numbers import gibibytes
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
+from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.parts import MOST_BY_ROOM
 from aiperf_svc.runner.stack.changes import Change, changes
 from aiperf_svc.runner.trial_lists import human_time, shape_title

@@ -25,6 +25,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.terminal import Say
 
 POLL_S = 0.2
 """Seconds between two looks at the holder of a stack."""
@@ -139,7 +140,7 @@ class StateHome:
     async def wait_for_killed(
         self,
         stack: str,
-        say: Callable[[str], None],
+        say: Say,
         *,
         is_alive: Callable[[int], bool] = is_alive,
         timeout_s: float = KILLED_S,

@@ -4,8 +4,8 @@ import pytest
 
 from aiperf_svc.cli.options import metrics_address, otlp_target
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outlets import check_single
 
 ALL, METRICS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
 

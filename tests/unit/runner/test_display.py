@@ -15,10 +15,17 @@ from aiperf_svc.adapters.results_api.status import (
 )
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.display import Plain, final_line, plain_line
-from aiperf_svc.runner.experiment_lines import short_names, trial_line
+from aiperf_svc.runner.display import Plain
 from aiperf_svc.runner.live_display import LiveDisplay
-from aiperf_svc.runner.phase_progress import in_flight, remaining_s, share_done
+from aiperf_svc.runner.status_text import (
+    final_line,
+    in_flight,
+    plain_line,
+    remaining_s,
+    share_done,
+    short_names,
+    trial_line,
+)
 
 TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
 

@@ -7,7 +7,7 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.telemetry import ClusterExporters
-from aiperf_svc.runner.stack.gpu_exporters import with_gpu_exporters
+from aiperf_svc.runner.stack.discovery import with_gpu_exporters
 from aiperf_svc.runner.stack.request import StackRequest
 
 Json = dict[str, Any]
@@ -70,8 +70,8 @@ async def find(
     """What was found, and the notes."""
     request = stack_request(target, **telemetry)
     said: list[str] = []
-    found = await with_gpu_exporters(request, cast(Cluster, cluster), say=said.append)
-    return cast(BenchmarkConfig, found.config).telemetry.exporters, said
+    found = await with_gpu_exporters(request, cast("Cluster", cluster), say=said.append)
+    return cast("BenchmarkConfig", found.config).telemetry.exporters, said
 
 
 async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_these_pods() -> None:
@@ -125,7 +125,7 @@ async def test_exporters_that_have_moved_make_no_other_run() -> None:
     ids = set()
     for exporters in ([], [exporter(1)], [exporter(2)]):
         request = await with_gpu_exporters(
-            stack_request(OWN), cast(Cluster, Listing(exporters)), say=str
+            stack_request(OWN), cast("Cluster", Listing(exporters)), say=str
         )
         ids.add(request.plan.identity.run_id)
     assert len(ids) == 1

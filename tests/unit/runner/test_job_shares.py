@@ -4,9 +4,8 @@ from typing import cast
 
 import pytest
 
-from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs
+from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobShares
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.runner.fan_out.job_shares import JobShares
 
 
 class PlayedJobs:

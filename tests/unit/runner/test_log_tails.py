@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from aiperf_svc.runner import log_tails
+from aiperf_svc.runner import processes
 
 
 def line(message: str, **fields: str) -> str:
@@ -13,15 +13,15 @@ def line(message: str, **fields: str) -> str:
 def test_the_last_lines_are_of_the_log_and_of_standard_error(tmp_path: Path) -> None:
     (tmp_path / "worker-3.log").write_text("".join(line(f"m{n}") for n in range(20)))
     (tmp_path / "worker-3.stderr").write_text("Segmentation fault\n")
-    assert log_tails.last_lines(tmp_path, "worker-3", 3) == (
+    assert processes.last_lines(tmp_path, "worker-3", 3) == (
         "  error worker-3: m18\n  error worker-3: m19\n  Segmentation fault"
     )
 
 
 def test_an_exception_comes_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "control.log").write_text(line("broke", exception="Traceback\nValueError"))
-    assert "error worker: broke\n" in log_tails.last_lines(tmp_path, "control")
-    assert "ValueError" in log_tails.last_lines(tmp_path, "control")
+    assert "error worker: broke\n" in processes.last_lines(tmp_path, "control")
+    assert "ValueError" in processes.last_lines(tmp_path, "control")
 
 
 def test_the_logs_of_a_process_of_several_services_are_one_story(tmp_path: Path) -> None:
@@ -33,24 +33,24 @@ def test_the_logs_of_a_process_of_several_services_are_one_story(tmp_path: Path)
         f"{at(0, 'records-manager')}\n{at(2, 'records-manager')}\n"
     )
     (tmp_path / "worker-0.log").write_text(at(3, "worker") + "\n")
-    story = log_tails.last_lines(tmp_path, "control").splitlines()
+    story = processes.last_lines(tmp_path, "control").splitlines()
     assert [line.rpartition(": ")[2] for line in story] == ["at 0", "at 1", "at 2"]
 
 
 def test_a_process_that_said_nothing_has_no_lines(tmp_path: Path) -> None:
-    assert log_tails.last_lines(tmp_path, "control") == ""
+    assert processes.last_lines(tmp_path, "control") == ""
 
 
 def test_only_standard_error_with_content_is_kept(tmp_path: Path) -> None:
     (tmp_path / "a.stderr").touch()
     (tmp_path / "b.stderr").write_text("x")
     (tmp_path / "c.log").touch()
-    log_tails.remove_empty(tmp_path)
+    processes.remove_empty(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.stderr", "c.log"]
 
 
 def test_new_lines_are_told_once_and_whole(tmp_path: Path) -> None:
-    tails = log_tails.Tails(tmp_path)
+    tails = processes.Tails(tmp_path)
     path = tmp_path / "worker-0.log"
     path.write_text(line("one") + '{"level": "in')
     assert tails.new_lines() == ["error worker-0: one"]

@@ -1,6 +1,6 @@
 """Numbers in a terminal are short and keep what matters."""
 
-from aiperf_svc.runner.numbers import count, milliseconds, seconds
+from aiperf_svc.domain.number_text import count, milliseconds, seconds
 
 
 def test_durations_grow_units() -> None:

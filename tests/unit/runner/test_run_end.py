@@ -7,8 +7,7 @@ import pytest
 
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.run_end import STOPPED, RunEnd, outcome_of
+from aiperf_svc.runner.outcome import STOPPED, RunEnd, RunOutcome, outcome_of
 from tests.support.fake_results import experiment, inference_result, trial
 
 RESULTS = inference_result()

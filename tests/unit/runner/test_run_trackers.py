@@ -8,7 +8,7 @@ from aiperf_svc.adapters.trackers import sending
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import trackers
+from aiperf_svc.runner import ending
 from aiperf_svc.runner.outcome import RunOutcome
 from tests.support.fake_results import inference_result
 
@@ -32,6 +32,6 @@ def test_whatever_a_tracker_does_the_results_are_kept(
     monkeypatch.setattr(sending, "send", send)
     results = inference_result()
     outcome = RunOutcome(run_id="r", state="done", reason="", results=results, artifacts=Path("x"))
-    sent = trackers.sent(outcome, CONFIG)
+    sent = ending.sent(outcome, CONFIG)
     assert (sent.exit_code, sent.results) == (code, results)
     assert text in sent.artifact_error

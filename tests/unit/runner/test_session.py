@@ -15,7 +15,7 @@ from rich.console import Console
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.live_table import ROWS, LiveTable
+from aiperf_svc.runner.live_display import MEMBER_ROWS, LiveTable
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Member, PartContext, Work, expand
@@ -184,7 +184,7 @@ async def test_an_error_of_the_only_part_is_that_of_the_session(tmp_path: Path) 
 
 
 def test_the_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
-    names = [f"stack-{number}" for number in range(ROWS + 4)]
+    names = [f"stack-{number}" for number in range(MEMBER_ROWS + 4)]
     console = Console(file=StringIO(), force_terminal=True, width=100)
     with LiveTable(names, console) as table:
         table.set("stack-0", "finished", "done")
@@ -193,4 +193,4 @@ def test_the_table_counts_what_it_has_no_room_for(tmp_path: Path) -> None:
         assert isinstance(file, StringIO)
         shown = file.getvalue()
     assert "31 made" in shown
-    assert f"{ROWS + 2} waiting, 1 finished" in shown
+    assert f"{MEMBER_ROWS + 2} waiting, 1 finished" in shown

@@ -7,19 +7,19 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.stack import bring_up
-from aiperf_svc.runner.stack.shape_preflight import CheckedShapes, check_shapes
-from tests.support.fake_stack_run import Played, in_shapes
+from aiperf_svc.runner.stack import preflight
+from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
+from tests.support.fake_stack_run import FakeStackRun, in_shapes
 
 
-async def checked(played: Played, said: list[str]) -> CheckedShapes:
+async def checked(played: FakeStackRun, said: list[str]) -> CheckedShapes:
     cluster = cast("Cluster", None)
     return await check_shapes(
         played.request, [1, 2, 3], cluster, played.interrupts, say=said.append
     )
 
 
-async def test_a_shape_that_is_refused_leaves_the_others(played: Played) -> None:
+async def test_a_shape_that_is_refused_leaves_the_others(played: FakeStackRun) -> None:
     _, second, _ = in_shapes(played)
     error = played.check_errors[second] = EnvironmentProblem("no such node")
     said: list[str] = []
@@ -28,7 +28,7 @@ async def test_a_shape_that_is_refused_leaves_the_others(played: Played) -> None
     assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
 
 
-async def test_a_config_that_is_to_be_another_ends_the_checks(played: Played) -> None:
+async def test_a_config_that_is_to_be_another_ends_the_checks(played: FakeStackRun) -> None:
     first, _, _ = in_shapes(played)
     played.check_errors[first] = ConfigError("no such class")
     with pytest.raises(ConfigError):
@@ -36,7 +36,7 @@ async def test_a_config_that_is_to_be_another_ends_the_checks(played: Played) ->
 
 
 async def test_no_shape_is_checked_after_an_interrupt(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = in_shapes(played)
 
@@ -46,5 +46,5 @@ async def test_no_shape_is_checked_after_an_interrupt(
             await played.interrupts.reached(2)
         return ()
 
-    monkeypatch.setattr(bring_up, "check", check)
+    monkeypatch.setattr(preflight, "check", check)
     assert (await checked(played, [])).fitting == [1]

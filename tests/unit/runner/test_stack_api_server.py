@@ -6,7 +6,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.runner.stack.api_server import CILIUM, SERVICE, SLICES, with_api_server
+from aiperf_svc.runner.stack.discovery import CILIUM, SERVICE, SLICES, with_api_server
 from aiperf_svc.runner.stack.request import StackRequest
 
 KNOWN = {

@@ -10,20 +10,20 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.runner.stack import collection, results_folder
+from aiperf_svc.runner.stack import collection
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stages import StageResult
-from tests.support.fake_stack_run import RECORD, Played, in_shapes
+from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes
 
 NO_CLUSTER = cast("Cluster", None)
 save_evidence = collection.save_evidence
 
 
-def collection_of(played: Played, said: list[str]) -> Collection:
+def collection_of(played: FakeStackRun, said: list[str]) -> Collection:
     cli = cast("PulumiCli", played)
     made = Collection(played.request, NO_CLUSTER, cli, played.interrupts, said.append)
-    made.open(results_folder.prepare(played.with_folder(), is_running=False))
+    made.open(collection.prepare(played.with_folder(), is_running=False))
     return made
 
 
@@ -31,14 +31,14 @@ async def fetched(made: Collection, measuring: Any) -> StageResult:
     return await made.fetch(cast("Measuring", measuring), RECORD, 1)
 
 
-async def test_the_results_are_fetched_into_the_folder(played: Played) -> None:
+async def test_the_results_are_fetched_into_the_folder(played: FakeStackRun) -> None:
     said: list[str] = []
     made = collection_of(played, said)
     assert await fetched(made, played) is StageResult.DONE
     assert said == [f"collected all into {made.folder}"]
 
 
-async def test_the_second_interrupt_ends_the_fetch(played: Played) -> None:
+async def test_the_second_interrupt_ends_the_fetch(played: FakeStackRun) -> None:
     is_cancelled = asyncio.Event()
 
     class Slow:
@@ -57,7 +57,7 @@ async def test_the_second_interrupt_ends_the_fetch(played: Played) -> None:
 
 
 async def test_the_first_error_is_the_one_that_is_told(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_shapes(played)
     made = collection_of(played, [])
@@ -72,7 +72,7 @@ async def test_the_first_error_is_the_one_that_is_told(
     assert (made.error, made.results) == ("the disk is full", None)
 
 
-async def test_an_experiment_is_written_with_the_trials_that_failed(played: Played) -> None:
+async def test_an_experiment_is_written_with_the_trials_that_failed(played: FakeStackRun) -> None:
     in_shapes(played)
     made = collection_of(played, [])
     assert await fetched(made, played) is StageResult.DONE
@@ -88,7 +88,7 @@ async def test_an_experiment_is_written_with_the_trials_that_failed(played: Play
 
 
 async def test_a_run_of_one_shape_has_no_files_of_trials_and_an_empty_folder_goes(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     made = collection_of(played, [])
     made.fail_trials(1, EnvironmentProblem("no room"))

@@ -19,7 +19,8 @@ from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
 from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.stack import bring_up, garbage, teardown, terminal
+from aiperf_svc.runner import terminal
+from aiperf_svc.runner.stack import bring_up, garbage, teardown
 from aiperf_svc.runner.stack.garbage import (
     Collected,
     GarbageRequest,
@@ -44,7 +45,7 @@ def space(uid: str) -> ObjectRef:
     return ObjectRef(kind="Namespace", namespace="", name=uid, uid=uid, path="")
 
 
-class Played:
+class FakeStackRun:
     """A cluster and a state; what was done to them."""
 
     def __init__(self, folder: Path) -> None:
@@ -86,8 +87,8 @@ class Played:
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    played = Played(tmp_path)
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
+    played = FakeStackRun(tmp_path)
 
     @asynccontextmanager
     async def connect(*, kubeconfig: str | None, context: str | None) -> Any:
@@ -105,7 +106,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         )  # fmt: skip
 
     @contextmanager
-    def open_project(*_: Any, **__: Any) -> Iterator[Played]:
+    def open_project(*_: Any, **__: Any) -> Iterator[FakeStackRun]:
         if played.is_passphrase_missing:
             raise ConfigError("the stack's state needs a passphrase")
         yield played
@@ -147,7 +148,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
 
 
 async def test_of_this_machine_s_run_what_it_made_is_removed_and_nothing_else(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     for stacks in ((), ("s",)):
         played.home.save(RECORD)
@@ -158,7 +159,7 @@ async def test_of_this_machine_s_run_what_it_made_is_removed_and_nothing_else(
 
 
 async def test_who_removes_the_stack_of_an_experiment_is_told_that_it_can_go_on(
-    played: Played, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    played: FakeStackRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "experiment.json").touch()
     for artifacts, is_said in (
@@ -174,7 +175,7 @@ async def test_who_removes_the_stack_of_an_experiment_is_told_that_it_can_go_on(
 
 
 async def test_without_names_each_cluster_is_searched_that_a_run_of_this_machine_is_recorded_in(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     there = msgspec.structs.replace(RECORD, cluster="other uid", context="elsewhere")
     for record in (RECORD, *(msgspec.structs.replace(there, stack=name) for name in "tu")):
@@ -187,7 +188,7 @@ async def test_without_names_each_cluster_is_searched_that_a_run_of_this_machine
 
 
 async def test_a_cluster_that_does_not_respond_is_named_and_the_others_are_searched(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     request = GarbageRequest(stacks=(), environ=played.environ, yes=True)
     played.silent = {None}
@@ -205,7 +206,7 @@ async def test_a_cluster_that_does_not_respond_is_named_and_the_others_are_searc
     }
 
 
-async def test_what_could_not_be_looked_for_is_an_error(played: Played) -> None:
+async def test_what_could_not_be_looked_for_is_an_error(played: FakeStackRun) -> None:
     request = GarbageRequest(stacks=(), environ=played.environ, yes=True)
     for stack in "tu":
         record = msgspec.structs.replace(RECORD, stack=stack, cluster="third", context="gone")
@@ -216,7 +217,7 @@ async def test_what_could_not_be_looked_for_is_an_error(played: Played) -> None:
     assert done.exit_code is ExitCode.ERROR
 
 
-async def test_a_context_that_leads_to_another_cluster_now_is_named(played: Played) -> None:
+async def test_a_context_that_leads_to_another_cluster_now_is_named(played: FakeStackRun) -> None:
     for stack in "tu":
         record = msgspec.structs.replace(RECORD, stack=stack, cluster="gone", context="elsewhere")
         played.home.save(record)
@@ -231,7 +232,7 @@ async def test_a_context_that_leads_to_another_cluster_now_is_named(played: Play
 
 
 async def test_of_a_stack_that_no_record_knows_what_is_named_or_overdue_is_removed(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     assert (await played.collected()).removed == {}
     played.overdue = ("theirs",)
@@ -240,14 +241,16 @@ async def test_of_a_stack_that_no_record_knows_what_is_named_or_overdue_is_remov
     assert played.removed == [("theirs",), None]
 
 
-async def test_another_stack_of_the_same_name_is_said_and_not_touched(played: Played) -> None:
+async def test_another_stack_of_the_same_name_is_said_and_not_touched(played: FakeStackRun) -> None:
     played.home.save(RECORD)
     played.report = LeakReport(left=(), not_checked=(), others=(space("theirs"),))
     done = await played.collected()
     assert done.not_touched == ["s: Namespace theirs, another stack with the same name"]
 
 
-async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(played: Played) -> None:
+async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
+    played: FakeStackRun,
+) -> None:
     assert (await played.collected("s")).removed == {"s": "nothing is left"}
     played.report = LeakReport(left=(), not_checked=("nodes (not allowed)",))
     done = await played.collected("s")
@@ -264,7 +267,9 @@ async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(played
 # --- when others use it --------------------------------------------------------------------------
 
 
-async def test_a_stack_in_use_is_refused_by_name_and_left_alone_without(played: Played) -> None:
+async def test_a_stack_in_use_is_refused_by_name_and_left_alone_without(
+    played: FakeStackRun,
+) -> None:
     played.home.save(RECORD)
     played.in_use = "alice@build (process 42) works on stack s"
     done = await played.collected()
@@ -278,7 +283,7 @@ async def test_a_stack_in_use_is_refused_by_name_and_left_alone_without(played: 
 
 
 async def test_a_runner_of_this_machine_keeps_gc_without_names_from_its_stack(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     played.home.save(RECORD)
     with played.home.hold("s"):
@@ -289,7 +294,7 @@ async def test_a_runner_of_this_machine_keeps_gc_without_names_from_its_stack(
     assert played.removed == []
 
 
-async def test_a_stack_is_taken_over_only_when_that_is_asked_for(played: Played) -> None:
+async def test_a_stack_is_taken_over_only_when_that_is_asked_for(played: FakeStackRun) -> None:
     played.in_use = "in use"
     assert (await played.collected("s", take_over=True)).exit_code is ExitCode.OK
     assert played.claims == [("ours", False, True), ("theirs", False, True)]
@@ -297,7 +302,7 @@ async def test_a_stack_is_taken_over_only_when_that_is_asked_for(played: Played)
 
 
 async def test_what_a_record_a_state_or_its_end_proves_is_claimed_as_our_own(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     played.home.save(RECORD)
     await played.collected("s")
@@ -313,7 +318,7 @@ async def test_what_a_record_a_state_or_its_end_proves_is_claimed_as_our_own(
 
 
 async def test_a_lost_state_does_not_hide_what_the_record_proves(
-    played: Played, tmp_path: Path
+    played: FakeStackRun, tmp_path: Path
 ) -> None:
     backend = f"file://{tmp_path / 'lost'}?metadata=skip"
     played.home.save(msgspec.structs.replace(RECORD, backend=backend))
@@ -329,7 +334,9 @@ async def test_a_lost_state_does_not_hide_what_the_record_proves(
 # --- when it may not be known --------------------------------------------------------------------
 
 
-async def test_without_the_passphrase_nobody_knows_who_works_on_a_stack(played: Played) -> None:
+async def test_without_the_passphrase_nobody_knows_who_works_on_a_stack(
+    played: FakeStackRun,
+) -> None:
     played.home.save(RECORD)
     played.is_passphrase_missing = True
     done = await played.collected("s")
@@ -344,7 +351,7 @@ async def test_without_the_passphrase_nobody_knows_who_works_on_a_stack(played: 
 
 
 async def test_a_state_that_cannot_be_refreshed_says_nothing_about_who_works_on_it(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     played.home.save(RECORD)
     played.refreshed = [BROKEN]
@@ -353,14 +360,14 @@ async def test_a_state_that_cannot_be_refreshed_says_nothing_about_who_works_on_
     assert "no plugin" in done.refused["s"]
 
 
-async def test_a_lock_from_elsewhere_needs_force(played: Played) -> None:
+async def test_a_lock_from_elsewhere_needs_force(played: FakeStackRun) -> None:
     played.refreshed = [LOCKED, LOCKED, FINE]
     assert (await played.collected("s")).exit_code is ExitCode.ERROR
     assert (await played.collected("s", force=True)).exit_code is ExitCode.OK
     assert played.did == ["unlock", "destroy"]
 
 
-async def test_a_state_that_could_not_be_mended_keeps_its_record(played: Played) -> None:
+async def test_a_state_that_could_not_be_mended_keeps_its_record(played: FakeStackRun) -> None:
     played.home.save(RECORD)
     played.refreshed = [FINE, BROKEN]
     done = await played.collected("s")
@@ -369,7 +376,7 @@ async def test_a_state_that_could_not_be_mended_keeps_its_record(played: Played)
     assert played.home.load("s") == RECORD
 
 
-async def test_a_stack_that_nobody_knows_is_said_to_be_none(played: Played) -> None:
+async def test_a_stack_that_nobody_knows_is_said_to_be_none(played: FakeStackRun) -> None:
     played.has_state = False
     done = await played.collected("nosuch")
     assert (done.unknown, done.removed, done.exit_code) == (["nosuch"], {}, ExitCode.OK)
@@ -377,13 +384,13 @@ async def test_a_stack_that_nobody_knows_is_said_to_be_none(played: Played) -> N
     assert list((await played.collected("nosuch")).removed) == ["nosuch"]
 
 
-async def test_what_merely_has_the_label_is_said_and_not_touched(played: Played) -> None:
+async def test_what_merely_has_the_label_is_said_and_not_touched(played: FakeStackRun) -> None:
     played.report = LeakReport(left=(), not_checked=(), strays=(space("theirs"),))
     done = await played.collected("s")
     assert done.not_touched == [f"s: Namespace theirs, {garbage.NOT_MADE}"]
 
 
-async def test_a_stack_that_no_state_knows_is_removed_by_its_label(played: Played) -> None:
+async def test_a_stack_that_no_state_knows_is_removed_by_its_label(played: FakeStackRun) -> None:
     played.has_state = False
     assert list((await played.collected("s")).removed) == ["s"]
     assert played.did == []
@@ -392,20 +399,22 @@ async def test_a_stack_that_no_state_knows_is_removed_by_its_label(played: Playe
 # --- what is asked -------------------------------------------------------------------------------
 
 
-async def test_nothing_is_removed_unasked(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_removed_unasked(
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(terminal, "can_ask", lambda: False)
     with pytest.raises(ConfigError, match="--yes removes without a question"):
         await played.collected("s", yes=False)
     assert played.removed == []
 
 
-async def test_a_name_that_is_none_is_refused(played: Played) -> None:
+async def test_a_name_that_is_none_is_refused(played: FakeStackRun) -> None:
     with pytest.raises(ConfigError, match=r"'\.\./s'"):
         await played.collected("../s")
 
 
 async def test_the_cluster_is_the_flags_else_the_run_s_else_the_environment_s(
-    played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     played.environ["AIPERF_CONTEXT"] = "variable"

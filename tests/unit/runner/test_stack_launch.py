@@ -14,23 +14,22 @@ from aiperf_svc.adapters.cluster.ownership import TakenOver
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.display import WholeScreen
+from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.screens import WholeScreen
-from aiperf_svc.runner.stack import bring_up, collection, launch, placement
-from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord
-from tests.support.fake_stack_run import RECORD, Played, in_shapes, trials_of
+from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes, trials_of
 
 
-async def test_a_silent_api_server_is_said_from_up_to_the_leak_check(played: Played) -> None:
+async def test_a_silent_api_server_is_said_from_up_to_the_leak_check(played: FakeStackRun) -> None:
     await played.launched()
     # While the run is followed `RunWatch` says it.
     assert played.did_watched == ["up", "fetch", "destroy", "check"]
 
 
-async def test_a_state_on_which_somebody_works_is_left_alone(played: Played) -> None:
+async def test_a_state_on_which_somebody_works_is_left_alone(played: FakeStackRun) -> None:
     earlier = msgspec.structs.replace(RECORD, namespace="earlier")
     played.up_error = bring_up.StateLocked("somebody else works on its state")
     for known in (None, earlier):
@@ -42,7 +41,7 @@ async def test_a_state_on_which_somebody_works_is_left_alone(played: Played) -> 
 
 
 async def test_a_run_whose_stack_was_taken_over_names_who_has_taken_it(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Keeper:
         loss = TakenOver("stack s was taken over by bob@laptop (process 7)")
@@ -65,7 +64,7 @@ async def test_a_run_whose_stack_was_taken_over_names_who_has_taken_it(
 
 
 async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interrupt(
-    played: Played, capsys: pytest.CaptureFixture[str]
+    played: FakeStackRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played.report = Unreachable("the cluster does not respond")
     played.stops_up_of = 1
@@ -77,7 +76,7 @@ async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interr
 
 
 async def test_results_that_cannot_be_fetched_keep_their_stack(
-    played: Played, capsys: pytest.CaptureFixture[str]
+    played: FakeStackRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played.fetch_error = EnvironmentProblem("the disk is full")
     outcome = await played.launched()
@@ -89,7 +88,7 @@ async def test_results_that_cannot_be_fetched_keep_their_stack(
 
 
 async def test_evidence_for_which_there_is_no_room_fails_no_run(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -101,7 +100,7 @@ async def test_evidence_for_which_there_is_no_room_fails_no_run(
 
 
 async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fails_no_run(
-    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
 
@@ -120,14 +119,14 @@ async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fa
         assert words in said
 
 
-async def test_results_that_are_in_a_bucket_keep_no_stack(played: Played) -> None:
+async def test_results_that_are_in_a_bucket_keep_no_stack(played: FakeStackRun) -> None:
     played.fetch_error = EnvironmentProblem("the disk is full")
     played.uploaded_to = "s3://bucket/run"
     outcome = await played.launched()
     assert (outcome.exit_code, played.did) == (ExitCode.ERROR, ["destroy", "check"])
 
 
-async def test_a_run_that_was_stopped_early_leaves_no_empty_folder(played: Played) -> None:
+async def test_a_run_that_was_stopped_early_leaves_no_empty_folder(played: FakeStackRun) -> None:
     played.stops_up_of = 1
     outcome = await played.launched()
     assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
@@ -135,7 +134,7 @@ async def test_a_run_that_was_stopped_early_leaves_no_empty_folder(played: Playe
 
 
 async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = played.request
     request = StackRequest(stack="s", config=request.config, is_ephemeral=True, environ={})
@@ -144,7 +143,7 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
         assert played.home.ephemeral_stacks() == ("s",)
         raise EnvironmentProblem("the stack cannot come up")
 
-    monkeypatch.setattr(bring_up, "check", refuse)
+    monkeypatch.setattr(preflight, "check", refuse)
     cluster = cast("Cluster", SimpleNamespace(identity="uid"))
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
     context = PartContext(played.interrupts, WholeScreen(options.run))
@@ -157,7 +156,7 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
 
 
 async def test_all_shapes_run_on_one_stack_and_their_trials_are_in_one_folder(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_shapes(played)
     outcome = await played.launched()
@@ -169,7 +168,9 @@ async def test_all_shapes_run_on_one_stack_and_their_trials_are_in_one_folder(
     assert not (outcome.artifacts / "shapes").exists()
 
 
-async def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(played: Played) -> None:
+async def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(
+    played: FakeStackRun,
+) -> None:
     in_shapes(played)
     played.up_errors[2] = EnvironmentProblem("no room")
     outcome = await played.launched()
@@ -179,7 +180,7 @@ async def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(played: P
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.BENCHMARK_FAILED)
 
 
-async def test_a_shape_that_preflight_refuses_is_not_brought_up(played: Played) -> None:
+async def test_a_shape_that_preflight_refuses_is_not_brought_up(played: FakeStackRun) -> None:
     first, _, _ = in_shapes(played)
     played.check_errors[first] = EnvironmentProblem("no such node")
     outcome = await played.launched()
@@ -188,7 +189,7 @@ async def test_a_shape_that_preflight_refuses_is_not_brought_up(played: Played) 
 
 
 async def test_nothing_is_made_if_preflight_refuses_a_shape_and_a_failure_is_to_stop(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     _, second, _ = in_shapes(played, on_failure="stop")
     played.check_errors[second] = EnvironmentProblem("no such node")
@@ -198,7 +199,7 @@ async def test_nothing_is_made_if_preflight_refuses_a_shape_and_a_failure_is_to_
 
 
 async def test_the_finished_trials_stay_where_a_failure_stops_an_experiment(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_shapes(played, on_failure="stop")
     played.up_errors[2] = EnvironmentProblem("no room")
@@ -214,7 +215,7 @@ async def test_the_finished_trials_stay_where_a_failure_stops_an_experiment(
 
 
 async def test_a_state_that_is_locked_between_two_shapes_still_leads_to_the_teardown(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_shapes(played, number=2)
     played.up_errors[2] = bring_up.StateLocked("somebody else works on its state")
@@ -223,7 +224,7 @@ async def test_a_state_that_is_locked_between_two_shapes_still_leads_to_the_tear
     assert trials_of(outcome)[1] == (2, "failed", "somebody else works on its state")
 
 
-async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: Played) -> None:
+async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: FakeStackRun) -> None:
     in_shapes(played)
 
     played.stops_up_of = 2
@@ -233,7 +234,9 @@ async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: Pl
     assert outcome.exit_code is ExitCode.INTERRUPTED
 
 
-async def test_a_stack_of_one_shape_runs_it_alone_and_leaves_an_experiment(played: Played) -> None:
+async def test_a_stack_of_one_shape_runs_it_alone_and_leaves_an_experiment(
+    played: FakeStackRun,
+) -> None:
     in_shapes(played)
     benchmark = {**played.benchmark}
     benchmark["experiment"] = {**benchmark["experiment"], "parallel": 2}

@@ -14,9 +14,9 @@ from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner.display import Screen
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.screens import Screen
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import measure
 from aiperf_svc.workloads.registry import parse_benchmark
@@ -37,7 +37,7 @@ SUMMARY = {"request_count": {"avg": 10.0}}
 OUTPUTS = {"namespace": "n", "resultsToken": "t", "results": {}}
 
 
-class Played:
+class FakeStackRun:
     """A run that goes on until a test ends it, the watch over its stack, and the display."""
 
     def __init__(self) -> None:
@@ -100,14 +100,14 @@ class Played:
 
 
 @pytest.fixture
-async def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    played = Played()
+async def played(monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
+    played = FakeStackRun()
 
     @contextlib.asynccontextmanager
     async def way(*_: Any, **__: Any) -> AsyncIterator[str]:
         yield "http://127.0.0.1:1"
 
-    def follower(*_: Any, watches: Any, **__: Any) -> Played:
+    def follower(*_: Any, watches: Any, **__: Any) -> FakeStackRun:
         played.watches = watches
         return played
 
@@ -124,7 +124,7 @@ async def follow(measuring: measure.Measuring) -> dict[str, Any] | None:
         await measuring.close()
 
 
-def measuring(played: Played, plan: StackPlan = PLAN) -> measure.Measuring:
+def measuring(played: FakeStackRun, plan: StackPlan = PLAN) -> measure.Measuring:
     screen = cast(Screen, SimpleNamespace(display=lambda *_: played))
     context = PartContext(Interrupts(), screen)
     keeper = cast(LeaseKeeper, played)
@@ -134,7 +134,7 @@ def measuring(played: Played, plan: StackPlan = PLAN) -> measure.Measuring:
 @pytest.mark.parametrize("component", ["", "records-manager"])
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_without_its_namespace_or_its_results_a_run_is_over_at_once(
-    played: Played, component: str, is_over: bool
+    played: FakeStackRun, component: str, is_over: bool
 ) -> None:
     played.losses.append((Loss(component, "it was deleted"),))
     played.is_over = is_over
@@ -145,7 +145,7 @@ async def test_without_its_namespace_or_its_results_a_run_is_over_at_once(
 
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_an_experiment_in_jobs_goes_on_when_its_collector_is_started_again(
-    played: Played, is_over: bool
+    played: FakeStackRun, is_over: bool
 ) -> None:
     played.losses.append((Loss("collector", "pod c was killed"),))
     played.is_over = is_over
@@ -158,7 +158,7 @@ async def test_an_experiment_in_jobs_goes_on_when_its_collector_is_started_again
 
 
 async def test_another_single_service_that_is_lost_is_the_reason_and_results_are_waited_for(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     played.losses.append((Loss("timing-manager", "pod t was evicted"),))
     played.losses.append((Loss("dataset-manager", "pod d was deleted"),))
@@ -169,7 +169,7 @@ async def test_another_single_service_that_is_lost_is_the_reason_and_results_are
     assert played.notes[0] == f"{reason}: results so far are collected"
 
 
-async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: Played) -> None:
+async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: FakeStackRun) -> None:
     played.losses.append((Loss("target", "pod x was deleted"),))
     run = measuring(played)
     assert await follow(run) == SUMMARY
@@ -177,7 +177,7 @@ async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: Played)
     assert played.notes == ["pod x was deleted: requests fail until the server is back"]
 
 
-async def test_services_that_end_after_the_run_are_no_losses(played: Played) -> None:
+async def test_services_that_end_after_the_run_are_no_losses(played: FakeStackRun) -> None:
     played.losses.append((Loss("timing-manager", "pod t ended"), Loss("target", "pod x ended")))
     played.is_over = True
     run = measuring(played)
@@ -186,7 +186,7 @@ async def test_services_that_end_after_the_run_are_no_losses(played: Played) -> 
 
 
 async def test_services_that_do_not_respond_behind_a_silent_api_server_are_not_blamed(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     played.then = BenchmarkFailed("the services do not respond: Server disconnected")
     with pytest.raises(BenchmarkFailed, match="Server disconnected"):

@@ -12,9 +12,9 @@ from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.domain.errors import EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import removal, teardown
-from aiperf_svc.runner.stack.removal import StackRemoval
+from aiperf_svc.runner.stack import teardown
 from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.runner.stack.teardown import StackRemoval
 from tests.support.fake_stack_run import CLEAN, NOT_ALL, OTHER, RECORD
 
 
@@ -49,7 +49,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> PlayedTeardown:
     async def denied(*_: Any) -> frozenset[Any]:
         return frozenset()
 
-    monkeypatch.setattr(removal, "Teardown", lambda **_: played)
+    monkeypatch.setattr(teardown, "Teardown", lambda **_: played)
     monkeypatch.setattr(teardown, "denied", denied)
     return played
 

@@ -18,8 +18,8 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders, resuming, shape_trials
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.stack import bring_up
-from tests.support.fake_stack_run import RECORD, RESULTS, Played, in_shapes, trials_of
+from aiperf_svc.runner.stack import preflight
+from tests.support.fake_stack_run import RECORD, RESULTS, FakeStackRun, in_shapes, trials_of
 
 ALL = [(number, "done", "") for number in range(1, 7)]
 
@@ -31,7 +31,7 @@ def progress_after_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shape_trials, "QUICK_S", math.inf)
 
 
-async def resumed(played: Played, folder: Path) -> RunOutcome:
+async def resumed(played: FakeStackRun, folder: Path) -> RunOutcome:
     """How a second runner ends that goes on in a folder."""
     found = resuming.read_resumed(folder, played.request.config)
     played.request = replace(played.request, resumed=found)
@@ -39,13 +39,13 @@ async def resumed(played: Played, folder: Path) -> RunOutcome:
     return await played.launched()
 
 
-def in_one_shape(played: Played, **experiment: Any) -> None:
+def in_one_shape(played: FakeStackRun, **experiment: Any) -> None:
     experiment = experiment or {"product": {"load.concurrency": [1, 2]}, "repetitions": 3}
     played.benchmark = {**played.benchmark, "experiment": experiment}
     played.request = replace(played.request, config=parse_config(played.benchmark, ""))
 
 
-async def killed(played: Played, *, in_run: int) -> Path:
+async def killed(played: FakeStackRun, *, in_run: int) -> Path:
     """What a runner leaves that is killed while it follows a run."""
     played.killed_in = in_run
     await played.launched()
@@ -53,7 +53,7 @@ async def killed(played: Played, *, in_run: int) -> Path:
 
 
 async def test_the_run_that_was_left_is_followed_and_no_shape_that_was_collected_runs_again(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_shapes(played)
     folder = await killed(played, in_run=2)
@@ -67,7 +67,7 @@ async def test_the_run_that_was_left_is_followed_and_no_shape_that_was_collected
 
 
 async def test_trials_that_were_not_collected_run_again_where_their_stack_is_gone(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_shapes(played)
     folder = await killed(played, in_run=2)
@@ -77,7 +77,7 @@ async def test_trials_that_were_not_collected_run_again_where_their_stack_is_gon
 
 
 async def test_the_run_that_was_left_comes_first_although_a_trial_before_it_failed(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_shapes(played)
     played.up_errors[1] = EnvironmentProblem("no room")
@@ -89,7 +89,9 @@ async def test_the_run_that_was_left_comes_first_although_a_trial_before_it_fail
     assert trials_of(outcome) == ALL
 
 
-async def test_one_shape_is_collected_whole_from_the_run_that_was_left(played: Played) -> None:
+async def test_one_shape_is_collected_whole_from_the_run_that_was_left(
+    played: FakeStackRun,
+) -> None:
     in_one_shape(played)
     folder = await killed(played, in_run=1)
     assert msgspec.json.decode((folder / "experiment.json").read_bytes())["trials"] == []
@@ -102,7 +104,9 @@ async def test_one_shape_is_collected_whole_from_the_run_that_was_left(played: P
     assert outcome.artifacts == folder
 
 
-async def test_only_the_trials_that_are_left_run_if_some_were_collected(played: Played) -> None:
+async def test_only_the_trials_that_are_left_run_if_some_were_collected(
+    played: FakeStackRun,
+) -> None:
     in_one_shape(played)
     before = played.request.plan.identity.run_id
     outcome = await played.launched()
@@ -123,7 +127,9 @@ async def test_only_the_trials_that_are_left_run_if_some_were_collected(played: 
     assert names[4].endswith("-unfinished1")
 
 
-async def test_what_the_runner_found_in_the_cluster_is_no_other_config(played: Played) -> None:
+async def test_what_the_runner_found_in_the_cluster_is_no_other_config(
+    played: FakeStackRun,
+) -> None:
     in_one_shape(played)
     folder = await killed(played, in_run=1)
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
@@ -135,7 +141,7 @@ async def test_what_the_runner_found_in_the_cluster_is_no_other_config(played: P
 
 
 async def test_a_download_that_was_cut_off_goes_on_from_the_stack_or_counts_for_nothing(
-    played: Played,
+    played: FakeStackRun,
 ) -> None:
     in_one_shape(played)
     outcome = await played.launched()
@@ -150,7 +156,7 @@ async def test_a_download_that_was_cut_off_goes_on_from_the_stack_or_counts_for_
     assert len(list((folder / "trials").iterdir())) == 12
 
 
-async def test_trials_that_were_fetched_and_not_moved_are_moved(played: Played) -> None:
+async def test_trials_that_were_fetched_and_not_moved_are_moved(played: FakeStackRun) -> None:
     in_shapes(played)
     folder = await killed(played, in_run=3)
     second = folder / "shapes" / "2"
@@ -170,7 +176,9 @@ async def test_trials_that_were_fetched_and_not_moved_are_moved(played: Played) 
     assert trials_of(outcome) == ALL
 
 
-async def test_a_stack_whose_trials_were_all_collected_is_only_removed(played: Played) -> None:
+async def test_a_stack_whose_trials_were_all_collected_is_only_removed(
+    played: FakeStackRun,
+) -> None:
     in_shapes(played)
     outcome = await played.launched()
     assert outcome.artifacts is not None
@@ -184,7 +192,7 @@ async def test_a_stack_whose_trials_were_all_collected_is_only_removed(played: P
     assert trials_of(once_more) == ALL
 
 
-async def test_an_experiment_that_began_nothing_leaves_no_folder(played: Played) -> None:
+async def test_an_experiment_that_began_nothing_leaves_no_folder(played: FakeStackRun) -> None:
     in_one_shape(played)
     played.stops_up_of = 1
     outcome = await played.launched()
@@ -193,7 +201,7 @@ async def test_an_experiment_that_began_nothing_leaves_no_folder(played: Played)
 
 
 async def test_an_interrupt_before_anything_is_made_keeps_a_folder_that_is_resumed(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_shapes(played)
     folder = await killed(played, in_run=1)
@@ -201,14 +209,14 @@ async def test_an_interrupt_before_anything_is_made_keeps_a_folder_that_is_resum
     async def interrupted(*_: Any, **__: Any) -> None:
         played.interrupts.add()
 
-    monkeypatch.setattr(bring_up, "check", interrupted)
+    monkeypatch.setattr(preflight, "check", interrupted)
     outcome = await resumed(played, folder)
     assert (played.ups, outcome.exit_code) == ([], ExitCode.INTERRUPTED)
     assert (folder / "experiment.json").exists()
 
 
 async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3 = {"url": "s3://bucket/runs"}
     artifacts = {**played.benchmark["artifacts"], "s3": s3}
@@ -237,7 +245,9 @@ async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
     assert len([name for name in names if name.startswith("trials/")]) == 4
 
 
-async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(played: Played) -> None:
+async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(
+    played: FakeStackRun,
+) -> None:
     search = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": "goodput >= 95%"}
     played.benchmark = {
         **played.benchmark,

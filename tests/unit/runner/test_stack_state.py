@@ -23,8 +23,8 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, deployed, preview, project
 from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.locks import check_locks, is_alive, is_pulumi, take_over
 from aiperf_svc.runner.stack.progress import Progress
+from aiperf_svc.runner.stack.project import check_locks, is_alive, is_pulumi, take_over
 from aiperf_svc.runner.stack.request import (
     StackRequest,
     find_place,
@@ -284,7 +284,7 @@ class FakeCli:
 
 
 async def compared(request: StackRequest, state: dict[str, Any]) -> Comparison:
-    return await bring_up.compare(request, cast(PulumiCli, FakeCli(state)))
+    return await bring_up.compare(request, cast("PulumiCli", FakeCli(state)))
 
 
 def state_of(request: StackRequest) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.target import TargetPods
+from aiperf_svc.runner.stack.discovery import with_target_pods
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.target_pods import with_target_pods
 
 PODS = TargetPods(namespace="models", labels={"app": "llm"}, port=8080)
 
@@ -40,7 +40,7 @@ def benchmark(url: str, **deployment: Any) -> dict[str, Any]:
 
 async def narrowed(request: StackRequest) -> tuple[StackRequest, list[str]]:
     said: list[str] = []
-    found = await with_target_pods(request, cast(Cluster, OneService()), say=said.append)
+    found = await with_target_pods(request, cast("Cluster", OneService()), say=said.append)
     return found, said
 
 

@@ -8,7 +8,7 @@ from typing import TextIO
 import pytest
 from rich.console import Console
 
-from aiperf_svc.runner.stack import terminal
+from aiperf_svc.runner import terminal
 
 
 @pytest.fixture

@@ -1,0 +1,192 @@
+"""Adds to a stack's config what only the cluster knows: target pods, GPU exporters, API server.
+
+A plan made without a cluster knows none of them, so plain `pulumi up` gets wider network policies
+and reads no GPU exporters.
+
+- Network policies never match a Service's own address, only its pods and their port.
+- The deadline's pod needs the API server, whose addresses are those of the Service `kubernetes`.
+- For a target outside the stack, the pods and their nodes exist. The node of the stack's own target
+  is unknown before it is created: all exporters are candidates, and their pages show which GPUs its
+  pods use.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, grouped
+from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.target import HOST
+from aiperf_svc.config.telemetry import MAX_SOURCES
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.terminal import Say
+from aiperf_svc.workloads.gpus import is_gpu
+from aiperf_svc.workloads.shapes import is_fanned_out
+
+CILIUM = "/apis/cilium.io"
+SERVICE = "/api/v1/namespaces/default/services/kubernetes"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+async def with_target_pods(request: StackRequest, cluster: Cluster, *, say: Say) -> StackRequest:
+    """Return the request with `deployment.target.pods` added, if the file does not restrict the
+    egress to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
+    config = request.config.inference
+    own = [request.shapes[number - 1].configs[0] for number in request.own_shapes]
+    found = {url for each in own if (url := _open_way(each))}
+    if config is None or len(found) != 1 or not all(map(_open_way, own)):
+        # Shapes with several addresses each have the policies that follow from their own.
+        return request
+    deployment, target = config.deployment, config.deployment.target
+    (url,) = found
+    pods = await find_target_pods(cluster, url)
+    if pods is None:
+        return request
+    labels = ",".join(f"{key}={value}" for key, value in pods.labels.items())
+    say(
+        f"note: {url} is a Service of the cluster: workers, and the reader of its metrics, may "
+        f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing "
+        "else, as with deployment.target.pods"
+    )
+    update = {"target": target.model_copy(update={"pods": pods})}
+    narrowed = config.model_copy(update={"deployment": deployment.model_copy(update=update)})
+    return replace(request, config=narrowed)
+
+
+def _open_way(config: Config) -> str:
+    """Return the address of a target to which the config does not restrict the egress; empty if
+    there is none."""
+    inference = config.inference
+    if inference is None or inference.endpoint.urls:
+        return ""
+    deployment, target = config.deployment, config.deployment.target
+    if target.kind != "none" or target.pods or target.egress_cidrs:
+        return ""
+    return inference.endpoint.url if deployment.network_policies else ""
+
+
+async def with_api_server(request: StackRequest, cluster: Cluster, *, say: Say) -> StackRequest:
+    """Return the request with `deployment.api_server_cidrs` added, if the file has none and the
+    cluster reports the addresses; else unchanged, and say why. Raises Unreachable."""
+    deployment = request.config.deployment
+    if deployment.api_server_cidrs or not deployment.network_policies:
+        return request
+    found, why = await _addresses(cluster)
+    if why:
+        say(
+            f"note: the deadline's pod may reach every address, because {why}; "
+            "deployment.api_server_cidrs restricts it"
+        )
+        return request
+    cidrs = tuple(f"{each}/{each.max_prefixlen}" for each in sorted(found, key=str))
+    narrowed = deployment.model_copy(update={"api_server_cidrs": cidrs})
+    config = request.config.model_copy(update={"deployment": narrowed})
+    return replace(request, config=config)
+
+
+async def _addresses(cluster: Cluster) -> tuple[set[Address], str]:
+    """Return the addresses of the API server, as pods and policies see it; else why they are not
+    used. Some plugins apply policies before the Service's address is translated."""
+    try:
+        await cluster.get(CILIUM)
+    except Refused:
+        pass
+    else:
+        return set(), "Cilium does not match the API server by its address"
+    try:
+        service = await cluster.get(SERVICE)
+        slices = await cluster.get(SLICES, labelSelector="kubernetes.io/service-name=kubernetes")
+    except Refused:
+        return set(), "the addresses of the API server (Service kubernetes) cannot be read"
+    texts = [
+        text for each in slices["items"] for end in each["endpoints"] for text in end["addresses"]
+    ]
+    if not texts:
+        return set(), "the cluster reports no address of the API server"
+    texts += service["spec"].get("clusterIPs") or []
+    return {ipaddress.ip_address(text) for text in texts if text != "None"}, ""
+
+
+class _Users(NamedTuple):
+    """The pods whose GPUs count."""
+
+    namespace: str
+    """Empty: the stack's own."""
+    names: tuple[str, ...]
+    """Their names, or `deployment/NAME`."""
+    nodes: frozenset[str] | None
+    """Their nodes; None: not known yet."""
+
+
+async def with_gpu_exporters(request: StackRequest, cluster: Cluster, *, say: Say) -> StackRequest:
+    """Return the request with `telemetry.exporters` added, if the target uses GPUs and the file
+    names no page of an exporter; else unchanged. Raises Unreachable."""
+    config = request.config.inference
+    if config is None or not config.telemetry.find_gpus:
+        return request
+    telemetry = config.telemetry
+    is_named = any(page.is_gpu for page in telemetry.named_pages)
+    if is_named or telemetry.exporters or is_fanned_out(config):
+        # Pages do not tell the servers of two indexes from each other.
+        return request
+    users = await _users(config, request.stack, cluster)
+    exporters = await find_exporters(cluster) if users is not None else None
+    if users is None or not exporters:
+        return request
+    if users.nodes is not None:
+        exporters = tuple(each for each in exporters if each.node in users.nodes)
+    if len(exporters) > MAX_SOURCES:
+        say(
+            f"note: GPUs are not read: {len(exporters)} exporters are candidates, and a run "
+            f"reads at most {MAX_SOURCES}; name some in telemetry.gpu_telemetry"
+        )
+        return request
+    found = grouped(exporters, users_namespace=users.namespace, users=users.names)
+    if not found:
+        return request
+    say(
+        "note: GPU exporters on nodes that the target's pods may use are read if they have its "
+        f"GPUs: {len(exporters)} (telemetry.find_gpus)"
+    )
+    update = {"telemetry": telemetry.model_copy(update={"exporters": found})}
+    return replace(request, config=config.model_copy(update=update))
+
+
+async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _Users | None:
+    """Return the target's pods; None if they use no GPUs, or if that is unknown."""
+    target = config.deployment.target
+    if target.kind != "none":
+        if target.gpu is None:
+            return None
+        name = Identity(stack=stack, run_id="", version="").name(HOST)
+        return _Users("", (f"{DEPLOYMENT}{name}",), None)
+    if target.pods is None:
+        return None
+    selector = ",".join(f"{key}={value}" for key, value in target.pods.labels.items())
+    path = f"/api/v1/namespaces/{target.pods.namespace}/pods"
+    try:
+        pods = (await cluster.get(path, **({"labelSelector": selector} if selector else {})))[
+            "items"
+        ]
+    except Refused:
+        return None
+    using = [pod for pod in pods if pod["spec"].get("nodeName") and _uses_gpus(pod)]
+    if not using:
+        return None
+    names = tuple(sorted(pod["metadata"]["name"] for pod in using))
+    return _Users(target.pods.namespace, names, frozenset(p["spec"]["nodeName"] for p in using))
+
+
+def _uses_gpus(pod: Mapping[str, Any]) -> bool:
+    return any(
+        is_gpu(resource)
+        for container in pod["spec"].get("containers") or ()
+        for resource in (container.get("resources") or {}).get("limits") or ()
+    )

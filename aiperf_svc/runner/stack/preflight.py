@@ -1,0 +1,98 @@
+"""Runs the preflight checks of a stack, of each of its shapes."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.preflight.checklist import ReadObjects, preflight
+from aiperf_svc.adapters.cluster.watching.startup_watch import UNSCHEDULABLE_S
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner import trial_lists
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.terminal import Say
+
+MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
+
+
+@dataclass(frozen=True)
+class CheckedShapes:
+    """What the preflight checks of some shapes have found."""
+
+    fitting: list[int] = field(default_factory=list)
+    """Numbers of those that passed."""
+    refused: dict[int, EnvironmentProblem] = field(default_factory=dict)
+    """Those that cannot come up."""
+    unschedulable_s: dict[int, float] = field(default_factory=dict)
+    """Time that a pod of those that passed may stay unschedulable."""
+
+
+async def check_shapes(
+    request: StackRequest,
+    shapes: Sequence[int],
+    cluster: Cluster,
+    interrupts: Interrupts,
+    *,
+    say: Say,
+) -> CheckedShapes:
+    """Run the preflight checks of these shapes, until an interrupt. Raises ConfigError if one asks
+    for another config."""
+    found = CheckedShapes()
+    for number in shapes:
+        plan = request.plans[number - 1]
+        if number > 1:
+            say(trial_lists.shape_name(request.shapes, number))
+        # Those of the other shapes have the same kinds and labels.
+        objects = functools.partial(request.manifests, number) if number == shapes[0] else None
+        try:
+            checks = await interrupts.result_of(check(cluster, plan, say=say, objects=objects))
+        except EnvironmentProblem as error:
+            found.refused[number] = error
+            continue
+        if checks is None:
+            break
+        found.unschedulable_s[number] = unschedulable_limit_s(checks, plan)
+        found.fitting.append(number)
+    return found
+
+
+async def check(
+    cluster: Cluster,
+    plan: StackPlan,
+    *,
+    say: Say,
+    objects: ReadObjects | None = None,
+) -> tuple[Check, ...]:
+    """Run every preflight check, and print those that passed. Raises EnvironmentProblem with those
+    that failed, ConfigError when one of them asks for another config. `objects` as in
+    `preflight`."""
+
+    def tell(check: Check) -> None:
+        # The error of this command, or of the shape, names those that failed.
+        if check.state != "failed":
+            say(check_line(check))
+
+    checks = await preflight(cluster, plan, objects=objects, on_check=tell)
+    failed = [each for each in checks if each.state == "failed"]
+    if failed:
+        lines = [check_line(each) for each in failed]
+        is_config_error = any(each.is_config_error for each in failed)
+        kind = ConfigError if is_config_error else EnvironmentProblem
+        raise kind("\n  ".join(["the stack cannot come up:", *lines]))
+    return checks
+
+
+def check_line(check: Check) -> str:
+    """Format one check as one line."""
+    remedy = f" → {check.remedy}" if check.remedy and check.state != "ok" else ""
+    return f"{MARKS[check.state]} {check.name}: {check.detail}{remedy}"
+
+
+def unschedulable_limit_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
+    """Return how long a pod may stay unschedulable: longer if nodes must be added first."""
+    has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
+    return UNSCHEDULABLE_S if has_room else plan.config.deployment.ready_timeout / SECOND_NS
