@@ -1,0 +1,245 @@
+"""Reads agent traces from OpenTelemetry spans with GenAI attributes: one JSON object a session.
+
+    {"spans": [{"span_id", "trace_id", "start_time", "end_time", "name", "attributes": {...}}]}
+
+Spans with `gen_ai.input.messages` are requests, others are ignored. Of the attributes,
+`gen_ai.request.model`, `gen_ai.output.messages`, `gen_ai.tool.definitions`,
+`gen_ai.usage.prompt_tokens` or `.input_tokens`, and `.completion_tokens` or `.output_tokens` are
+read, as inference-perf and GuideLLM write them. Messages are a list or JSON, each of the chat API
+or with the `parts` of the semantic conventions.
+
+A request whose messages begin with those of the last one of a stream continues that stream;
+otherwise it begins one. It waits for what had ended when it started, among which are the requests
+whose outputs its messages contain. Prompts are those of the trace.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.core.datasets.base import decode_line, line_error
+from aiperf_svc.core.datasets.session_trees import (
+    Interval,
+    Stream,
+    TracedTree,
+    TreeRequest,
+    checked_tree,
+    message_problem,
+    recorded_order,
+    time_problem,
+)
+from aiperf_svc.domain.errors import DatasetError
+
+EXPECTED = (
+    'an object such as {"spans": [{"span_id": "a", "start_time": "2026-01-01T00:00:00Z", '
+    '"end_time": "2026-01-01T00:00:01Z", "attributes": {"gen_ai.input.messages": [...]}}]}'
+)
+_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_OUTPUT_TOKENS = ("gen_ai.usage.completion_tokens", "gen_ai.usage.output_tokens")
+_INPUT_TOKENS = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens")
+_BODY_MEMBERS = {
+    "gen_ai.request.temperature": "temperature",
+    "gen_ai.request.top_p": "top_p",
+    "gen_ai.request.stop_sequences": "stop",
+}
+Message = dict[str, Any]
+
+
+class _Span(msgspec.Struct):
+    span_id: str
+    start_time: str | int | float
+    end_time: str | int | float
+    attributes: dict[str, Any] = {}
+    trace_id: str = ""
+
+
+class _Trace(msgspec.Struct):
+    spans: list[_Span]
+    session_id: str = ""
+
+
+class _Call(msgspec.Struct):
+    """A span that is a request."""
+
+    place: str
+    span: _Span
+    messages: list[Message]
+    output: list[Message]
+    start_s: float
+    end_s: float
+    stream: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Trace)
+
+
+def read_tree(content: bytes, place: str) -> TracedTree:
+    """Return the session of a trace. Raises DatasetError that names the place."""
+    trace: _Trace = decode_line(content, _decoder, place=place, expected=EXPECTED)
+    calls = [
+        _call(span, f"{place}: spans[{number}] {span.span_id!r}")
+        for number, span in enumerate(trace.spans)
+        if _INPUT in span.attributes
+    ]
+    if not calls:
+        raise DatasetError(f"{place}: no span with `{_INPUT}`; expected {EXPECTED}")
+    calls.sort(key=lambda call: (call.start_s, call.end_s))
+    zero_s = calls[0].start_s
+    for call in calls:
+        call.start_s, call.end_s = call.start_s - zero_s, call.end_s - zero_s
+        if problem := time_problem("start_time", call.start_s):
+            raise DatasetError(f"{call.place}: {problem} after the first span")
+    streams = _streams(calls)
+    intervals = [Interval(call.stream, call.start_s, call.end_s) for call in calls]
+    return checked_tree(
+        TracedTree(
+            id=trace.session_id or calls[0].span.trace_id or place,
+            place=place,
+            streams=tuple(streams),
+            requests=tuple(
+                TreeRequest(
+                    plan=plan,
+                    messages=tuple(call.messages),
+                    input_tokens=_count(call, _INPUT_TOKENS) or -1,
+                    output_tokens=_count(call, _OUTPUT_TOKENS) or None,
+                    model=str(call.span.attributes.get("gen_ai.request.model") or ""),
+                    members=_members(call),
+                )
+                for plan, call in zip(recorded_order(intervals), calls, strict=True)
+            ),
+        )
+    )
+
+
+def _call(span: _Span, place: str) -> _Call:
+    start_s, end_s = (_seconds(value, place) for value in (span.start_time, span.end_time))
+    if not start_s <= end_s:
+        raise DatasetError(f"{place}: `end_time` is before `start_time`")
+    messages = _messages(span, _INPUT, place)
+    output = _messages(span, _OUTPUT, place)
+    if not messages:
+        raise DatasetError(f"{place}: `{_INPUT}` is empty; expected messages")
+    return _Call(place, span, messages, output, start_s, end_s)
+
+
+def _seconds(value: str | int | float, place: str) -> float:
+    """Return a time as seconds since 1970; a number is nanoseconds."""
+    if not isinstance(value, str):
+        return value / 1e9
+    if value.isdigit():
+        return int(value) / 1e9
+    try:
+        date = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise line_error(place, str(error), expected="an ISO date") from None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def _messages(span: _Span, name: str, place: str) -> list[Message]:
+    """Return the messages of an attribute in the form of the chat API."""
+    value = _decoded(span.attributes.get(name) or [], name, place)
+    if not isinstance(value, list):
+        raise DatasetError(f"{place}: `{name}` is no list; expected messages")
+    messages = [
+        each
+        for message in value
+        for each in (_of_parts(message) if _has_parts(message) else [message])
+    ]
+    if problem := message_problem(messages):
+        raise DatasetError(f"{place}: `{name}`: {problem}")
+    return messages
+
+
+def _decoded(value: Any, name: str, place: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DatasetError(f"{place}: `{name}` is not JSON: {error}") from None
+
+
+def _has_parts(message: Any) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("parts"), list)
+
+
+def _of_parts(message: Mapping[str, Any]) -> list[Message]:
+    """Return the messages of the chat API that one with parts stands for: results of tools are
+    messages of their own."""
+    texts, calls, results = [], [], []
+    for part in message["parts"]:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text":
+            texts.append(str(part.get("content") or ""))
+        elif kind == "tool_call":
+            given = part.get("arguments")
+            arguments = (
+                given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
+            )
+            function = {"name": part.get("name"), "arguments": arguments}
+            calls.append({"id": part.get("id"), "type": "function", "function": function})
+        elif kind == "tool_call_response":
+            given = part.get("response", part.get("result"))
+            content = given if isinstance(given, str) else _json(given)
+            results.append({"role": "tool", "tool_call_id": part.get("id"), "content": content})
+    if results and not texts and not calls:
+        return results
+    made: Message = {"role": message.get("role"), "content": "\n".join(texts)}
+    if calls:
+        made["tool_calls"] = calls
+    return [*results, made]
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _streams(calls: Sequence[_Call]) -> list[Stream]:
+    """Set the stream of each call, and return the streams."""
+    streams: list[Stream] = []
+    tails: dict[int, _Call] = {}
+    for call in calls:
+        best, shared, parent = -1, 0, -1
+        for stream, tail in tails.items():
+            if tail.end_s > call.start_s:
+                continue
+            common = _common_messages(tail.messages, call.messages)
+            if common == len(tail.messages) and common > shared:
+                best, shared = stream, common
+            if parent < 0 or tail.end_s > tails[parent].end_s:
+                parent = stream
+        if best < 0:
+            best = len(streams)
+            streams.append(Stream(call.span.span_id, parent))
+        call.stream, tails[best] = best, call
+    return streams
+
+
+def _common_messages(one: Sequence[Message], other: Sequence[Message]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _count(call: _Call, names: Sequence[str]) -> int:
+    """Return a count of tokens; 0 if it is not stated."""
+    value = next((v for name in names if (v := call.span.attributes.get(name)) is not None), 0)
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    if not isinstance(value, int) or not 0 <= value < 2**31:
+        raise DatasetError(f"{call.place}: `{names[0]}` {value!r} is no number of tokens")
+    return value
+
+
+def _members(call: _Call) -> dict[str, Any]:
+    attributes = call.span.attributes
+    members = {
+        member: attributes[name]
+        for name, member in _BODY_MEMBERS.items()
+        if attributes.get(name) is not None
+    }
+    name = "gen_ai.tool.definitions"
+    if tools := _decoded(attributes.get(name) or [], name, call.place):
+        members["tools"] = tools
+    return members

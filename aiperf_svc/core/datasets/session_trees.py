@@ -1,0 +1,194 @@
+"""Session trees as the readers of agent traces make them: what each request sends, and for which
+others it waits.
+
+A reader of one format is one module (`weka_trace`, `dag_jsonl`, `otel_trace`). It yields trees
+whose requests are in an order in which each only waits for earlier ones. A trace that has times but
+no structure gets its edges from them (`recorded_order`). `tree_contents` makes the bytes of the
+requests, and `core.load.session_tree` decides when each is sent.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from aiperf_svc.core.datasets.multi_turn import MAX_TURNS
+from aiperf_svc.core.load.session_tree import PlannedRequest
+from aiperf_svc.domain.errors import DatasetError
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+LONGEST_S: Final = 365 * 86_400.0
+"""Longest recorded time within a tree. More is a mistake of the unit."""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """One agent of a tree: requests that follow each other."""
+
+    id: str
+    parent: int = -1
+    """Number of the stream that spawned it; -1 for the root."""
+
+
+class ResponseOf(msgspec.Struct, frozen=True):
+    """The place in a prompt that the live response of an earlier request takes."""
+
+    request: int
+
+
+Message = Mapping[str, Any] | ResponseOf
+
+
+class TreeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a tree. Its prompt is `messages`, or blocks of tokens that `hash_ids` name."""
+
+    plan: PlannedRequest
+    messages: tuple[Message, ...] = ()
+    hash_ids: Sequence[int] = ()
+    input_tokens: int = -1
+    """Recorded tokens of the prompt; -1: unknown. Those beyond the blocks are the request's own."""
+    output_tokens: int | None = None
+    model: str = ""
+    """Recorded model; empty: unknown."""
+    members: Mapping[str, Any] = {}
+    """Further members of the request's body, such as `tools`."""
+
+    @property
+    def has_hash_ids(self) -> bool:
+        """Whether the prompt is made of blocks."""
+        return not self.messages
+
+
+class TracedTree(msgspec.Struct, frozen=True, kw_only=True):
+    """One session tree of a trace."""
+
+    id: str
+    place: str
+    """Position in the file, for errors."""
+    streams: tuple[Stream, ...]
+    requests: tuple[TreeRequest, ...]
+    block_size: int = 0
+    """Tokens for each hash id."""
+
+    @property
+    def plans(self) -> tuple[PlannedRequest, ...]:
+        """When each request may be sent."""
+        return tuple(request.plan for request in self.requests)
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """When a recorded request was in flight, in seconds from the start of its tree."""
+
+    stream: int
+    start_s: float
+    end_s: float
+    pause_s: float | None = None
+    """Recorded pause of the client before it, if that replaces the one from the times."""
+
+
+def recorded_order(intervals: Sequence[Interval]) -> list[PlannedRequest]:
+    """Return for which others each request waits; `intervals` are in the order of their starts.
+
+    Within a stream a request waits for the one before it. Of every other stream it waits for the
+    latest one that had ended when it started, unless another request that it waits for had waited
+    for that one already. Requests that overlapped do not wait for each other. This is the rule of
+    AIPerf's replay of agent traces (`timing/replay_dependencies.py` in 0.13).
+    """
+    plans: list[PlannedRequest] = []
+    last: dict[int, int] = {}
+    """Last request of each stream."""
+    ended: dict[int, list[int]] = {}
+    """Requests of each stream by their ends, of which the last ones have not ended yet."""
+    for number, each in enumerate(intervals):
+        frontier = {}
+        for stream, numbers in ended.items():
+            at = len(numbers) - 1
+            while at >= 0 and not _had_ended(intervals[numbers[at]], each):
+                at -= 1
+            if at >= 0 and stream != each.stream:
+                frontier[stream] = numbers[at]
+        before = last.get(each.stream)
+        after = _without_implied(
+            [*frontier.values(), *([] if before is None else [before])], intervals
+        )
+        if before is not None and before not in after:
+            after.append(before)
+        until_s = max((intervals[other].end_s for other in after), default=0.0)
+        pause_s = max(0.0, each.start_s - until_s) if each.pause_s is None else each.pause_s
+        plans.append(
+            PlannedRequest(
+                after=tuple(sorted(after)),
+                delay_ns=round(pause_s * 1e9),
+                start_ns=round(each.start_s * 1e9),
+                stream=each.stream,
+            )
+        )
+        last[each.stream] = number
+        own = ended.setdefault(each.stream, [])
+        own.append(number)
+        own.sort(key=lambda other: intervals[other].end_s)
+    return plans
+
+
+def _had_ended(other: Interval, each: Interval) -> bool:
+    return other.start_s < each.start_s and other.end_s <= each.start_s
+
+
+def _without_implied(numbers: list[int], intervals: Sequence[Interval]) -> list[int]:
+    """Leave out requests that had ended when another one of them started, which waited for them."""
+    if len(numbers) < 2:
+        return numbers
+    latest = max(numbers, key=lambda number: intervals[number].start_s)
+    start_s = intervals[latest].start_s
+    return [each for each in numbers if each == latest or intervals[each].end_s > start_s]
+
+
+def checked_tree(tree: TracedTree) -> TracedTree:
+    """Return a tree that can be replayed. Raises DatasetError that names the place."""
+    if not tree.requests:
+        raise DatasetError(f"{tree.place}: no requests; expected a session with requests")
+    if len(tree.requests) > MAX_TURNS:
+        raise DatasetError(
+            f"{tree.place}: {len(tree.requests):,} requests; expected at most {MAX_TURNS:,}"
+        )
+    return tree
+
+
+def time_problem(name: str, value: float) -> str:
+    """Return what is wrong with a recorded time in seconds; empty if nothing is."""
+    if value != value or not 0 <= value <= LONGEST_S:
+        return f"`{name}` {value:g} is not between 0 and {LONGEST_S:,.0f} seconds"
+    return ""
+
+
+def message_problem(messages: Sequence[Any]) -> str:
+    """Return what is wrong with messages of the chat API; empty if nothing is."""
+    for place, message in enumerate(messages):
+        name = f"messages[{place}]"
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            return f"`{name}` has no `role`"
+        role = message["role"]
+        if role not in ROLES:
+            return f"`{name}.role` {role!r}: expected {', '.join(ROLES)}"
+        if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+            return f"`{name}` of role tool has no `tool_call_id`"
+        calls = message.get("tool_calls") or ()
+        if not isinstance(calls, Sequence):
+            return f"`{name}.tool_calls` is no list"
+        for number, call in enumerate(calls):
+            if problem := _call_problem(call):
+                return f"`{name}.tool_calls[{number}]` {problem}"
+    return ""
+
+
+def _call_problem(call: Any) -> str:
+    if not isinstance(call, Mapping) or not (isinstance(call.get("id"), str) and call["id"]):
+        return "has no `id`"
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        return "has no `function.name`"
+    arguments = function.get("arguments")
+    try:
+        msgspec.json.decode(arguments if isinstance(arguments, str) else b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return f"has `arguments` that are not JSON: {str(arguments)[:80]!r}"
+    return ""

@@ -1,0 +1,332 @@
+"""The readers of agent traces: streams, edges, pauses and clear errors."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.core.datasets import otel_trace, weka_trace
+from aiperf_svc.core.datasets.dag_jsonl import DagSessions
+from aiperf_svc.core.datasets.session_trees import ResponseOf, TracedTree
+from aiperf_svc.core.load.session_tree import PlannedRequest
+from aiperf_svc.domain.errors import DatasetError
+
+S = 1_000_000_000
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+# --- Weka ----------------------------------------------------------------------------------------
+
+
+def weka(*requests: dict[str, Any], **members: Any) -> bytes:
+    trace = {"id": "a", "models": ["m"], "block_size": 10, "hash_id_scope": "local"}
+    return json.dumps(trace | {"requests": requests} | members).encode()
+
+
+def call(t: float, ids: list[int], api_time: float = 1.0, **members: Any) -> dict[str, Any]:
+    tokens = {"in": 10 * len(ids), "out": 5}
+    request = {"t": t, "type": "s", "model": "m", "hash_ids": ids, "api_time": api_time}
+    return request | tokens | members
+
+
+def subagent(t: float, *requests: dict[str, Any], **members: Any) -> dict[str, Any]:
+    return {"t": t, "type": "subagent", "agent_id": "sub", "requests": requests} | members
+
+
+def plans(tree: TracedTree) -> list[tuple[int, tuple[int, ...], int]]:
+    return [(plan.stream, plan.after, plan.delay_ns) for plan in tree.plans]
+
+
+def test_subagent_is_spawned_and_joined_by_its_times() -> None:
+    content = weka(call(0, [1]), subagent(2, call(2, [7]), call(4, [7, 8])), call(6, [1, 2]))
+    tree = weka_trace.read_tree(content, "f:1")
+    assert [(stream.id, stream.parent) for stream in tree.streams] == [("root", -1), ("sub", 0)]
+    assert plans(tree) == [
+        (0, (), 0),
+        (1, (0,), 1 * S),
+        (1, (1,), 1 * S),
+        (0, (0, 2), 1 * S),
+    ]
+
+
+def test_subagent_that_overlaps_is_not_joined() -> None:
+    tree = weka_trace.read_tree(
+        weka(call(0, [1]), subagent(1, call(1, [7], 9.0)), call(3, [1, 2])), "f:1"
+    )
+    assert plans(tree) == [(0, (), 0), (1, (0,), 0), (0, (0,), 2 * S)]
+
+
+def test_times_before_the_subagents_are_relative_to_it() -> None:
+    tree = weka_trace.read_tree(weka(call(0, [1]), subagent(5, call(0.5, [7]))), "f:1")
+    assert tree.requests[1].plan.start_ns == 5.5 * S
+
+
+def test_flat_requests_are_split_by_their_prefixes() -> None:
+    tree = weka_trace.read_tree(
+        weka(
+            call(0, [1, 2]),
+            call(2, [1, 9]),
+            call(2.5, [1, 2, 3]),
+            call(4, [1, 9, 10]),
+        ),
+        "f:1",
+    )
+    assert [plan.stream for plan in tree.plans] == [0, 1, 0, 1]
+
+
+def test_shortened_context_stays_in_its_stream() -> None:
+    tree = weka_trace.read_tree(weka(call(0, [1, 2, 3]), call(2, [1, 4]), call(4, [1, 4, 5])), "f")
+    assert [plan.stream for plan in tree.plans] == [0, 0, 0]
+
+
+def test_another_model_is_another_stream() -> None:
+    tree = weka_trace.read_tree(weka(call(0, [1]), call(2, [1, 2], model="other")), "f:1")
+    assert [plan.stream for plan in tree.plans] == [0, 1]
+
+
+def test_recorded_think_time_replaces_the_gap() -> None:
+    content = weka(call(0, [1]), call(9, [1, 2], think_time=0.25))
+    assert weka_trace.read_tree(content, "f", think_time_only=True).plans[1].delay_ns == S / 4
+    assert weka_trace.read_tree(content, "f").plans[1].delay_ns == 8 * S
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (weka(call(0, [1]), hash_id_scope="global"), "`hash_id_scope` 'global' is not supported"),
+        (weka(call(-1, [1])), r"requests\[0\]: `t` -1 is not between 0 and"),
+        (weka(call(0, [1], -2.0)), r"requests\[0\]: `api_time` -2 is not between"),
+        (weka(call(1e12, [1])), r"`t` 1e\+12 is not between 0 and 31,536,000 seconds"),
+        (weka(call(0, [1, 2, 3], **{"in": 20})), "3 hash ids for 20 tokens"),
+        (weka(subagent(0, call(0, [1]), agent_id="")), "a subagent without `agent_id`"),
+        (weka(subagent(0, subagent(0))), r"requests\[0\]\.requests\[0\]: a subagent within"),
+        (weka(call(0, [1]), block_size=0), "`block_size` 0"),
+        (weka(), "no requests"),
+        (b"{}", "missing required field `id`"),
+        (weka({"t": 0, "type": "x"}), "Invalid enum value 'x'"),
+    ],
+)
+def test_bad_weka_trace_is_one_clear_line(content: bytes, wrong: str) -> None:
+    with pytest.raises(DatasetError, match=wrong) as raised:
+        weka_trace.read_tree(content, "trace.json:3")
+    assert str(raised.value).startswith("trace.json:3: ")
+    assert "\n" not in str(raised.value)
+
+
+# --- DAG -----------------------------------------------------------------------------------------
+
+
+def dag(*sessions: dict[str, Any]) -> DagSessions:
+    lines = [(number, json.dumps(each).encode()) for number, each in enumerate(sessions, start=1)]
+    return DagSessions(lines, "dag.jsonl")
+
+
+def session(name: str, *turns: dict[str, Any], **members: Any) -> dict[str, Any]:
+    return {"session_id": name, "turns": [{"messages": HELLO} | turn for turn in turns]} | members
+
+
+def test_spawned_sessions_are_joined_at_the_next_turn() -> None:
+    (tree,) = dag(
+        session("a", {"spawns": ["b", "c"]}, {"delay": 200}),
+        session("b", {}, {"delay": 30}),
+        session("c", {}),
+    ).trees()
+    assert [(stream.id, stream.parent) for stream in tree.streams] == [
+        ("a", -1),
+        ("b", 0),
+        ("c", 0),
+    ]
+    assert plans(tree) == [
+        (0, (), 0),
+        (1, (0,), 0),
+        (1, (1,), 30_000_000),
+        (2, (0,), 0),
+        (0, (0, 2, 3), 200_000_000),
+    ]
+
+
+def test_join_can_be_later_than_the_next_turn() -> None:
+    (tree,) = dag(
+        session("a", {"spawns": [{"children": ["b"], "join_at": 2}]}, {}, {}), session("b", {})
+    ).trees()
+    assert [plan.after for plan in tree.plans] == [(), (0,), (0,), (1, 2)]
+
+
+def test_fork_inherits_the_history_and_ends_the_parent() -> None:
+    (tree,) = dag(session("a", {}, {"forks": ["b"]}), session("b", {})).trees()
+    assert tree.requests[2].messages == (*HELLO, ResponseOf(0), *HELLO, ResponseOf(1), *HELLO)
+    assert tree.plans[2] == PlannedRequest((1,), stream=1)
+
+
+def test_background_fork_is_not_waited_for() -> None:
+    fork = {"forks": [{"child": "b", "background": True}]}
+    (tree,) = dag(session("a", fork, {}), session("b", {})).trees()
+    assert [plan.after for plan in tree.plans] == [(), (0,), (0,)]
+
+
+def test_context_mode_decides_what_a_prompt_is() -> None:
+    turns: tuple[dict[str, Any], ...] = (
+        {},
+        {"messages": [{"role": "assistant", "content": "Hi"}, *HELLO]},
+    )
+    for mode, expected in (
+        ("deltas_with_responses", 3),
+        ("deltas_without_responses", 4),
+        ("message_array_with_responses", 2),
+    ):
+        (tree,) = dag(session("a", *turns, context_mode=mode)).trees()
+        assert len(tree.requests[1].messages) == expected
+
+
+def test_orchestrator_repeats_its_rounds() -> None:
+    (tree,) = dag(
+        {"session_id": "o", "orchestrator": True, "spawns": ["b", "c"], "rounds": 2,
+         "think_time_ms": 40},
+        session("b", {}),
+        session("c", {}),
+    ).trees()  # fmt: skip
+    assert plans(tree) == [
+        (1, (), 40_000_000),
+        (2, (), 40_000_000),
+        (3, (0, 1), 40_000_000),
+        (4, (0, 1), 40_000_000),
+    ]
+
+
+def test_session_that_starts_before_the_first_turn_is_in_the_background() -> None:
+    (tree,) = dag(session("a", {}, {}, pre_session_spawns=["b"]), session("b", {})).trees()
+    assert [(plan.stream, plan.after) for plan in tree.plans] == [(1, ()), (0, ()), (0, (1,))]
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def assistant(call: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+
+
+@pytest.mark.parametrize(
+    ("sessions", "wrong"),
+    [
+        ([session("a", {"spawns": ["b"]})], "starts 'b', and no line has this `session_id`"),
+        (
+            [session("a", {"spawns": ["b"]}), session("b", {"spawns": ["a"]})],
+            "a cycle: 'a' is started by 'b' is started by 'a'",
+        ),
+        (
+            [
+                session("a", {}, {"spawns": [{"children": ["b"], "join_at": 1}]}, {}),
+                session("b", {}),
+            ],
+            r"turns\[1\]: `join_at` 1 is before the spawn",
+        ),
+        (
+            [session("a", {"spawns": [{"children": ["b"], "join_at": 4}]}, {}), session("b", {})],
+            r"turns\[0\]: `join_at` 4: the session has 2 turns",
+        ),
+        ([session("a", {"forks": ["b"]}, {}), session("b", {})], "forks to 'b', which ends"),
+        ([session("a", {"spawns": ["b", "b"]}), session("b", {})], "starts 'b' twice"),
+        (
+            [session("a", {"spawns": ["c"]}), session("b", {"spawns": ["c"]}), session("c", {})],
+            "starts 'c', which 'a' starts too",
+        ),
+        ([session("a", {"delay": -1})], r"turns\[0\]: `delay` -1 is not between 0 and 86,400,000"),
+        ([session("a", {"messages": [{"role": "robot"}]})], r"`messages\[0\].role` 'robot'"),
+        ([session("a", {"messages": [{"role": "tool"}]})], "has no `tool_call_id`"),
+        ([session("a", assistant(CALL | {"id": ""}))], r"tool_calls\[0\]` has no `id`"),
+        (
+            [session("a", assistant(CALL | {"function": {"name": "f", "arguments": "{"}}))],
+            "has `arguments` that are not JSON: '{'",
+        ),
+        ([session("a")], "no `turns`"),
+        ([session("a", {}), session("a", {})], "a second one with this `session_id`"),
+        ([session("a", {"spawn": ["b"]})], "unknown field `spawn`"),
+    ],
+)
+def test_bad_session_is_one_clear_line(sessions: list[dict[str, Any]], wrong: str) -> None:
+    with pytest.raises(DatasetError, match=wrong) as raised:
+        dag(*sessions)
+    assert str(raised.value).startswith("dag.jsonl:")
+    assert "\n" not in str(raised.value)
+
+
+# --- OpenTelemetry -------------------------------------------------------------------------------
+
+
+def span(name: str, start: float, end: float, messages: Any, **attributes: Any) -> dict[str, Any]:
+    return {
+        "span_id": name,
+        "start_time": f"2026-01-01T00:00:{start:06.3f}Z",
+        "end_time": f"2026-01-01T00:00:{end:06.3f}Z",
+        "attributes": {"gen_ai.input.messages": messages}
+        | {f"gen_ai.{key}": value for key, value in attributes.items()},
+    }
+
+
+def otel(*spans: dict[str, Any]) -> bytes:
+    return json.dumps({"spans": spans}).encode()
+
+
+def test_spans_become_streams_by_their_messages() -> None:
+    answer = {"role": "assistant", "content": "Hi"}
+    other = [{"role": "user", "content": "Other"}]
+    tree = otel_trace.read_tree(
+        otel(
+            span("c", 5, 6, json.dumps([*HELLO, answer, *HELLO])),
+            span("a", 1, 2, HELLO, **{"request.model": "m", "usage.completion_tokens": 7}),
+            span("b", 2.5, 4, other, **{"usage.output_tokens": 9}),
+            {"span_id": "t", "start_time": "1", "end_time": "2", "attributes": {}},
+        ),
+        "f:1",
+    )
+    assert plans(tree) == [(0, (), 0), (1, (0,), S / 2), (0, (0, 1), 1 * S)]
+    assert [request.output_tokens for request in tree.requests] == [7, 9, None]
+    assert tree.requests[0].model == "m"
+
+
+def test_parts_become_messages_of_the_chat_api() -> None:
+    messages = [
+        {"role": "user", "parts": [{"type": "text", "content": "Hello"}]},
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "id": "c1", "name": "f", "arguments": {"x": 1}}],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "result": "ok"}]},
+    ]
+    tree = otel_trace.read_tree(
+        otel(span("a", 1, 2, messages, **{"tool.definitions": '[{"type": "function"}]'})), "f:1"
+    )
+    function = {"name": "f", "arguments": '{"x":1}'}
+    assert tree.requests[0].messages == (
+        {"role": "user", "content": "Hello"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    )
+    assert tree.requests[0].members == {"tools": [{"type": "function"}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        (otel(span("a", 2, 1, HELLO)), "`end_time` is before `start_time`"),
+        (otel(span("a", 1, 2, "[")), "`gen_ai.input.messages` is not JSON"),
+        (otel(span("a", 1, 2, [{"role": "robot"}])), "'robot': expected system"),
+        (otel(span("a", 1, 2, assistant(CALL | {"id": None})["messages"])), "has no `id`"),
+        (
+            otel(span("a", 1, 2, HELLO, **{"usage.completion_tokens": -3})),
+            "-3 is no number of tokens",
+        ),
+        (otel(), "no span with `gen_ai.input.messages`"),
+        (otel({"span_id": "a", "start_time": "noon", "end_time": "noon",
+               "attributes": {"gen_ai.input.messages": HELLO}}), "Invalid isoformat"),
+    ],
+)  # fmt: skip
+def test_bad_span_is_one_clear_line(content: bytes, wrong: str) -> None:
+    with pytest.raises(DatasetError, match=wrong) as raised:
+        otel_trace.read_tree(content, "spans.json:1")
+    assert str(raised.value).startswith("spans.json:1: ")
+    assert "\n" not in str(raised.value)
