@@ -19,7 +19,7 @@ EXIT_CODES = {
     ExitCode.ERROR: "something outside the benchmark failed: a folder, a port, a tool",
     ExitCode.BAD_CONFIG: "the config, a flag or an input is invalid; nothing was sent",
     ExitCode.BENCHMARK_FAILED: "the run did not finish, or no request succeeded",
-    ExitCode.SLO_MISSED: "the results are valid, and an SLO does not hold",
+    ExitCode.SLO_MISSED: "the results are valid, and an SLO or a rule of verify is not met",
     ExitCode.VERDICT_INVALID: "invalid results: the client, a lost process or too many failures "
     "distorted them",
     ExitCode.LEAKED: "objects that the run created still exist; the output lists them",

@@ -1,0 +1,75 @@
+"""The concurrency regions of MLPerf Endpoints 1.0, and the points of a curve that cover them.
+
+A curve is a series of runs at fixed concurrencies, from `c_min` users (at most 32) to `c_max`. The
+range above `c_min` is divided into three regions of equal width in log2 of the distance from
+`c_min`; boundaries are rounded half to even (rules, sections 5.4 and 5.5).
+"""
+
+import math
+from enum import StrEnum
+from typing import NamedTuple
+
+ULTRA_LOW_END = 32
+"""Highest concurrency of the region Ultra Low, and of `c_min`."""
+MARGIN = 1.1
+"""Points up to this multiple of `c_max` are allowed, and cover no region."""
+
+
+class Region(StrEnum):
+    """A region that needs a point."""
+
+    ULTRA_LOW = "Ultra Low"
+    LOW = "Low"
+    MEDIUM = "Medium"
+    HIGH = "High"
+
+
+class Regions(NamedTuple):
+    """The regions of one curve."""
+
+    c_min: int
+    c_max: int
+    low_end: int
+    medium_end: int
+
+    @property
+    def margin_end(self) -> int:
+        """Highest concurrency that a point may have."""
+        return math.ceil(MARGIN * self.c_max)
+
+    def span(self, region: Region) -> tuple[int, int]:
+        """Return the lowest and the highest concurrency of a region. If both boundaries round to
+        one value, the region is that value."""
+        low, high = {
+            Region.ULTRA_LOW: (1, ULTRA_LOW_END),
+            Region.LOW: (self.c_min + 1, self.low_end),
+            Region.MEDIUM: (self.low_end + 1, self.medium_end),
+            Region.HIGH: (self.medium_end + 1, self.c_max),
+        }[region]
+        return min(low, high), high
+
+
+def regions_of(c_min: int, c_max: int) -> Regions:
+    """Return the regions between two concurrencies. Raises ValueError."""
+    if not 1 <= c_min <= ULTRA_LOW_END:
+        raise ValueError(f"the lowest concurrency is {c_min}; expected 1 to {ULTRA_LOW_END}")
+    if c_max <= ULTRA_LOW_END:
+        raise ValueError(f"the highest concurrency is {c_max}; expected more than {ULTRA_LOW_END}")
+    interval = math.log2(c_max - c_min) / 3
+    return Regions(c_min, c_max, round(c_min + 2**interval), round(c_min + 2 ** (2 * interval)))
+
+
+def curve_points(c_max: int) -> tuple[int, ...]:
+    """Return the seven concurrencies of a curve to `c_max`: one user, a point in the middle of Low,
+    two in Medium, and three in High, the last of which is `c_max`. Within a region they are spaced
+    evenly by their logarithms. Raises ValueError."""
+    regions = regions_of(1, c_max)
+    points = {1, c_max}
+    for region, shares in (
+        (Region.LOW, (0.5,)),
+        (Region.MEDIUM, (0.5, 1.0)),
+        (Region.HIGH, (1 / 3, 2 / 3)),
+    ):
+        low, high = regions.span(region)
+        points |= {round(low * (high / low) ** share) for share in shares}
+    return tuple(sorted(points))

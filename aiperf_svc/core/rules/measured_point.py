@@ -1,0 +1,189 @@
+"""A finished run as a point of a curve: what the rules ask of it, in a few numbers."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.compare.measured_run import flatten
+from aiperf_svc.core.experiments.scenario_result import Series
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.rules.steady_state import Requests, Window, find_window
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.domain import metric_formulas as formulas
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import Columns
+from aiperf_svc.domain.outcomes import Outcome, Phase
+
+_SCHEDULES = ("stages", "rate_series", "bursts", "user_centric", "fixed_schedule", "request_rate")
+"""Keys of a load that is no closed loop."""
+_COMMON = ("endpoint", "dataset", "tokenizer", "deployment.target")
+"""Parts of the config that are the same at all points of a curve."""
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates and latencies over some of the requests of a run; None: not measured."""
+
+    system_tps: float | None = None
+    """Output tokens per second of all users."""
+    turn_tps: float | None = None
+    """Output tokens over the time of all requests."""
+    ttft_p90_ms: float | None = None
+    tpot_p90_ms: float | None = None
+    ttft_p90_bound_ms: float | None = None
+    """The early-stopping estimate: with 99% confidence the percentile is not above it."""
+    tpot_p90_bound_ms: float | None = None
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the single requests of a run show."""
+
+    repeats: int
+    """Requests that sent an entry of the dataset which an earlier one had sent."""
+    span_s: float
+    """Time from the first start to the last."""
+    rates: Rates
+    window: Window
+    window_span_s: float
+    steady: Rates
+
+
+class MeasuredPoint(msgspec.Struct, frozen=True):
+    """A finished run at a fixed concurrency."""
+
+    folder: str
+    result: InferenceResult
+    sent: Sent | None
+    """None if single requests were not kept."""
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """The load in the config."""
+        found: dict[str, Any] = self.result.config.get("load", {})
+        return found
+
+    @property
+    def dataset(self) -> dict[str, Any]:
+        """The dataset in the config."""
+        found: dict[str, Any] = self.result.config.get("dataset", {})
+        return found
+
+    @property
+    def concurrency(self) -> int:
+        """Number of users; 0 for a load that is no closed loop."""
+        is_closed = not any(self.load.get(key) for key in _SCHEDULES)
+        return int(self.load.get("concurrency") or 0) if is_closed else 0
+
+    @property
+    def issued(self) -> int:
+        """Number of requests that were issued."""
+        return self.result.accounts.issued
+
+    @property
+    def entries(self) -> int:
+        """Number of prompts of the dataset; 0: unknown."""
+        built = self.result.topology.dataset
+        return built.entries if built else 0
+
+    @property
+    def has_conversations(self) -> bool:
+        """True if requests were turns of conversations."""
+        built = self.result.topology.dataset
+        return built is not None and built.turns > built.entries
+
+    @property
+    def is_offline(self) -> bool:
+        """True if all requests were sent at once."""
+        return 0 < self.issued <= self.concurrency
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What must be the same at all points of a curve, by dotted key."""
+        config = flatten(self.result.config)
+        own = "dataset.variant"
+        facts = {k: v for k, v in config.items() if k.startswith(_COMMON) and k != own}
+        built = self.result.topology.dataset
+        facts["version"] = self.result.version
+        facts["dataset checksum"] = (built and (built.source_sha256 or built.sha256)) or "none"
+        return facts
+
+    @property
+    def whole(self) -> Rates:
+        """Rates over the whole run."""
+        if self.sent is not None:
+            return self.sent.rates
+        return Rates(
+            system_tps=self.result.value("output_token_throughput"),
+            ttft_p90_ms=self.result.value("time_to_first_token", "p90"),
+            tpot_p90_ms=self.result.value("inter_token_latency", "p90"),
+        )
+
+
+def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:
+    """Return what the records of a run show. A super-pass has `pass_size` requests, and the window
+    of the steady state spans at least `least_s`. Starts are by the clocks of the workers, which
+    differ by much less than a super-pass takes."""
+    requests, entries, failed, end_ns = _requests(columns)
+    window = find_window(requests, pass_size, least_s)
+    inside = requests.part(window.begin, window.end)
+    run_s = (end_ns - int(requests.start_ns[0])) / 1e9 if len(requests.start_ns) else 0.0
+    return Sent(
+        repeats=len(entries) - len(np.unique(entries)),
+        span_s=requests.issue_span_s,
+        rates=_rates(requests, run_s, failed=failed),
+        window=window,
+        window_span_s=inside.issue_span_s,
+        steady=_rates(inside, inside.issue_span_s) if window.length else Rates(),
+    )
+
+
+def _requests(columns: Columns) -> tuple[Requests, NDArray[np.int64], int, int]:
+    """Return the requests in the order of their starts, the entries that they sent, how many have
+    failed, and the end of the last response."""
+    parts: list[list[NDArray[Any]]] = []
+    failed, end_ns = 0, 0
+    for chunk in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.SENT):
+        is_done = chunk["outcome"] == Outcome.COMPLETED
+        failed += int(np.count_nonzero(~is_done))
+        end_ns = max(end_ns, int(chunk["end_wall_ns"].max()))
+        values = [
+            formula(chunk)
+            for formula in (
+                formulas.time_to_first_token,
+                formulas.inter_token_latency,
+                formulas.request_latency,
+                formulas.count_of("output_tokens"),
+            )
+        ]
+        for value in values:
+            value[~is_done] = np.nan
+        parts.append([chunk["start_wall_ns"], *values, chunk["entry"]])
+    if not parts:
+        nothing = np.empty(0)
+        empty = np.empty(0, np.int64)
+        return Requests(empty, nothing, nothing, nothing, nothing), empty, 0, 0
+    joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(joined[0], kind="stable")
+    *ordered, entries = (column[order] for column in joined)
+    return Requests(*ordered), entries, failed, end_ns
+
+
+def _rates(requests: Requests, seconds: float, *, failed: int = 0) -> Rates:
+    """Return the rates over some requests. One that failed has an infinite latency."""
+    missing = np.full(failed, np.inf)
+    ttft, tpot = (
+        Series.of(np.concatenate((values, missing)))
+        for values in (requests.ttft_ms, requests.tpot_ms)
+    )
+    is_known = ~np.isnan(requests.output_tokens)
+    tokens = float(requests.output_tokens[is_known].sum())
+    turns_s = float(np.nansum(requests.latency_ms[is_known])) / 1e3
+    return Rates(
+        system_tps=tokens / seconds if seconds and is_known.any() else None,
+        turn_tps=tokens / turns_s if turns_s else None,
+        ttft_p90_ms=ttft.percentile(90),
+        tpot_p90_ms=tpot.percentile(90),
+        ttft_p90_bound_ms=ttft.estimate(90),
+        tpot_p90_bound_ms=tpot.estimate(90),
+    )

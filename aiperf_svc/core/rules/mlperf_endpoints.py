@@ -1,0 +1,366 @@
+"""The rules of MLPerf Endpoints 1.0 for one curve: runs of one model on one system at several
+concurrencies.
+
+Names of requirements are those of the rules' submission checker where it has one. What follows from
+the measurement is checked here. What a submission states about system, power, software and weights
+is named as not checkable. Conforming runs are still no MLPerf result, since only the reference
+client may make one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aiperf_svc.config.concurrency_regions import (
+    ULTRA_LOW_END,
+    Region,
+    Regions,
+    regions_of,
+)
+from aiperf_svc.core.experiments.scenario_result import least_queries
+from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates
+from aiperf_svc.core.rules.report import (
+    CurvePoint,
+    Outcome,
+    PointOutcome,
+    Requirement,
+    RulesReport,
+    of_curve,
+    of_points,
+    outcome_of,
+)
+from aiperf_svc.core.rules.steady_state import LEAST_PASSES
+from aiperf_svc.core.verdict.check_result import Severity
+
+NAME = "mlperf-endpoints-1.0"
+VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
+SOURCE = "mlcommons/endpoints_policies d2d9da6"
+LEAST_POINTS = 7
+"""Fewest points at fixed concurrencies. A dedicated Offline run is one more."""
+MOST_POINTS = 32
+LEAST_OFFLINE_SHARE = 0.98
+"""Least throughput of a dedicated Offline run, as a share of that at the highest concurrency."""
+_SALTED = ("system_suffix", "first_turn_prefix")
+"""Places of the marker between the system prompt and what the user writes."""
+Found = tuple[bool | None, str]
+"""Whether a point meets a requirement (None: not checkable), and what was found."""
+
+
+def least_duration_s(concurrency: int) -> float:
+    """Return how long the requests of a point must be issued in the steady state (section 6.2)."""
+    return 600.0 if concurrency <= ULTRA_LOW_END else 1200.0
+
+
+def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesReport:
+    """Judge the points of a curve. `c_max` is the declared maximum concurrency; by default that of
+    the highest point."""
+    points = sorted(points, key=lambda each: each.concurrency)
+    offline = [each for each in points if each.is_offline]
+    curve = [each for each in points if each.concurrency and not each.is_offline]
+    levels = [each.concurrency for each in curve]
+    highest = c_max or max(levels, default=0)
+    try:
+        regions = regions_of(min(levels, default=0), highest)
+        problem = ""
+    except ValueError as error:
+        regions, problem = None, str(error)
+    return RulesReport(
+        rules=NAME,
+        version=VERSION,
+        source=SOURCE,
+        regions={str(each): regions.span(each) for each in Region} if regions else {},
+        points=tuple(_curve_point(each, regions) for each in points),
+        requirements=(
+            *_curve_structure(levels, len(offline), highest, regions, problem),
+            *_offline(curve, offline, highest),
+            *_points(points, curve),
+            *_consistency(points),
+            *_unchecked(),
+        ),
+    )
+
+
+def _curve_structure(
+    levels: Sequence[int], dedicated: int, highest: int, regions: Regions | None, problem: str
+) -> Iterable[Requirement]:
+    declared = f"the highest concurrency is {highest:,}; expected more than {ULTRA_LOW_END}"
+    yield of_curve("max-concurrency-declared", "5.4", highest > ULTRA_LOW_END, declared)
+    yield of_curve("region-computation", "5.5", regions is not None, problem or _spans(regions))
+    for region in Region:
+        rule = f"{region.lower().replace(' ', '-').replace('medium', 'med')}-concurrency-coverage"
+        if regions is None and region is not Region.ULTRA_LOW:
+            yield of_curve(rule, "5.3", None, problem)
+            continue
+        low, high = regions.span(region) if regions else (1, ULTRA_LOW_END)
+        inside = [level for level in levels if low <= level <= high]
+        text = f"{_listed(inside) or 'no point'} in {low:,} to {high:,}"
+        yield of_curve(rule, "5.3", bool(inside), text)
+    if regions is not None:
+        beyond = [level for level in levels if level > regions.margin_end]
+        text = f"{_listed(beyond)} above {regions.margin_end:,}" if beyond else "all points"
+        yield of_curve("concurrency-in-range", "5.4", not beyond, text)
+    distinct = len(set(levels))
+    least = LEAST_POINTS + (1 if dedicated else 0)
+    total = distinct + dedicated
+    missing = f", {least - total} too few" if total < least else ""
+    text = f"{total} points, expected {least} or more{missing}"
+    yield of_curve("point-count", "5.3", total >= least, text)
+    text = f"{total} points, expected {MOST_POINTS} or fewer"
+    yield of_curve("point-cap", "5.6", total <= MOST_POINTS, text)
+
+
+def _spans(regions: Regions | None) -> str:
+    if regions is None:
+        return ""
+    spans = ((region, regions.span(region)) for region in Region)
+    return ", ".join(f"{region} {low:,}–{high:,}" for region, (low, high) in spans)
+
+
+def _offline(
+    curve: Sequence[MeasuredPoint], offline: Sequence[MeasuredPoint], highest: int
+) -> Iterable[Requirement]:
+    if any(each.has_conversations for each in curve):
+        text = "none for a benchmark of conversations"
+        yield of_curve("offline-point-present", "5.7", not offline, text)
+        return
+    at_top = next((each for each in curve if each.concurrency == highest), None)
+    if not offline:
+        text = f"the point at {highest:,} is elected as the Offline result"
+        if at_top is None:
+            text = f"no run with all requests at once, and no point at {highest:,} to elect"
+        yield of_curve("offline-point-present", "5.7", at_top is not None, text)
+        return
+    text = f"{len(offline)} run{'s' * (len(offline) > 1)} with all requests at once, expected one"
+    yield of_curve("offline-point-present", "5.7", len(offline) == 1, text)
+    rate, top = (each and _official(each).system_tps for each in (offline[0], at_top))
+    if not rate or not top:
+        text = f"no output tokens per second at {highest:,} and Offline"
+        yield of_curve("offline-ordering", "5.7.2", None, text)
+        return
+    share, users = rate / top, offline[0].concurrency
+    text = f"{share:.3f} of the throughput at {highest:,}, expected {LEAST_OFFLINE_SHARE} or more"
+    text += f"; concurrency {users:,}, expected {highest:,} or more"
+    is_met = share >= LEAST_OFFLINE_SHARE and users >= highest
+    yield of_curve("offline-ordering", "5.7.2", is_met, text)
+
+
+def _points(
+    points: Sequence[MeasuredPoint], curve: Sequence[MeasuredPoint]
+) -> Iterable[Requirement]:
+    """Return the requirements for single points; those for a fixed concurrency of these alone."""
+    checks: tuple[tuple[str, str, Callable[[MeasuredPoint], Found], bool], ...] = (
+        ("load-pattern", "6.1", _load_pattern, False),
+        ("point-duration", "6.2", _duration, False),
+        ("steady-state", "4.4", _steady_state, True),
+        ("min-query-count", "6.4", _queries, False),
+        ("sample-multiple", "6.4", _multiple, False),
+        ("sample-order", "6.5", _order, False),
+        ("streaming-config", "6.5", _streaming, True),
+        ("salt", "2.9.5.1", _salt, False),
+        ("warmup-data", "6.3.1", _warmup, False),
+        ("metric-consistency", "9.1", _metrics, True),
+        ("early-stopping", "client", _early_stopping, True),
+        ("valid-verdict", "–", _verdict, False),
+    )
+    for rule, section, check, is_for_curve in checks:
+        some = curve if is_for_curve else points
+        found = ((each, *check(each)) for each in some)
+        outcomes = (PointOutcome(p.concurrency, outcome_of(met), text) for p, met, text in found)
+        yield of_points(rule, section, outcomes)
+
+
+def _load_pattern(point: MeasuredPoint) -> Found:
+    if not point.concurrency:
+        return False, "the load is no closed loop with load.concurrency"
+    if point.is_offline:
+        return True, "all requests at once"
+    given = [key for key in ("ramp", "prefill_concurrency", "cancellation") if _has(point, key)]
+    if given:
+        return False, f"load.{given[0]} changes the concurrency"
+    return True, "fixed concurrency"
+
+
+def _has(point: MeasuredPoint, key: str) -> bool:
+    return point.load.get(key) not in (None, 0, "0", "0s")
+
+
+def _duration(point: MeasuredPoint) -> Found:
+    if point.sent is None:
+        return None, "single requests are not known: no records.parquet"
+    least = least_duration_s(point.concurrency)
+    is_window = bool(point.sent.window.length) and not point.is_offline
+    span = point.sent.window_span_s if is_window else point.sent.span_s
+    what = "steady state" if is_window else "whole run"
+    short = f", {least - span:,.0f} s too short" if span < least else ""
+    return span >= least, f"{what} of {span:,.0f} s, expected {least:,.0f} s{short}"
+
+
+def _steady_state(point: MeasuredPoint) -> Found:
+    if point.sent is None:
+        return None, "single requests are not known: no records.parquet"
+    if point.has_conversations:
+        return None, "the rules have no detector for conversations"
+    window = point.sent.window
+    trend = ""
+    if window.has_trend:
+        direction = "rises" if window.drift > 0 else "falls"
+        trend = f"; the time per token {direction} by {abs(window.drift):.0%} over the run"
+    if not window.length:
+        found = "partial_dataset" if not window.super_passes else "insufficient_passes"
+        if window.super_passes > LEAST_PASSES:
+            found = "not found"
+        text = f"{found}: no {LEAST_PASSES} steady super-passes among {window.super_passes}"
+        return False, text + trend
+    if point.sent.window_span_s < least_duration_s(point.concurrency):
+        text = f"insufficient_duration: {window.length} super-passes in "
+        return False, f"{text}{point.sent.window_span_s:,.0f} s{trend}"
+    text = f"windowable: super-passes {window.first + 1} to {window.first + window.length} of "
+    return True, f"{text}{window.super_passes}{trend}"
+
+
+def _queries(point: MeasuredPoint) -> Found:
+    done, least = point.result.accounts.completed, point.entries
+    if not least:
+        return None, "the size of the dataset is not in the results"
+    short = f", {least - done:,} too few" if done < least else ""
+    return done >= least, f"{done:,} completed, expected one pass of {least:,}{short}"
+
+
+def _multiple(point: MeasuredPoint) -> Found:
+    if not point.entries:
+        return None, "the size of the dataset is not in the results"
+    passes, rest = divmod(point.issued, point.entries)
+    text = f"{point.issued:,} issued: {passes:,} passes of {point.entries:,}"
+    return passes > 0 and not rest, f"{text} and {rest:,} more" if rest else text
+
+
+def _order(point: MeasuredPoint) -> Found:
+    order = point.dataset.get("order")
+    return order == "random", f"dataset.order {order}, expected random (with replacement)"
+
+
+def _streaming(point: MeasuredPoint) -> Found:
+    is_on = point.result.config_view.endpoint.streaming
+    return is_on, f"endpoint.streaming {str(is_on).lower()}"
+
+
+def _salt(point: MeasuredPoint) -> Found:
+    place = point.dataset.get("cache_bust", "none")
+    if place not in _SALTED:
+        return False, f"dataset.cache_bust {place}, expected {' or '.join(_SALTED)}"
+    if point.sent is None:
+        return None, "whether a marker was sent twice is not known: no records.parquet"
+    repeats = point.sent.repeats
+    if repeats:
+        return False, f"{repeats:,} of {point.issued:,} requests repeat an entry with its marker"
+    return True, f"64 bits, a marker for each request, from the seed ({place})"
+
+
+def _warmup(point: MeasuredPoint) -> Found:
+    if not point.load.get("warmup"):
+        return True, "no warmup"
+    if point.dataset.get("cache_bust", "none") == "none":
+        return False, "the warmup sends prompts of the dataset without a marker"
+    return True, "prompts of the dataset with markers"
+
+
+def _metrics(point: MeasuredPoint) -> Found:
+    if violations := point.result.accounts.violations:
+        return False, "; ".join(violations)
+    tpot = _official(point).tpot_p90_ms
+    if not tpot:
+        return False, "no P90 of the time per output token"
+    return True, f"accounts balance; P90 of the time per output token {tpot:.4g} ms"
+
+
+def _early_stopping(point: MeasuredPoint) -> Found:
+    least = least_queries(0.9)
+    if point.sent is None:
+        return None, "single requests are not known: no records.parquet"
+    official = _official(point)
+    bounds = (official.ttft_p90_bound_ms, official.tpot_p90_bound_ms)
+    if None in bounds:
+        return False, f"too few requests to estimate P90, which needs {least}"
+    ttft, tpot = bounds
+    return True, f"with 99% confidence P90 is within TTFT {ttft:.4g} ms, TPOT {tpot:.4g} ms"
+
+
+def _verdict(point: MeasuredPoint) -> Found:
+    verdict, cause = point.result.verdict, point.result.cause
+    return verdict is not Severity.INVALID, f"{verdict}: {cause}" if cause else str(verdict)
+
+
+def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
+    """Return the requirements on what all points have in common."""
+    every = [each.facts for each in points]
+    keys = {key: None for facts in every for key in facts}
+    differing = [key for key in keys if len({facts.get(key) for facts in every}) > 1]
+    text = f"differs: {', '.join(differing)}" if differing else "model, endpoint, dataset, client"
+    yield of_curve("config-consistency", "9.1", not differing, text)
+    seeds = {each.result.config.get("random_seed", 0) for each in points}
+    text = f"random_seed {', '.join(map(str, sorted(seeds)))}"
+    yield of_curve("seed-set-consistency", "9.1", len(seeds) <= 1, text)
+
+
+def _unchecked() -> Iterable[Requirement]:
+    for rule, section, text in (
+        ("reference-client", "2.1.1", "these runs were measured by aiperf-svc"),
+        ("seed-set-membership", "9.1", "a published set has three seeds; aiperf-svc has one"),
+        ("token-counts", "2.8", "counts by the reference chat template are not made"),
+        ("accuracy-coverage", "4.3", "no accuracy results beside these runs"),
+        ("approved-drafter", "2.9.4", "what the server drafts with is not in the results"),
+        ("output-caching", "2.2.1", "needs runs of one repeated prompt"),
+        ("system-description", "8.2", "system_desc.json is no file of these runs"),
+        ("power-descriptor", "4.5.2", "system_power.json is no file of these runs"),
+    ):
+        yield of_curve(rule, section, None, text)
+
+
+def _official(point: MeasuredPoint) -> Rates:
+    """Return the rates that the rules make official."""
+    return point.sent.steady if point.sent is not None and _is_steady(point) else point.whole
+
+
+def _is_steady(point: MeasuredPoint) -> bool:
+    return bool(_steady_state(point)[0]) and not point.is_offline
+
+
+def _curve_point(point: MeasuredPoint, regions: Regions | None) -> CurvePoint:
+    rates = _official(point)
+    per_user = 1e3 / rates.tpot_p90_ms if rates.tpot_p90_ms else None
+    return CurvePoint(
+        folder=point.folder,
+        concurrency=point.concurrency,
+        region="Offline" if point.is_offline else _region(point.concurrency, regions),
+        basis="steady state" if _is_steady(point) else "whole run",
+        system_tps=rates.system_tps,
+        tps_per_user=rates.turn_tps if point.has_conversations else per_user,
+        ttft_p90_ms=rates.ttft_p90_ms,
+        tpot_p90_ms=rates.tpot_p90_ms,
+        ttft_p90_bound_ms=rates.ttft_p90_bound_ms,
+        tpot_p90_bound_ms=rates.tpot_p90_bound_ms,
+        window=point.sent.window if point.sent else None,
+    )
+
+
+def _region(concurrency: int, regions: Regions | None) -> str:
+    if regions is None:
+        return ""
+    if concurrency <= regions.c_min:
+        return str(Region.ULTRA_LOW)
+    inside = (
+        region
+        for region in (Region.LOW, Region.MEDIUM, Region.HIGH)
+        if regions.span(region)[0] <= concurrency <= regions.span(region)[1]
+    )
+    found = next(inside, None)
+    if found is None:
+        return "margin" if regions.c_max < concurrency <= regions.margin_end else ""
+    return str(found)
+
+
+def _listed(levels: Sequence[int]) -> str:
+    return ", ".join(f"{level:,}" for level in levels)
+
+
+def is_met(report: RulesReport) -> bool:
+    """Return whether every requirement that can be checked is met."""
+    return not report.count(Outcome.NOT_MET)

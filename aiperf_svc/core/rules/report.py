@@ -1,0 +1,102 @@
+"""What a rule set says of finished runs: for each requirement whether it is met."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from aiperf_svc.core.rules.steady_state import Window
+
+SCHEMA = "rules/1"
+
+
+class Outcome(StrEnum):
+    """Whether a requirement is met."""
+
+    MET = "met"
+    NOT_MET = "not met"
+    UNCHECKED = "not checkable here"
+
+
+class PointOutcome(msgspec.Struct, frozen=True):
+    """Whether one point of the curve meets a requirement."""
+
+    concurrency: int
+    outcome: Outcome
+    text: str
+    """What was found, and by how much it is missed; or why it cannot be checked."""
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    """A requirement of the rules."""
+
+    rule: str
+    """Its name, that of the rules' own checker where it has one."""
+    section: str
+    """Where the rules state it."""
+    outcome: Outcome
+    text: str = ""
+    """As of a point; empty if the points have texts of their own."""
+    points: tuple[PointOutcome, ...] = ()
+    """The outcome at each point, of a requirement for points."""
+
+
+def of_curve(rule: str, section: str, is_met: bool | None, text: str) -> Requirement:
+    """Return a requirement for the whole curve; None: not checkable."""
+    return Requirement(rule=rule, section=section, outcome=outcome_of(is_met), text=text)
+
+
+def of_points(rule: str, section: str, points: Iterable[PointOutcome]) -> Requirement:
+    """Return a requirement for each point. It is met if all meet it."""
+    points = tuple(points)
+    found = {each.outcome for each in points}
+    worst = (each for each in (Outcome.NOT_MET, Outcome.UNCHECKED) if each in found)
+    outcome = next(worst, Outcome.MET if points else Outcome.UNCHECKED)
+    return Requirement(rule=rule, section=section, outcome=outcome, points=points)
+
+
+def outcome_of(is_met: bool | None) -> Outcome:
+    """Return the outcome; None: not checkable."""
+    return Outcome.UNCHECKED if is_met is None else Outcome.MET if is_met else Outcome.NOT_MET
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One point of the curve, with the numbers that the rules make official."""
+
+    folder: str
+    concurrency: int
+    region: str
+    """Empty: beyond the regions."""
+    basis: str
+    """`steady state` or `whole run`."""
+    system_tps: float | None
+    """Output tokens per second of all users."""
+    tps_per_user: float | None
+    """1000 / P90 of the time per output token in ms; of conversations, output tokens over the time
+    of all turns."""
+    ttft_p90_ms: float | None
+    tpot_p90_ms: float | None
+    ttft_p90_bound_ms: float | None = None
+    """The early-stopping estimate: with 99% confidence the percentile is not above it."""
+    tpot_p90_bound_ms: float | None = None
+    window: Window | None = None
+    """None without single requests."""
+
+
+class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule set says of the points of a curve. `verify --json` prints it."""
+
+    schema_version: str = SCHEMA
+    rules: str
+    version: str
+    """Version and date of the rules."""
+    source: str
+    """Where the rules are published."""
+    regions: dict[str, tuple[int, int]]
+    """Lowest and highest concurrency of each region; empty if they cannot be computed."""
+    points: tuple[CurvePoint, ...]
+    requirements: tuple[Requirement, ...]
+
+    def count(self, outcome: Outcome) -> int:
+        """Return the number of requirements with an outcome."""
+        return sum(each.outcome is outcome for each in self.requirements)

@@ -1,0 +1,62 @@
+"""Prints what a rule set says of finished runs."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aiperf_svc.core.rules.report import CurvePoint, Outcome, PointOutcome, RulesReport
+from aiperf_svc.domain.number_text import number
+from aiperf_svc.runner.verdict_lines import print_text
+
+_STYLES = {Outcome.MET: "green", Outcome.NOT_MET: "bold red", Outcome.UNCHECKED: "dim"}
+
+
+def print_report(report: RulesReport, console: Console) -> None:
+    """Print the points, the requirements and their count."""
+    print_text(console, f"{report.version}, {report.source}", style="bold")
+    console.print(_points(report.points))
+    console.print(_requirements(report))
+    counts = ", ".join(f"{report.count(each)} {each}" for each in Outcome)
+    print_text(console, f"{counts}. This is not an MLPerf result.", style="bold")
+
+
+def _points(points: Sequence[CurvePoint]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("concurrency", "region", "numbers of", "tokens/s", "tokens/s per user"):
+        table.add_column(name, justify="left" if name in ("region", "numbers of") else "right")
+    table.add_column("TTFT p90 (ms)", justify="right")
+    table.add_column("TPOT p90 (ms)", justify="right")
+    for each in points:
+        values = (each.system_tps, each.tps_per_user, each.ttft_p90_ms, each.tpot_p90_ms)
+        shown = [number(value, missing="–") for value in values]
+        table.add_row(f"{each.concurrency:,}", each.region or "–", each.basis, *shown)
+    return table
+
+
+def _requirements(report: RulesReport) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("requirement", no_wrap=True)
+    table.add_column("section")
+    table.add_column("found")
+    for each in report.requirements:
+        text = each.text or "\n".join(_lines(each.points, each.outcome))
+        state = Text(str(each.outcome), style=_STYLES[each.outcome])
+        table.add_row(state, each.rule, each.section, Text(text))
+    return table
+
+
+def _lines(points: Sequence[PointOutcome], outcome: Outcome) -> list[str]:
+    """Return the texts of the points with this outcome, each once with its concurrencies."""
+    texts: dict[str, list[int]] = {}
+    for each in points:
+        if each.outcome is outcome:
+            texts.setdefault(each.text, []).append(each.concurrency)
+    if len(texts) == 1:
+        return list(texts)
+    if outcome is Outcome.MET:
+        return [f"all {len(points)} points"]
+    return [f"{', '.join(map(str, levels))}: {text}" for text, levels in texts.items()]

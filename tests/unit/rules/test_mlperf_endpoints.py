@@ -1,0 +1,245 @@
+"""Each requirement is met by runs that conform, and not met by those that miss it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.cli.main import main
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates, Sent, sent_requests
+from aiperf_svc.core.rules.mlperf_endpoints import verify
+from aiperf_svc.core.rules.report import Outcome, RulesReport
+from aiperf_svc.core.rules.steady_state import Window
+from tests.support import fake_run
+from tests.support.fake_results import inference_result
+
+CURVE = (1, 3, 10, 17, 27, 42, 64)
+ENTRIES = 100
+PASSES = 6
+
+
+def result(concurrency: int, **changes: Any) -> InferenceResult:
+    """The results of a run that conforms; keys of its config and its load can be changed."""
+    config: dict[str, Any] = {
+        "endpoint": {"url": "http://h", "model": "m", "type": "chat", "streaming": True},
+        "load": {"concurrency": concurrency},
+        "dataset": {"order": "random", "cache_bust": "first_turn_prefix"},
+        "random_seed": 7,
+    }
+    for name in ("endpoint", "load", "dataset"):
+        config[name] |= changes.pop(name, {})
+    config |= changes.pop("config", {})
+    issued = changes.pop("issued", PASSES * ENTRIES)
+    built: dict[str, Any] = dict.fromkeys(DatasetFacts.__struct_fields__)
+    built |= {"entries": ENTRIES, "turns": changes.pop("turns", ENTRIES), "warmup_entries": 0}
+    built |= {"kind": "single_turn", "source_sha256": changes.pop("checksum", "abc")}
+    return inference_result(
+        config=config,
+        accounts=Accounts(issued=issued, completed=changes.pop("completed", issued)),
+        topology=RunLayout(dataset=DatasetFacts(**built)),
+        **changes,
+    )
+
+
+def point(concurrency: int, sent: dict[str, Any] | None = None, **changes: Any) -> MeasuredPoint:
+    """A run that conforms, unless its requests or its results are changed."""
+    tps = changes.pop("tps", 100.0 * concurrency)
+    rates = Rates(
+        system_tps=tps,
+        turn_tps=90.0,
+        ttft_p90_ms=20.0,
+        tpot_p90_ms=10.0,
+        ttft_p90_bound_ms=21.0,
+        tpot_p90_bound_ms=11.0,
+    )
+    given: dict[str, Any] = {
+        "repeats": 0,
+        "span_s": 1500.0,
+        "rates": rates,
+        "window": Window(super_passes=6, ramp=1, first=1, length=5, begin=100, end=600),
+        "window_span_s": 1250.0,
+        "steady": rates,
+    }
+    found = result(concurrency, **changes)
+    return MeasuredPoint(f"runs/{concurrency}", found, Sent(**{**given, **(sent or {})}))
+
+
+def curve(**changes: Any) -> list[MeasuredPoint]:
+    """A curve that conforms, unless all of its points are changed."""
+    return [point(each, **changes) for each in CURVE]
+
+
+def missed(report: RulesReport) -> list[str]:
+    return [each.rule for each in report.requirements if each.outcome is Outcome.NOT_MET]
+
+
+def text_of(report: RulesReport, rule: str) -> str:
+    found = next(each for each in report.requirements if each.rule == rule)
+    return found.text or found.points[0].text
+
+
+def test_conforming_curve_misses_nothing() -> None:
+    report = verify(curve())
+    assert missed(report) == []
+    assert report.regions["High"] == (18, 64)
+    assert report.count(Outcome.UNCHECKED) == 8
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "text"),
+    [
+        ("load-pattern", {"load": {"request_rate": 5.0}}, "no closed loop"),
+        ("load-pattern", {"load": {"ramp": "10s"}}, "load.ramp changes the concurrency"),
+        ("sample-order", {"dataset": {"order": "sequential"}}, "dataset.order sequential"),
+        ("streaming-config", {"endpoint": {"streaming": False}}, "streaming false"),
+        ("salt", {"dataset": {"cache_bust": "none"}}, "cache_bust none"),
+        ("salt", {"dataset": {"cache_bust": "system_prefix"}}, "cache_bust system_prefix"),
+        ("salt", {"sent": {"repeats": 12}}, "12 of 600 requests repeat"),
+        ("sample-multiple", {"issued": 620}, "6 passes of 100 and 20 more"),
+        ("min-query-count", {"completed": 90}, "90 completed, expected one pass of 100, 10 too"),
+        ("point-duration", {"sent": {"window_span_s": 400.0}}, "steady state of 400 s"),
+        ("early-stopping", {"sent": {"steady": Rates(tpot_p90_ms=5.0)}}, "needs 64"),
+        ("metric-consistency", {"sent": {"steady": Rates()}}, "no P90"),
+    ],
+)
+def test_point_misses_a_requirement_by_so_much(
+    rule: str, changes: dict[str, Any], text: str
+) -> None:
+    report = verify([*curve()[1:], point(1, **changes)])
+    assert rule in missed(report)
+    found = next(each for each in report.requirements if each.rule == rule)
+    assert any(text in each.text for each in found.points), found
+
+
+def test_short_window_makes_the_whole_run_official() -> None:
+    report = verify(curve(sent={"window_span_s": 700.0}))
+    assert missed(report) == ["point-duration", "steady-state"]
+    bases = {each.concurrency: each.basis for each in report.points}
+    assert bases[27] == "steady state"  # 600 s are enough up to 32 users
+    assert bases[42] == "whole run"
+
+
+def test_drift_is_named() -> None:
+    window = Window(super_passes=9, ramp=1, drift=0.3, has_trend=True)
+    report = verify(curve(sent={"window": window}))
+    expected = "not found: no 4 steady super-passes among 9; the time per token rises by 30%"
+    assert expected in text_of(report, "steady-state")
+
+
+def test_missing_points_are_counted() -> None:
+    report = verify([point(64), point(42), point(10)])
+    assert "low-concurrency-coverage" in missed(report)
+    assert text_of(report, "point-count") == "3 points, expected 7 or more, 4 too few"
+
+
+def test_point_in_the_margin_covers_nothing() -> None:
+    points = [*curve(), point(71), point(72)]
+    report = verify(points, c_max=64)
+    assert missed(report) == ["concurrency-in-range"]
+    assert text_of(report, "concurrency-in-range") == "72 above 71"
+    assert [each.region for each in report.points[-2:]] == ["margin", ""]
+
+
+def test_small_maximum_has_no_regions() -> None:
+    report = verify([point(each) for each in (1, 2, 4, 8, 16, 24, 32)])
+    assert missed(report) == ["max-concurrency-declared", "region-computation"]
+    assert not report.regions
+
+
+@pytest.mark.parametrize(("tps", "is_met"), [(6272.0, True), (6271.0, False)])
+def test_offline_run_reaches_98_percent(tps: float, is_met: bool) -> None:
+    offline = point(600, tps=tps)
+    report = verify([*curve(), offline])
+    assert ("offline-ordering" not in missed(report)) is is_met
+    assert text_of(report, "point-count") == "8 points, expected 8 or more"
+    assert report.points[-1].region == "Offline"
+
+
+def test_conversations_have_no_offline_point() -> None:
+    points = curve(turns=4 * ENTRIES)
+    report = verify(points)
+    assert "offline-point-present" not in missed(report)
+    assert report.points[0].tps_per_user == 90.0
+    assert "offline-point-present" in missed(verify([*points, point(600, turns=4 * ENTRIES)]))
+
+
+def test_points_that_differ_are_named() -> None:
+    report = verify([*curve()[1:], point(1, endpoint={"model": "other"}, checksum="def")])
+    assert missed(report) == ["config-consistency"]
+    expected = "differs: endpoint.model, dataset checksum"
+    assert text_of(report, "config-consistency") == expected
+    assert "seed-set-consistency" in missed(
+        verify([*curve()[1:], point(1, config={"random_seed": 8})])
+    )
+
+
+def test_without_records_times_are_not_checkable() -> None:
+    points = [each.__class__(each.folder, each.result, None) for each in curve()]
+    report = verify(points)
+    unchecked = [e.rule for e in report.requirements if e.outcome is Outcome.UNCHECKED]
+    assert {"point-duration", "steady-state", "salt", "early-stopping"} <= set(unchecked)
+
+
+def test_records_give_rates_of_the_window() -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    sent = sent_requests(fake_run.columns_of(rows), pass_size=200, least_s=1.0)
+    seconds = (rows["end_wall_ns"].max() - rows["start_wall_ns"].min()) / 1e9
+    assert sent.rates.system_tps == pytest.approx(rows["output_tokens"].sum() / seconds)
+    assert sent.repeats == 1_500
+    assert sent.window.super_passes == 10
+    inside = np.sort(rows, order="start_wall_ns")[sent.window.begin : sent.window.end]
+    span = (inside["start_wall_ns"][-1] - inside["start_wall_ns"][0]) / 1e9
+    assert sent.steady.system_tps == pytest.approx(inside["output_tokens"].sum() / span)
+    bound, measured = sent.rates.tpot_p90_bound_ms, sent.rates.tpot_p90_ms
+    assert bound is not None
+    assert measured is not None
+    assert bound >= measured
+
+
+def test_failed_requests_are_slower_than_any() -> None:
+    rows = fake_run.closed_loop(requests=500, error_share=0.2)
+    sent = sent_requests(fake_run.columns_of(rows), pass_size=100, least_s=1.0)
+    assert sent.rates.ttft_p90_ms is None
+
+
+def test_command_names_what_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for concurrency in (1, 64):
+        rows = fake_run.closed_loop(requests=300, concurrency=concurrency)
+        context = fake_run.context(rows)
+        config = fake_run.config(concurrency=concurrency, requests=300)
+        columns = fake_run.columns_of(rows)
+        context = replace(context, config=config)
+        folder = tmp_path / str(concurrency)
+        folder.mkdir()
+        write_all(folder, summarise(columns, None, context), columns)
+    command = ["verify", "--rules", "mlperf-endpoints-1.0", str(tmp_path)]
+    assert main(command) == 4
+    printed = capsys.readouterr().out
+    assert "2 points, expected 7 or more, 5 too few" in printed
+    assert "not an MLPerf result" in printed
+    assert main([*command, "--json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    assert report["rules"] == "mlperf-endpoints-1.0"
+    assert [each["concurrency"] for each in report["points"]] == [1, 64]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--rules", "mlperf"], "invalid choice: 'mlperf'"),
+        (["--rules", "mlperf-endpoints-1.0", "--max-concurrency", "0"], "expected 1 or more"),
+        (["--rules", "mlperf-endpoints-1.0"], "no run; expected"),
+    ],
+)
+def test_bad_input_is_refused(
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(tmp_path), *arguments]) == 2
+    assert text in capsys.readouterr().err
