@@ -1,11 +1,12 @@
-"""The one table of all metrics: what each is called, its unit, formula, source and who it covers.
+"""The definition of every metric: name, unit, formula, and where it is shown.
 
-Tags, display names, units and formulas are those of AIPerf 0.13 wherever it has the metric, so that
-its users' tools and notebooks go on working; `is_ours` marks the rest. `docs/metrics.md` is printed
-from this table, the exports and the report take names and units from it, and a test holds every tag
-to a computation.
+Results, totals of several runs, tables, exports, the report and `docs/metrics.md` read this table,
+so a new metric is one entry here and, if it is computed from requests, a formula in
+`metric_formulas`. Tags, display names, units and formulas are those of AIPerf 0.13 wherever it has
+the metric, so that its users' tools and notebooks go on working; `is_ours` marks the rest.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -40,6 +41,48 @@ class Population(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """A scalar: the number of requests of the population for which a formula is true."""
+
+    is_counted: f.Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A scalar: the sum of a formula over the requests of the population; absent if the formula is
+    undefined for all of them."""
+
+    formula: f.Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A scalar: the sum of other scalars, per second of `benchmark_duration`. A total over several
+    runs counts what lies within the time that all runs have in common."""
+
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A scalar that follows from other scalars, of a run and of a total alike. It is absent if the
+    formula raises KeyError, since a number that it needs is absent."""
+
+    formula: Callable[[Mapping[str, float]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A scalar that `core/results` takes from the accounts, the config or the times of the run."""
+
+    is_additive: bool = False
+    """True if the total over several runs is the sum; otherwise it has no total."""
+
+
+Scalar = Count | Sum | Rate | Derived | Measured
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One metric of the catalog."""
 
@@ -48,9 +91,12 @@ class Metric:
     unit: str
     kind: Kind
     formula: str
+    """The formula in words, for the documentation."""
     source: str
     compute: f.Formula | None = None
     """Formula; only for Kind.RECORD."""
+    scalar: Scalar | None = None
+    """How the number is made; only for Kind.SCALAR."""
     _: KW_ONLY
     population: Population = Population.COMPLETED
     better: str = ""
@@ -58,7 +104,16 @@ class Metric:
     needs: str = ""
     """`streaming`, `tokens`, `usage` or empty: without it the metric is absent."""
     is_ours: bool = False
+    is_whole: bool = False
+    """True if the value of a request is a whole number."""
     in_table: bool = False
+    """True if the terminal and the first tables of the report show it."""
+    in_lines: bool = True
+    """True if the lines of profile_export.jsonl have it; only for Kind.RECORD."""
+    in_slices: bool = False
+    """True if slices of time have it; only for Kind.SCALAR, as they have all distributions."""
+    side_by_side: tuple[str, ...] = ()
+    """Statistics that short tables of several runs, targets or models show."""
 
     @property
     def header(self) -> str:
@@ -71,12 +126,19 @@ class Metric:
         """True if a limit on it may be written as `250ms`."""
         return self.unit in ("ms", "sec")
 
+    @property
+    def is_additive(self) -> bool:
+        """True if the number of several runs together is the sum of theirs."""
+        made = self.scalar
+        return isinstance(made, Count | Sum) or (isinstance(made, Measured) and made.is_additive)
+
 
 STREAM, TOKENS, USAGE = "streaming", "tokens", "usage"
 STREAM_TOKENS = f"{STREAM}, {TOKENS}"
 HIGHER, LOWER = "higher", "lower"
 KERNEL = "kernel receive stamps"
 WRITE = "worker's clock at the write"
+MEASURED, ADDED = Measured(), Measured(is_additive=True)
 
 
 def _record(
@@ -94,19 +156,30 @@ def _timed(tag: str, name: str, unit: str, formula: str, source: str, **more: An
 
 
 def _scalar(
-    tag: str, name: str, unit: str, formula: str, source: str = "metric records", **more: Any
+    tag: str,
+    name: str,
+    unit: str,
+    scalar: Scalar,
+    formula: str,
+    source: str = "metric records",
+    **more: Any,
 ) -> Metric:
-    return Metric(tag, name, unit, Kind.SCALAR, formula, source, **more)
+    return Metric(tag, name, unit, Kind.SCALAR, formula, source, scalar=scalar, **more)
+
+
+def _error_rate(numbers: Mapping[str, float]) -> float:
+    finished = numbers["completed_request_count"]
+    return 100.0 * numbers["error_request_count"] / finished if finished else 0.0
 
 
 # fmt: off
 # Latencies of successes, in AIPerf's sense, but from the write and by kernel stamps.
 _LATENCIES = (
     _record("request_latency", "Request Latency", "ms", f.request_latency, "last content - start",
-        KERNEL, better=LOWER, in_table=True),
+        KERNEL, better=LOWER, in_table=True, side_by_side=("p50", "p99")),
     _record("time_to_first_token", "Time to First Token", "ms", f.time_to_first_token,
         "first content or reasoning delta - start", KERNEL, better=LOWER, needs=STREAM,
-        in_table=True),
+        in_table=True, side_by_side=("p50", "p99")),
     _record("time_to_second_token", "Time to Second Token", "ms", f.time_to_second_token,
         "second delta - first delta", KERNEL, better=LOWER, needs=STREAM, in_table=True),
     _record("time_to_first_output_token", "Time to First Output Token", "ms",
@@ -115,23 +188,24 @@ _LATENCIES = (
     _record("inter_token_latency", "Inter Token Latency", "ms", f.inter_token_latency,
         "(request_latency - time_to_first_token) / (output_sequence_length - hidden_token_count - "
         "1); from time_to_first_output_token where tokens are hidden; undefined under two tokens",
-        KERNEL, better=LOWER, needs=STREAM_TOKENS, in_table=True),
+        KERNEL, better=LOWER, needs=STREAM_TOKENS, in_table=True, side_by_side=("p50", "p99")),
     _pooled("inter_chunk_latency", "Inter Chunk Latency", "ms",
         "gaps between the content chunks of a request, all requests pooled", KERNEL, better=LOWER,
         needs=STREAM, in_table=True),
     _record("decode_duration", "Decode Duration", "ms", f.decode_duration,
         "request_latency - time_to_first_token", KERNEL, better=LOWER, needs=STREAM),
     _record("credit_to_start_latency", "Credit-to-Start Latency", "ms", f.schedule_lag,
-        "start - due, of successes", WRITE, better=LOWER),
+        "start - due, of successes", WRITE, better=LOWER, in_lines=False),
     _record("effective_latency", "Effective Latency (CO-aware)", "ms", f.intended_request_latency,
-        "last content - due, of successes", KERNEL, better=LOWER),
+        "last content - due, of successes", KERNEL, better=LOWER, in_lines=False),
 )
 
 # What the way to the target takes, by the kernel: to whoever ends the TCP connection.
 _NETWORK = (
     _pooled("network_rtt", "Network Round Trip", "ms",
         "shortest round trip of each connection (TCP_INFO: tcpi_min_rtt)", "kernel",
-        population=Population.CONNECTIONS, better=LOWER, is_ours=True, in_table=True),
+        population=Population.CONNECTIONS, better=LOWER, is_ours=True, in_table=True,
+        side_by_side=("p50",)),
     _pooled("network_smoothed_rtt", "Network Smoothed Round Trip", "ms",
         "smoothed round trip of each connection at its end (tcpi_rtt); with up to 40 ms by which "
         "a server's kernel delays an acknowledgement", "kernel",
@@ -173,27 +247,29 @@ _TOKEN_COUNTS = (
         f.count_of("output_tokens"),
         "all output tokens, reasoning included; by the tokenizer if there is one, else the "
         "server's usage",
-        "tokenizer, else the server's usage", needs=TOKENS, in_table=True),
+        "tokenizer, else the server's usage", needs=TOKENS, in_table=True, side_by_side=("avg",),
+        is_whole=True),
     _record("output_token_count", "Output Token Count", "tokens", f.output_token_count,
-        "output tokens without reasoning; absent where reasoning came and nobody counted it",
-        "tokenizer, else the server's usage", needs=TOKENS),
+        "output tokens without reasoning; absent where the number of reasoning tokens is unknown",
+        "tokenizer, else the server's usage", needs=TOKENS, is_whole=True),
     _record("reasoning_token_count", "Reasoning Token Count", "tokens", f.reasoning_token_count,
         "reasoning tokens, of requests that have some", "tokenizer, else the server's usage",
-        needs=TOKENS),
+        needs=TOKENS, is_whole=True),
     _record("hidden_token_count", "Hidden Token Count", "tokens", f.hidden_token_count,
         "reasoning tokens that the server counts and does not send, of requests that have some",
-        "server", needs=USAGE, is_ours=True, in_table=True),
+        "server", needs=USAGE, is_ours=True, in_table=True, is_whole=True),
     _record("input_sequence_length", "Input Sequence Length", "tokens", f.count_of("input_tokens"),
-        "input tokens", "dataset, else the server's usage", needs=TOKENS, in_table=True),
+        "input tokens", "dataset, else the server's usage", needs=TOKENS, in_table=True,
+        is_whole=True),
     _record("usage_prompt_tokens", "Usage Prompt Tokens", "tokens",
         f.count_of("usage_prompt_tokens"), "prompt_tokens of the server's usage", "server",
-        needs=USAGE),
+        needs=USAGE, is_whole=True),
     _record("usage_completion_tokens", "Usage Completion Tokens", "tokens",
         f.count_of("usage_completion_tokens"),
         "completion_tokens of the server's usage, with reasoning_tokens where they are beside them",
-        "server", needs=USAGE),
+        "server", needs=USAGE, is_whole=True),
     _record("usage_total_tokens", "Usage Total Tokens", "tokens", f.usage_total_tokens,
-        "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE),
+        "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE, is_whole=True),
     _record("usage_prompt_tokens_diff_pct", "Usage Prompt Diff %", "%",
         f.difference_of("usage_prompt_tokens", "input_tokens"),
         "|input_sequence_length - usage_prompt_tokens| / input_sequence_length",
@@ -203,7 +279,7 @@ _TOKEN_COUNTS = (
         "|output_sequence_length - usage_completion_tokens| / output_sequence_length",
         "tokenizer and server", needs=USAGE),
     _record("requested_osl", "Requested OSL", "tokens", f.requested_osl,
-        "output tokens that the request asks for", "dataset", needs=TOKENS),
+        "output tokens that the request asks for", "dataset", needs=TOKENS, is_whole=True),
     _record("osl_mismatch_diff_pct", "OSL Mismatch Diff %", "%", f.osl_mismatch,
         "(output_sequence_length - requested_osl) / requested_osl; negative: too few",
         "dataset and tokenizer, else the server's usage", needs=TOKENS),
@@ -231,7 +307,7 @@ _HTTP = (
     _record("http_req_connection_overhead", "HTTP Connection Overhead", "ms", f.connecting,
         "http_req_connecting", "worker's clock", better=LOWER),
     _record("http_req_connection_reused", "HTTP Connection Reused", "ratio",
-        f.connection_reused, "1 on a reused connection, else 0", "worker"),
+        f.connection_reused, "1 on a reused connection, else 0", "worker", is_whole=True),
     _record("http_req_sending", "HTTP Sending", "ms", f.since_write("sent_wall_ns"),
         "after the last byte is written - before the first", "worker's clock", better=LOWER),
     _record("http_req_waiting", "HTTP Waiting (TTFB)", "ms", f.http_waiting,
@@ -248,114 +324,133 @@ _HTTP = (
     _record("http_req_data_received", "HTTP Data Received", "KB", f.size_of("bytes_in"),
         "bytes read / 1024", "worker"),
     _record("http_req_chunks_received", "HTTP Chunks Received", "count", f.number_of("reads"),
-        "reads of the socket", "worker"),
+        "reads of the socket", "worker", is_whole=True),
     _record("content_chunk_count", "Content Chunks", "count", f.content_chunk_count,
         "events that carry content; a chunk is not a token", "record processor", needs=STREAM,
-        is_ours=True),
+        is_ours=True, is_whole=True),
 )
 
 # One number each, over the whole phase.
 _SCALARS = (
-    _scalar("request_throughput", "Request Throughput", "requests/sec",
+    _scalar("request_throughput", "Request Throughput", "requests/sec", Rate(("request_count",)),
         "request_count / benchmark_duration: failures take time and are not counted",
-        better=HIGHER, in_table=True),
-    _scalar("request_count", "Request Count", "requests", "completed requests", in_table=True),
-    _scalar("error_request_count", "Error Request Count", "requests",
-        "requests that ended in an error", better=LOWER, in_table=True),
+        better=HIGHER, in_table=True, in_slices=True, side_by_side=("avg",)),
+    _scalar("request_count", "Request Count", "requests", ADDED, "completed requests",
+        in_table=True, in_slices=True, side_by_side=("avg",)),
+    _scalar("error_request_count", "Error Request Count", "requests", ADDED,
+        "requests that ended in an error", better=LOWER, in_table=True, in_slices=True,
+        side_by_side=("avg",)),
     _scalar("completed_request_count", "Completed Requests (Success + Error)", "requests",
+        Derived(lambda n: n["request_count"] + n["error_request_count"]),
         "request_count + error_request_count"),
-    _scalar("request_error_rate", "Request Error Rate", "%",
-        "error_request_count / completed_request_count", better=LOWER),
-    _scalar("benchmark_duration", "Benchmark Duration", "sec",
+    _scalar("request_error_rate", "Request Error Rate", "%", Derived(_error_rate),
+        "error_request_count / completed_request_count", better=LOWER, in_slices=True,
+        side_by_side=("avg",)),
+    _scalar("benchmark_duration", "Benchmark Duration", "sec", MEASURED,
         "start of the load to the stop or the last end of anything that was tried, failures "
         "included, whichever is later; on the timing manager's clock", in_table=True),
     _scalar("output_token_throughput", "Output Token Throughput", "tokens/sec",
-        "total_osl / benchmark_duration", better=HIGHER, needs=TOKENS, in_table=True),
-    _scalar("input_token_throughput", "Input Token Throughput", "tokens/sec",
-        "total_isl / benchmark_duration", better=HIGHER, needs=TOKENS),
-    _scalar("total_token_throughput", "Total Token Throughput", "tokens/sec",
-        "(total_isl + total_osl) / benchmark_duration", better=HIGHER, needs=TOKENS),
-    _scalar("total_isl", "Total Input Sequence Length", "tokens", "sum of ISL", needs=TOKENS),
-    _scalar("total_osl", "Total Output Sequence Length", "tokens", "sum of OSL", needs=TOKENS),
-    _scalar("total_output_tokens", "Total Output Tokens", "tokens",
+        Rate(("total_osl",)),
+        "total_osl / benchmark_duration", better=HIGHER, needs=TOKENS, in_table=True,
+        in_slices=True, side_by_side=("avg",)),
+    _scalar("input_token_throughput", "Input Token Throughput", "tokens/sec", Rate(("total_isl",)),
+        "total_isl / benchmark_duration", better=HIGHER, needs=TOKENS, in_slices=True),
+    _scalar("total_token_throughput", "Total Token Throughput", "tokens/sec", Rate(("total_isl",
+        "total_osl")),
+        "(total_isl + total_osl) / benchmark_duration", better=HIGHER, needs=TOKENS,
+        in_slices=True),
+    _scalar("total_isl", "Total Input Sequence Length", "tokens", Sum(f.count_of("input_tokens")),
+        "sum of ISL", needs=TOKENS, in_slices=True),
+    _scalar("total_osl", "Total Output Sequence Length", "tokens", Sum(f.count_of("output_tokens")),
+        "sum of OSL", needs=TOKENS, in_slices=True),
+    _scalar("total_output_tokens", "Total Output Tokens", "tokens", ADDED,
         "sum of output_token_count; absent if that of a request is", needs=TOKENS),
     _scalar("total_reasoning_tokens", "Total Reasoning Tokens", "tokens",
+        Sum(f.reasoning_token_count),
         "sum of reasoning_token_count", needs=TOKENS),
     _scalar("total_usage_prompt_tokens", "Total Usage Prompt Tokens", "tokens",
+        Sum(f.count_of("usage_prompt_tokens")),
         "sum of usage_prompt_tokens", needs=USAGE),
     _scalar("total_usage_completion_tokens", "Total Usage Completion Tokens", "tokens",
+        Sum(f.count_of("usage_completion_tokens")),
         "sum of usage_completion_tokens", needs=USAGE),
     _scalar("total_usage_total_tokens", "Total Usage Total Tokens", "tokens",
+        Sum(f.usage_total_tokens),
         "sum of usage_total_tokens", needs=USAGE),
     _scalar("usage_discrepancy_count", "Usage Discrepancy Count", "requests",
+        Sum(f.usage_discrepancy),
         "requests whose input or output count is over 10% off the server's usage", needs=USAGE),
-    _scalar("osl_mismatch_count", "OSL Mismatch Count", "requests",
+    _scalar("osl_mismatch_count", "OSL Mismatch Count", "requests", Sum(f.has_osl_mismatch),
         "requests whose output length is off requested_osl by more than 5% or 50 tokens, whichever "
         "is less", needs=TOKENS),
-    _scalar("goodput", "Goodput", "requests/sec", "good_request_count / benchmark_duration",
-        better=HIGHER, in_table=True),
-    _scalar("good_request_count", "Good Request Count", "requests",
+    _scalar("goodput", "Goodput", "requests/sec", Rate(("good_request_count",)),
+        "good_request_count / benchmark_duration", better=HIGHER, in_table=True,
+        side_by_side=("avg",)),
+    _scalar("good_request_count", "Good Request Count", "requests", ADDED,
         "completed requests within every limit of slo.goodput; a failure is bad, a missing "
         "metric too",
         better=HIGHER),
     _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
+        MEASURED,
         "completed requests, each by the share of its time within [end of ramp, stop], / its "
         "length; the stop is when the duration is over or the last request starts, whichever is "
         "first, or when the first request that was cancelled started if that is in the second "
         "half; absent if none ended within",
         better=HIGHER, is_ours=True, in_table=True),
-    _scalar("requested_rate", "Requested Rate", "requests/sec",
+    _scalar("requested_rate", "Requested Rate", "requests/sec", ADDED,
         "load.request_rate; of conversations the rate of these",
         source="config", is_ours=True),
-    _scalar("achieved_rate", "Achieved Rate", "requests/sec",
+    _scalar("achieved_rate", "Achieved Rate", "requests/sec", MEASURED,
         "requested_rate x rate_achievement; of a load that ends by time x the arrivals that were "
         "drawn / those that the rate makes expected; of conversations x due requests / "
         "conversations, and at most due requests / time until the last was due if no stop ends "
         "the load",
         better=HIGHER, is_ours=True, in_table=True),
-    _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
+    _scalar("rate_achievement", "Achieved / Due Rate", "ratio", MEASURED,
         "written / due x min(1, span of due times / span of starts); a request whose connection "
         "failed was not written; with load.user_centric at most written / (rate x time until the "
         "stop)", better=HIGHER,
         is_ours=True),
-    _scalar("concurrency_achievement", "Held / Asked Concurrency", "ratio",
+    _scalar("concurrency_achievement", "Held / Asked Concurrency", "ratio", MEASURED,
         "slot time in use / slot time asked for, each worker over [end of ramp, stop]",
         better=HIGHER, is_ours=True),
-    _scalar("unsent_request_count", "Unsent Requests", "requests",
+    _scalar("unsent_request_count", "Unsent Requests", "requests", ADDED,
         "due before the stop, first byte not written by it", source="accounts", better=LOWER,
         is_ours=True, in_table=True),
-    _scalar("cancelled_request_count", "Cancelled Requests", "requests",
+    _scalar("cancelled_request_count", "Cancelled Requests", "requests", ADDED,
         "written, then cut by the end of the grace period or by the user", better=LOWER,
         is_ours=True, in_table=True),
-    _scalar("abandoned_request_count", "Abandoned Requests", "requests",
+    _scalar("abandoned_request_count", "Abandoned Requests", "requests", ADDED,
         "written, then left by their clients, as load.cancellation asks for; absent without it",
         is_ours=True, in_table=True),
-    _scalar("timed_out_request_count", "Timed Out Requests", "requests", "errors of kind timeout",
-        better=LOWER, is_ours=True),
-    _scalar("lost_request_count", "Lost Requests", "requests",
+    _scalar("timed_out_request_count", "Timed Out Requests", "requests", ADDED,
+        "errors of kind timeout", better=LOWER, is_ours=True),
+    _scalar("lost_request_count", "Lost Requests", "requests", ADDED,
         "credits and records that went with a lost process", source="accounts", better=LOWER,
         is_ours=True),
-    _scalar("capped_request_count", "Capped Requests", "requests",
+    _scalar("capped_request_count", "Capped Requests", "requests", ADDED,
         "waited for the concurrency cap, a prefill slot or the connection limit", better=LOWER,
         is_ours=True),
-    _scalar("blocked_request_count", "Blocked Requests", "requests",
+    _scalar("blocked_request_count", "Blocked Requests", "requests", Sum(f.is_blocked),
         "turns of load.user_centric that were due before the response to the turn before had "
         "ended, and waited for it; absent if there is none",
-        better=LOWER, is_ours=True, in_table=True),
-    _scalar("retried_request_count", "Retried Requests", "requests",
+        better=LOWER, is_ours=True, in_table=True, population=Population.DUE),
+    _scalar("retried_request_count", "Retried Requests", "requests", ADDED,
         "to be sent again, since the server had closed the reused connection before they arrived",
         source="accounts", is_ours=True),
-    _scalar("connected_request_count", "Connected Requests", "requests",
-        "waited for a new connection, which is part of their latencies", is_ours=True),
+    _scalar("connected_request_count", "Connected Requests", "requests", Count(f.has_connected),
+        "waited for a new connection, which is part of their latencies", is_ours=True,
+        population=Population.SENT),
     _scalar("preconnected_request_count", "Preconnected Requests", "requests",
+        Count(f.has_preconnected),
         "were the first on a connection that had been made ahead of need: their latencies are "
-        "without connecting", is_ours=True),
-    _scalar("unstamped_request_share", "Unstamped Requests", "%",
+        "without connecting", is_ours=True, population=Population.SENT),
+    _scalar("unstamped_request_share", "Unstamped Requests", "%", MEASURED,
         "requests with a read that has no kernel stamp", better=LOWER, is_ours=True),
-    _scalar("distinct_prompt_count", "Distinct Prompts", "count",
+    _scalar("distinct_prompt_count", "Distinct Prompts", "count", MEASURED,
         "dataset entries that were sent; fewer than requests means prompts were reused",
         is_ours=True),
-    _scalar("max_concurrency", "Maximum Concurrency", "requests",
+    _scalar("max_concurrency", "Maximum Concurrency", "requests", MEASURED,
         "largest number in flight at once", is_ours=True),
 )
 

@@ -17,14 +17,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
     Columns = Mapping[str, NDArray[Any]]
     """Field name of a metric record to an array of shape (n,)."""
 else:
-    Floats, Columns = Any, Mapping[str, Any]
+    Floats, Mask, Columns = Any, Any, Mapping[str, Any]
 
 Formula = Callable[[Columns], Floats]
+Condition = Callable[[Columns], Mask]
 
 NS_PER_MS = 1e6
+USAGE_DISCREPANCY_PCT = 10.0
+"""Threshold for `usage_discrepancy_count`, as in AIPerf."""
+OSL_MISMATCH_PCT = 5.0
+OSL_MISMATCH_TOKENS = 50.0
+"""Thresholds for `osl_mismatch_count`, as in AIPerf; the lower one counts."""
 BYTES_PER_KB = 1024.0
 """AIPerf's KB is 1,024 bytes."""
 
@@ -225,6 +232,19 @@ def difference_of(reported: str, counted: str) -> Formula:
     return formula
 
 
+def usage_discrepancy(columns: Columns) -> Floats:
+    """Return 1 where a count of tokens is too far off the server's usage, else 0; undefined where
+    the server stated none."""
+    prompt, completion = columns["usage_prompt_tokens"], columns["usage_completion_tokens"]
+    off = difference_of("usage_prompt_tokens", "input_tokens")(columns) > USAGE_DISCREPANCY_PCT
+    off |= (
+        difference_of("usage_completion_tokens", "output_tokens")(columns) > USAGE_DISCREPANCY_PCT
+    )
+    values: Floats = off.astype(float)
+    values[(prompt < 0) & (completion < 0)] = nan
+    return values
+
+
 def requested_osl(columns: Columns) -> Floats:
     """Output tokens that the request asked for; undefined where it asked for no number."""
     values = columns["requested_tokens"].astype(float)
@@ -236,6 +256,18 @@ def osl_mismatch(columns: Columns) -> Floats:
     """Output tokens less those asked for, in per cent of these: negative for too few."""
     asked = requested_osl(columns)
     return (_output_tokens(columns) - asked) / asked * 100.0
+
+
+def has_osl_mismatch(columns: Columns) -> Floats:
+    """Return 1 where the output length is too far off the requested one, else 0; undefined where
+    one of them is."""
+    import numpy as np
+
+    asked = requested_osl(columns)
+    off = abs(_output_tokens(columns) - asked)
+    values = (off > np.minimum(asked * OSL_MISMATCH_PCT / 100.0, OSL_MISMATCH_TOKENS)).astype(float)
+    values[np.isnan(off)] = nan
+    return values
 
 
 def connecting(columns: Columns) -> Floats:
@@ -259,6 +291,25 @@ def http_waiting(columns: Columns) -> Floats:
 def connection_reused(columns: Columns) -> Floats:
     """Return 1 for a reused connection, else 0."""
     values: Floats = columns["is_reused"].astype(float)
+    return values
+
+
+def has_connected(columns: Columns) -> Mask:
+    """Return which requests waited for a new connection."""
+    waited: Mask = ~columns["is_reused"] & (connecting(columns) > 0)
+    return waited
+
+
+def has_preconnected(columns: Columns) -> Mask:
+    """Return which requests were the first on a connection that was made ahead of need."""
+    ahead: Mask = ~columns["is_reused"] & (connecting(columns) == 0)
+    return ahead
+
+
+def is_blocked(columns: Columns) -> Floats:
+    """Return 1 where a turn waited for the response to the one before; undefined elsewhere."""
+    values: Floats = columns["is_blocked"].astype(float)
+    values[values == 0] = nan
     return values
 
 

@@ -19,54 +19,11 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.lines.number_text import DECIMAL, INTEGER, PADDED, filled
 from aiperf_svc.core.stats.columns import FLAG_COLUMNS
-from aiperf_svc.domain.metric_catalog import CATALOG, Population
+from aiperf_svc.domain.metric_catalog import METRICS, Kind, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.records import Rows
 
-TOKEN_AND_COUNT_TAGS: Final = (
-    "input_sequence_length",
-    "output_token_count",
-    "reasoning_token_count",
-    "hidden_token_count",
-    "output_sequence_length",
-    "usage_prompt_tokens",
-    "usage_completion_tokens",
-    "usage_total_tokens",
-    "http_req_connection_reused",
-    "http_req_chunks_received",
-    "content_chunk_count",
-    "requested_osl",
-)
-"""Metrics written as integers."""
-REAL_TAGS: Final = (
-    "request_latency",
-    "time_to_first_token",
-    "time_to_second_token",
-    "time_to_first_output_token",
-    "inter_token_latency",
-    "decode_duration",
-    "output_token_throughput_per_user",
-    "e2e_output_token_throughput",
-    "prefill_throughput_per_user",
-    "intended_request_latency",
-    "intended_time_to_first_token",
-    "schedule_lag",
-    "receive_lag",
-    "stamp_uncertainty",
-    "usage_prompt_tokens_diff_pct",
-    "usage_completion_tokens_diff_pct",
-    "osl_mismatch_diff_pct",
-    "http_req_connecting",
-    "http_req_connection_overhead",
-    "http_req_sending",
-    "http_req_waiting",
-    "http_req_receiving",
-    "http_req_duration",
-    "http_req_total",
-    "http_req_data_sent",
-    "http_req_data_received",
-)
 GAPS_TAG: Final = "inter_chunk_latency"
 _METADATA: Final = (
     ("index", INTEGER),
@@ -93,9 +50,15 @@ _METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
 _KNOWN_TEMPLATES: Final = 4_096
 """Most templates kept: 20 MB."""
 
-_METRICS = tuple(CATALOG[tag] for tag in TOKEN_AND_COUNT_TAGS + REAL_TAGS)
+_METRICS = tuple(
+    sorted(
+        (metric for metric in METRICS if metric.kind is Kind.RECORD and metric.in_lines),
+        key=lambda metric: not metric.is_whole,
+    )
+)
+"""Metrics of a line, those written as integers first."""
 _COVERS_ALL_SENT = np.array([metric.population is Population.SENT for metric in _METRICS])
-_INTEGERS: Final = len(TOKEN_AND_COUNT_TAGS)
+_INTEGERS: Final = sum(metric.is_whole for metric in _METRICS)
 
 
 def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:

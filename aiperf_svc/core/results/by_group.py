@@ -14,25 +14,17 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.core.results import slo
-from aiperf_svc.core.results.accounts import Accounts
 from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.network import network_metrics
-from aiperf_svc.core.results.scalars import scalars
+from aiperf_svc.core.results.scalars import measured_scalars, scalars
 from aiperf_svc.core.results.summary import FinishedRun, GroupResult
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow
-from aiperf_svc.core.stats.totals import Totals, add_up
+from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Phase
-
-_OF_THE_RUN = (
-    "retried_request_count",
-    "lost_request_count",
-    "unsent_request_count",
-)
-"""Numbers that are known of the run only."""
 
 
 class Groups:
@@ -91,13 +83,11 @@ class Groups:
                 for tag, metric in metrics.items()
                 if CATALOG[tag].population is not Population.DUE
             }
-        limits, window = self._context.config.slo.goodput, self._window
-        numbers = _scalars(add_up(rows, self._clocks), window)
-        numbers |= slo.goodput(rows, limits, window_ns=window.duration_ns)
-        return GroupResult(name=name, metrics=metrics, scalars=numbers)
-
-
-def _scalars(totals: Totals, window: LoadWindow) -> dict[str, float]:
-    accounts = msgspec.structs.replace(Accounts(), unsent=totals.unsent)
-    values = scalars(totals, accounts, requested_rate=None, window_ns=window.duration_ns)
-    return {tag: value for tag, value in values.items() if tag not in _OF_THE_RUN}
+        numbers = measured_scalars(
+            add_up(rows, self._clocks),
+            None,
+            requested_rate=None,
+            window_ns=self._window.duration_ns,
+        )
+        numbers |= slo.good_requests(rows, self._context.config.slo.goodput)
+        return GroupResult(name=name, metrics=metrics, scalars=scalars(rows, numbers))

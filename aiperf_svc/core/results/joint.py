@@ -11,41 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.scalars import derived, rates
 from aiperf_svc.core.results.summary import MetricSummary
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
-from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_catalog import METRICS, Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats
 from aiperf_svc.domain.outcomes import Outcome, Phase
-
-ADDED = (
-    "request_count",
-    "error_request_count",
-    "completed_request_count",
-    "unsent_request_count",
-    "cancelled_request_count",
-    "abandoned_request_count",
-    "timed_out_request_count",
-    "lost_request_count",
-    "capped_request_count",
-    "blocked_request_count",
-    "retried_request_count",
-    "connected_request_count",
-    "preconnected_request_count",
-    "good_request_count",
-    "requested_rate",
-    "total_isl",
-    "total_osl",
-    "total_output_tokens",
-    "total_reasoning_tokens",
-    "total_usage_prompt_tokens",
-    "total_usage_completion_tokens",
-    "total_usage_total_tokens",
-    "usage_discrepancy_count",
-    "osl_mismatch_count",
-)
-"""Single numbers whose total is their sum. Where one run does not know a number, the total does not
-either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,18 +54,18 @@ class Total:
 def add_up_parts(parts: Sequence[Part]) -> Total:
     """Return the total of at least one run."""
     numbers = {
-        tag: sum(part.scalars[tag] for part in parts)
-        for tag in ADDED
-        if all(tag in part.scalars for part in parts)
+        metric.tag: sum(part.scalars[metric.tag] for part in parts)
+        for metric in METRICS
+        if metric.is_additive and all(metric.tag in part.scalars for part in parts)
     }
-    finished = numbers.get("completed_request_count", 0.0)
-    if finished:
-        numbers["request_error_rate"] = 100.0 * numbers["error_request_count"] / finished
     interval_ns = common_interval_ns(parts)
     seconds = (interval_ns[1] - interval_ns[0]) / 1e9
     if seconds > 0:
-        numbers |= _rates(parts, interval_ns, numbers)
-    return Total(scalars=numbers, metrics=_pooled(parts), interval_s=max(0.0, seconds))
+        inside = _inside(parts, interval_ns)
+        known = {tag: value for tag, value in inside.items() if tag in numbers}
+        numbers["benchmark_duration"] = known["benchmark_duration"] = seconds
+        numbers |= rates(known)
+    return Total(scalars=derived(numbers), metrics=_pooled(parts), interval_s=max(0.0, seconds))
 
 
 def common_interval_ns(parts: Sequence[Part]) -> tuple[int, int]:
@@ -124,28 +96,17 @@ def _unsent_without_row(part: Part) -> int:
     return max(0, int(part.scalars.get("unsent_request_count", 0)) - known)
 
 
-def _rates(
-    parts: Sequence[Part], interval_ns: tuple[int, int], numbers: Mapping[str, float]
-) -> dict[str, float]:
-    """Return what completed, per second of the interval. A request counts by the share of its time
-    that lies in the interval: if whole requests counted, those that ended together just after it
-    would be missing."""
-    requests = given = made = 0.0
+def _inside(parts: Sequence[Part], interval_ns: tuple[int, int]) -> dict[str, float]:
+    """Return what completed in the interval. A request counts by the share of its time that lies in
+    it: if whole requests counted, those that ended together just after it would be missing."""
+    found = dict.fromkeys(("request_count", "total_isl", "total_osl"), 0.0)
     for part in parts:
         for chunk in PhaseRows(part.columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
             shares = _shares_inside(part, chunk, interval_ns)
-            requests += float(shares.sum())
-            given += float((shares * np.maximum(chunk["input_tokens"], 0)).sum())
-            made += float((shares * np.maximum(chunk["output_tokens"], 0)).sum())
-    seconds = (interval_ns[1] - interval_ns[0]) / 1e9
-    rates = {"benchmark_duration": seconds, "request_throughput": requests / seconds}
-    if "total_isl" in numbers:
-        rates["input_token_throughput"] = given / seconds
-    if "total_osl" in numbers:
-        rates["output_token_throughput"] = made / seconds
-    if "total_isl" in numbers and "total_osl" in numbers:
-        rates["total_token_throughput"] = (given + made) / seconds
-    return rates
+            found["request_count"] += float(shares.sum())
+            found["total_isl"] += float((shares * np.maximum(chunk["input_tokens"], 0)).sum())
+            found["total_osl"] += float((shares * np.maximum(chunk["output_tokens"], 0)).sum())
+    return found
 
 
 def _shares_inside(part: Part, chunk: Chunk, interval_ns: tuple[int, int]) -> Floats:

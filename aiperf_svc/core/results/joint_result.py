@@ -10,20 +10,6 @@ from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 SCHEMA = "joint/1"
-SHORT = {
-    "request_count": ("avg",),
-    "error_request_count": ("avg",),
-    "request_error_rate": ("avg",),
-    "goodput": ("avg",),
-    "request_throughput": ("avg",),
-    "output_token_throughput": ("avg",),
-    "network_rtt": ("p50",),
-    "time_to_first_token": ("p50", "p99"),
-    "request_latency": ("p50", "p99"),
-    "inter_token_latency": ("p50", "p99"),
-    "output_sequence_length": ("avg",),
-}
-"""Rows of a short table: metrics and their statistics."""
 STATS = ("avg", "p50", "p90", "p95", "p99", "p99_9")
 """Statistics of a distribution in a long table."""
 _WORSE = (Severity.INVALID, Severity.DEGRADED, Severity.VALID)
@@ -124,7 +110,10 @@ def worst(verdicts: list[str | None]) -> str | None:
 
 def _wanted(joint: Joint, *, is_short: bool) -> dict[str, tuple[str, ...]]:
     if is_short:
-        wanted = dict(SHORT)
+        chosen = sorted(
+            (m for m in METRICS if m.side_by_side), key=lambda m: m.kind is not Kind.SCALAR
+        )
+        wanted = {m.tag: m.side_by_side for m in chosen}
     else:
         wanted = {m.tag: ("avg",) if m.kind is Kind.SCALAR else STATS for m in METRICS}
     tags = (tag for member in joint.members for tag in member.metrics)

@@ -1,4 +1,10 @@
-"""Computes the metrics that are one number over the whole phase."""
+"""Computes the metrics that are one number over the whole phase.
+
+The catalog has the definition of each. A number that is counted or summed over requests, or that
+follows from other numbers, needs no code here.
+"""
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -6,7 +12,7 @@ from aiperf_svc.core.results.accounts import Accounts
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.totals import Totals
-from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_catalog import METRICS, Count, Derived, Population, Rate, Sum
 from aiperf_svc.domain.outcomes import Outcome
 
 _NEVER = 2**62
@@ -14,82 +20,94 @@ _WHOLE = 2**30
 """Parts of a request: sums of whole numbers are the same in whatever pieces they are made."""
 
 
-def scalars(
-    totals: Totals, accounts: Accounts, *, requested_rate: float | None, window_ns: int
-) -> dict[str, float]:
-    """Return every scalar of the catalog that follows from totals and accounts. A tag is absent if
-    it is undefined (rates of a run without duration, tokens that were not counted).
+def scalars(rows: PhaseRows, measured: Mapping[str, float]) -> dict[str, float]:
+    """Return every scalar of the catalog that is known. `measured` are those that have another
+    source than a formula."""
+    numbers = {**measured, **_from_records(rows)}
+    return derived({**numbers, **rates(numbers)})
 
-    Rates are over the load's whole window, including failures. Otherwise a run in which nearly all
-    requests fail would look fast.
-    """
-    finished = totals.completed + totals.errored
+
+def rates(counts: Mapping[str, float]) -> dict[str, float]:
+    """Return the rates that follow from counts and `benchmark_duration`. Of a run, they are over
+    the whole load, failures included: otherwise a run in which nearly all requests fail would look
+    fast."""
+    seconds = counts.get("benchmark_duration")
+    if seconds is None:
+        return {}
+    return {
+        metric.tag: sum(counts[tag] for tag in metric.scalar.tags) / seconds
+        for metric in METRICS
+        if isinstance(metric.scalar, Rate) and counts.keys() >= {*metric.scalar.tags}
+    }
+
+
+def derived(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Return some scalars, and all of the catalog that follow from them."""
+    found = {tag: float(value) for tag, value in numbers.items()}
+    missing = {m.tag: m.scalar for m in METRICS if isinstance(m.scalar, Derived)}
+    # One may follow from another that comes later in the catalog.
+    while new := {
+        tag: value
+        for tag, scalar in missing.items()
+        if tag not in found and (value := _derived(scalar, found)) is not None
+    }:
+        found |= new
+    return found
+
+
+def _derived(scalar: Derived, numbers: Mapping[str, float]) -> float | None:
+    try:
+        return scalar.formula(numbers)
+    except KeyError:
+        return None
+
+
+def _from_records(rows: PhaseRows) -> dict[str, float]:
+    """Return the counts and the sums over requests."""
+    found: dict[str, float] = {}
+    for metric in METRICS:
+        match metric.scalar:
+            case Count(is_counted):
+                chunks = rows.chunks(metric.population)
+                found[metric.tag] = sum(int(np.count_nonzero(is_counted(c))) for c in chunks)
+            case Sum(formula):
+                values = [formula(chunk) for chunk in rows.chunks(metric.population)]
+                if not all(np.isnan(each).all() for each in values):
+                    found[metric.tag] = float(sum(np.nansum(each) for each in values))
+    return found
+
+
+def measured_scalars(
+    totals: Totals,
+    accounts: Accounts | None,
+    *,
+    requested_rate: float | None,
+    window_ns: int,
+) -> dict[str, float]:
+    """Return the scalars that come from totals and accounts. A tag is absent if it is undefined.
+    Without accounts, since the requests are only some of a run's, those of the run are absent."""
     values: dict[str, float] = {
         "request_count": totals.completed,
         "error_request_count": totals.errored,
-        "completed_request_count": finished,
-        "request_error_rate": 100.0 * totals.errored / finished if finished else 0.0,
-        "unsent_request_count": accounts.unsent,
         "cancelled_request_count": totals.cancelled,
-        "abandoned_request_count": totals.abandoned,
         "timed_out_request_count": totals.timed_out,
-        "lost_request_count": max(accounts.lost, accounts.records_lost),
         "capped_request_count": totals.capped,
-        "blocked_request_count": totals.blocked,
-        "retried_request_count": accounts.retries,
-        "connected_request_count": totals.connected,
-        "preconnected_request_count": totals.preconnected,
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,
     }
-    if not totals.to_abandon:
-        del values["abandoned_request_count"]
-    if not totals.blocked:
-        del values["blocked_request_count"]
+    if accounts is not None:
+        values["unsent_request_count"] = accounts.unsent
+        values["lost_request_count"] = max(accounts.lost, accounts.records_lost)
+        values["retried_request_count"] = accounts.retries
+    if totals.to_abandon:
+        values["abandoned_request_count"] = totals.abandoned
+    if totals.has_output_tokens and not totals.without_content_tokens:
+        values["total_output_tokens"] = totals.content_tokens
     if requested_rate is not None:
         values["requested_rate"] = requested_rate
-    values |= _tokens(totals)
     if window_ns:
-        values |= _rates(values, window_ns / 1e9)
-    return {tag: float(value) for tag, value in values.items()}
-
-
-def _tokens(totals: Totals) -> dict[str, float]:
-    values: dict[str, float] = {}
-    if totals.has_input_tokens:
-        values["total_isl"] = totals.input_tokens
-    if totals.has_output_tokens:
-        values["total_osl"] = totals.output_tokens
-        if not totals.without_content_tokens:
-            values["total_output_tokens"] = totals.content_tokens
-        if totals.reasoning_tokens:
-            values["total_reasoning_tokens"] = totals.reasoning_tokens
-    stated = {
-        "total_usage_prompt_tokens": totals.usage_prompt,
-        "total_usage_completion_tokens": totals.usage_completion,
-        "total_usage_total_tokens": totals.usage_total,
-    }
-    values |= {tag: value for tag, value in stated.items() if value is not None}
-    if totals.usage_prompt is not None or totals.usage_completion is not None:
-        values["usage_discrepancy_count"] = totals.usage_discrepancies
-    if totals.osl_known:
-        values["osl_mismatch_count"] = totals.osl_mismatches
+        values["benchmark_duration"] = window_ns / 1e9
     return values
-
-
-def _rates(values: dict[str, float], seconds: float) -> dict[str, float]:
-    rates = {
-        "benchmark_duration": seconds,
-        "request_throughput": values["request_count"] / seconds,
-    }
-    given, made = values.get("total_isl"), values.get("total_osl")
-    if given is not None:
-        rates["input_token_throughput"] = given / seconds
-    if made is not None:
-        rates["output_token_throughput"] = made / seconds
-    if given is not None and made is not None:
-        rates["total_token_throughput"] = (given + made) / seconds
-    return rates
 
 
 def steady_state_throughput(

@@ -12,31 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.results.accounts import Accounts
 from aiperf_svc.core.results.distributions import distributions
-from aiperf_svc.core.results.scalars import scalars
+from aiperf_svc.core.results.scalars import measured_scalars, scalars
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import load_window
 from aiperf_svc.core.stats.totals import add_up
+from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
 MOST_SLICES = 10_000
 """A run that would have more gets slices of twice the width, and again, until it has not."""
-SCALARS = (
-    "request_count",
-    "error_request_count",
-    "request_error_rate",
-    "request_throughput",
-    "total_isl",
-    "total_osl",
-    "input_token_throughput",
-    "output_token_throughput",
-    "total_token_throughput",
-)
-"""Single numbers that make sense for a part of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +64,8 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         chosen = np.sort(rows[place:end])
         some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
         part = PhaseRows(some, phase=Phase.PROFILING)
-        values = scalars(
-            add_up(part, clocks),
-            Accounts(),
-            requested_rate=context.requested_rate,
-            window_ns=end_ns - start_ns,
+        measured = measured_scalars(
+            add_up(part, clocks), None, requested_rate=None, window_ns=end_ns - start_ns
         )
         yield Slice(
             index=index,
@@ -88,7 +73,11 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
             end_wall_ns=end_ns,
             is_complete=start_ns + width_ns <= sending_ns,
             metrics=distributions(part, unsent_without_row=0),
-            scalars={tag: values[tag] for tag in SCALARS if tag in values},
+            scalars={
+                tag: value
+                for tag, value in scalars(part, measured).items()
+                if CATALOG[tag].in_slices
+            },
         )
 
 

@@ -166,18 +166,9 @@ def _count_good(chunks: Iterable[Chunk], limits: Mapping[str, float | str]) -> t
     return patient, hasty
 
 
-def goodput(
-    rows: PhaseRows, limits: Mapping[str, float | str], *, window_ns: int
-) -> dict[str, float]:
-    """Return the number of good requests, and their number per second of the load if that took any
-    time; nothing without limits."""
-    if not limits:
-        return {}
-    good = count_good(rows, limits)
-    found = {"good_request_count": float(good)}
-    if window_ns:
-        found["goodput"] = good / (window_ns / 1e9)
-    return found
+def good_requests(rows: PhaseRows, limits: Mapping[str, float | str]) -> dict[str, float]:
+    """Return the number of good requests by tag; nothing without limits."""
+    return {"good_request_count": float(count_good(rows, limits))} if limits else {}
 
 
 def judge_tiers(

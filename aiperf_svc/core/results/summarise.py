@@ -11,7 +11,11 @@ from aiperf_svc.core.results.by_group import Groups
 from aiperf_svc.core.results.distributions import distributions, pooled
 from aiperf_svc.core.results.network import network_metrics
 from aiperf_svc.core.results.objective_batches import objective_batches
-from aiperf_svc.core.results.scalars import scalars, steady_state_throughput
+from aiperf_svc.core.results.scalars import (
+    measured_scalars,
+    scalars,
+    steady_state_throughput,
+)
 from aiperf_svc.core.results.summary import (
     FinishedRun,
     MetricSummary,
@@ -62,13 +66,13 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
         metrics["inter_chunk_latency"] = gaps
     metrics |= network_metrics(context.network)
-    numbers = scalars(
+    measured = measured_scalars(
         totals,
         accounts,
         requested_rate=context.requested_rate,
         window_ns=window.duration_ns,
     )
-    numbers |= slo.goodput(rows, context.config.slo.goodput, window_ns=window.duration_ns)
+    measured |= slo.good_requests(rows, context.config.slo.goodput)
     steady = steady_state_throughput(
         rows,
         clocks,
@@ -76,12 +80,13 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         stop_ns=window.stop_ns or totals.last_tried,
     )
     if steady is not None:
-        numbers["steady_state_request_throughput"] = steady
+        measured["steady_state_request_throughput"] = steady
     concurrency = _concurrency(rows, clocks, totals, window)
     if concurrency:
-        numbers["max_concurrency"] = concurrency["max"]
+        measured["max_concurrency"] = concurrency["max"]
     use = _slot_use(rows, clocks, totals, metrics, context, window)
-    numbers |= _achieved(use, totals, accounts, context, window)
+    measured |= _achieved(use, totals, accounts, context, window)
+    numbers = scalars(rows, measured)
     found = _evidence(rows, clocks, totals, accounts, metrics, chunk_gaps, use, context, window)
     groups = Groups(columns, clocks, context, window, unsent_without_row=unsent_without_row)
     summary = Summary(
@@ -115,8 +120,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         unsent=accounts.unsent,
         lost=int(numbers["lost_request_count"]),
     )
-    measured = {tag: metric.distribution for tag, metric in metrics.items()}
-    objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
+    distributed = {tag: metric.distribution for tag, metric in metrics.items()}
+    objectives = slo.judge(context.config.slo, summary.measured, distributed, failures)
     batches = (
         context.early_end.batches
         if context.early_end

@@ -12,11 +12,6 @@ from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
-USAGE_DISCREPANCY_PCT = 10.0
-"""Threshold for `usage_discrepancy_count`, as in AIPerf."""
-OSL_MISMATCH_PCT = 5.0
-OSL_MISMATCH_TOKENS = 50.0
-"""Thresholds for `osl_mismatch_count`, as in AIPerf; the lower one counts."""
 OSL_ROUNDING_TOKENS = 1.0
 """Difference in output length that is ignored: splitting a text into tokens again does not always
 give the tokens that made it."""
@@ -43,21 +38,13 @@ class Totals(msgspec.Struct):
     timed_out: int = 0
     no_resources: int = 0
     capped: int = 0
-    connected: int = 0
-    """Requests that waited for a new connection."""
-    preconnected: int = 0
-    """Requests that were the first on a connection that had been made ahead of need."""
-    blocked: int = 0
     unstamped: int = 0
     clock_jumps: int = 0
     impossible: int = 0
     """Requests whose times are in an impossible order."""
     is_streaming: bool = False
     is_multi_turn: bool = False
-    input_tokens: float = 0.0
-    output_tokens: float = 0.0
     content_tokens: float = 0.0
-    reasoning_tokens: float = 0.0
     has_input_tokens: bool = False
     has_output_tokens: bool = False
     without_input_tokens: int = 0
@@ -76,16 +63,10 @@ class Totals(msgspec.Struct):
     """Completed requests with tokens that have no text."""
     with_blank_leads: int = 0
     """Completed requests that may have begun with such tokens."""
-    usage_prompt: float | None = None
-    usage_completion: float | None = None
-    usage_total: float | None = None
-    """Tokens that the server states; None if it stated none in any response."""
-    usage_discrepancies: int = 0
     osl_known: int = 0
     """Completed requests with a known output length and a known requested one."""
-    osl_mismatches: int = 0
     osl_off: int = 0
-    """Those of them whose length is off by more than a tokenizer's rounding."""
+    """Those of them with an OSL mismatch that is more than a tokenizer's rounding."""
     osl_asked: float = 0.0
     osl_made: float = 0.0
     """Output tokens of those requests: asked for, and generated."""
@@ -162,7 +143,6 @@ def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
     totals.timed_out += int(by_error[ErrorKind.TIMEOUT])
     totals.no_resources += int(by_error[ErrorKind.NO_RESOURCES])
     totals.capped += _count(chunk["is_capped"])
-    totals.blocked += _count(chunk["is_blocked"])
     totals.unstamped += _count(chunk["is_unstamped"])
     totals.clock_jumps += _count(chunk["is_clock_jump"])
     totals.is_streaming |= bool(chunk["is_streamed"].any())
@@ -189,9 +169,6 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
     totals.first_start = min(totals.first_start, int(start.min()))
     totals.last_start = max(totals.last_start, int(start.max()))
     totals.impossible += _impossible(sent)
-    is_new, has_waited = ~sent["is_reused"], f.connecting(sent) > 0
-    totals.connected += _count(is_new & has_waited)
-    totals.preconnected += _count(is_new & ~has_waited)
     size = int(worker.max()) + 1
     totals.sent_by_worker = padded(totals.sent_by_worker, size)
     totals.sent_by_worker += np.bincount(worker, minlength=len(totals.sent_by_worker))
@@ -221,25 +198,11 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     totals.without_input_tokens += _count(given < 0)
     has_content = done["finish_reason"] != FinishReason.NO_CONTENT
     totals.without_output_tokens += _count((made < 0) & has_content)
-    totals.input_tokens += _sum(np.maximum(given, 0))
-    totals.output_tokens += _sum(np.maximum(made, 0))
     content = f.output_token_count(done)
     totals.content_tokens += float(np.nansum(content))
     totals.without_content_tokens += _count(np.isnan(content) & (made >= 0))
-    totals.reasoning_tokens += float(np.nansum(f.reasoning_token_count(done)))
     _add_lengths(totals, done)
     _add_streamed(totals, done)
-    prompt, completion = done["usage_prompt_tokens"], done["usage_completion_tokens"]
-    if not ((prompt >= 0) | (completion >= 0)).any():
-        return
-    totals.usage_prompt = _added(totals.usage_prompt, f.count_of("usage_prompt_tokens")(done))
-    totals.usage_completion = _added(
-        totals.usage_completion, f.count_of("usage_completion_tokens")(done)
-    )
-    totals.usage_total = _added(totals.usage_total, f.usage_total_tokens(done))
-    off = f.difference_of("usage_prompt_tokens", "input_tokens")(done) > USAGE_DISCREPANCY_PCT
-    off |= f.difference_of("usage_completion_tokens", "output_tokens")(done) > USAGE_DISCREPANCY_PCT
-    totals.usage_discrepancies += _count(off)
 
 
 def _add_lengths(totals: Totals, done: Chunk) -> None:
@@ -248,12 +211,10 @@ def _add_lengths(totals: Totals, done: Chunk) -> None:
     is_known = (asked > 0) & (made >= 0)
     if not is_known.any():
         return
+    is_off = f.has_osl_mismatch(done)[is_known] > 0
     asked, made = asked[is_known].astype(np.float64), made[is_known].astype(np.float64)
-    off = np.abs(made - asked)
-    is_off = off > np.minimum(asked * OSL_MISMATCH_PCT / 100.0, OSL_MISMATCH_TOKENS)
     totals.osl_known += len(asked)
-    totals.osl_mismatches += _count(is_off)
-    totals.osl_off += _count(is_off & (off > OSL_ROUNDING_TOKENS))
+    totals.osl_off += _count(is_off & (np.abs(made - asked) > OSL_ROUNDING_TOKENS))
     totals.osl_asked += float(asked.sum())
     totals.osl_made += float(made.sum())
 
@@ -277,13 +238,6 @@ def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:
         seen = padded(seen, int(numbers.max()) + 1)
         seen[numbers] = True
     return seen
-
-
-def _added(total: float | None, values: f.Floats) -> float | None:
-    """Return the sum of a total and of the values that are known; None if none is."""
-    if np.isnan(values).all():
-        return total
-    return (total or 0.0) + float(np.nansum(values))
 
 
 def _count(mask: NDArray[Any]) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.stats.columns import PhaseRows, of_patient_clients
-from aiperf_svc.core.stats.totals import USAGE_DISCREPANCY_PCT
 from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import USAGE_DISCREPANCY_PCT
 
 SPECIAL_TOKENS = 2
 """Difference of one count that is ignored: the end of an output, and the rounding where texts are

@@ -4,12 +4,12 @@ the common time."""
 import numpy as np
 import pytest
 
-from aiperf_svc.core.results.joint import ADDED, Part, add_up_parts, common_interval_ns, spread_ns
+from aiperf_svc.core.results.joint import Part, add_up_parts, common_interval_ns, spread_ns
 from aiperf_svc.core.results.joint_result import Joint, JointMember, rows, worst
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.domain.metric_catalog import METRICS, Kind
+from aiperf_svc.domain.metric_catalog import METRICS, Derived, Kind
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Rows
 from tests.support import fake_run
@@ -62,8 +62,9 @@ def test_counts_are_the_sums_of_all_runs(fast: Rows, slow: Rows) -> None:
 
 def test_every_count_of_requests_or_tokens_has_a_total() -> None:
     counts = {m.tag for m in METRICS if m.kind is Kind.SCALAR and m.unit in ("requests", "tokens")}
+    totalled = {m.tag for m in METRICS if m.is_additive or isinstance(m.scalar, Derived)}
     # The largest number in flight at once is no sum.
-    assert counts - {"max_concurrency"} == set(ADDED) - {"requested_rate"}
+    assert counts - totalled == {"max_concurrency"}
 
 
 def test_percentiles_are_those_of_all_requests_and_no_average(fast: Rows, slow: Rows) -> None:

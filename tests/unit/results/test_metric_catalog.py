@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
-from aiperf_svc.domain import metric_docs
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, nearest_tags
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Rate, nearest_tags
 from aiperf_svc.protocol.records import Flag
-from tests.support import fake_run
+from tests.support import fake_run, metric_docs
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "tests" / "data" / "aiperf_sample"
@@ -61,9 +61,22 @@ def test_every_metric_is_computed() -> None:
     assert found == {metric.tag for metric in METRICS if metric.kind is not Kind.POOLED}
 
 
-def test_per_request_metrics_have_a_formula_and_only_they() -> None:
+def test_metrics_have_the_formula_of_their_kind() -> None:
     for metric in METRICS:
         assert (metric.compute is not None) == (metric.kind is Kind.RECORD), metric.tag
+        assert (metric.scalar is not None) == (metric.kind is Kind.SCALAR), metric.tag
+
+
+def test_rates_are_of_counts_that_add_up() -> None:
+    for metric in METRICS:
+        if isinstance(metric.scalar, Rate):
+            assert all(CATALOG[tag].is_additive for tag in metric.scalar.tags), metric.tag
+
+
+def test_a_number_may_follow_from_a_later_one() -> None:
+    numbers = {"request_count": 3.0, "error_request_count": 1.0}
+    assert derived(numbers)["request_error_rate"] == 25.0
+    assert derived({"request_count": 3.0}) == {"request_count": 3.0}
 
 
 def test_the_nearest_tag_is_found() -> None:
