@@ -127,9 +127,9 @@ format: $(STAMP) ## Format the code
 
 lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
-	  --extra stack --extra s3 --extra media --extra mlflow --extra wandb --extra dev pyproject.toml -o requirements.lock
+	  --extra stack --extra s3 --extra media --extra mlflow --extra nvml --extra wandb --extra dev pyproject.toml -o requirements.lock
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
-	  -c requirements.lock --extra s3 --extra media pyproject.toml -o images/requirements.lock
+	  -c requirements.lock --extra s3 --extra media --extra nvml pyproject.toml -o images/requirements.lock
 
 clean: ## Remove the environment, caches and what is compiled
 	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

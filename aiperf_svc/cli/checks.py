@@ -64,8 +64,8 @@ def local_problems(config: Config, environ: Mapping[str, str] = os.environ) -> l
     if not found and needs.authorities is not None:
         found += _authority_problems(needs.authorities)
     found += [
-        Problem(key, "needs another package: pip install 'aiperf-svc[media]'")
-        for key, module in needs.modules
+        Problem(key, f"needs another package: pip install 'aiperf-svc[{extra}]'")
+        for key, module, extra in needs.modules
         if find_spec(module) is None
     ]
     if is_path(needs.tokenizer) and existing_path(needs.tokenizer) is None:

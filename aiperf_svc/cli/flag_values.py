@@ -59,6 +59,13 @@ def pages(texts: Sequence[str]) -> list[str]:
     return [url(text) for text in texts]
 
 
+def gpu_pages(texts: Sequence[str]) -> list[str]:
+    """Addresses of pages of GPU exporters."""
+    if "pynvml" in texts:
+        raise ValueError("'pynvml' is no page; use --nvml all for the GPUs of this machine")
+    return pages(texts)
+
+
 def headers(texts: Sequence[str]) -> dict[str, str]:
     """Headers by name, of `Name: value` each."""
     return dict(_pair(text, "`Name: value`") for text in texts)

@@ -242,8 +242,9 @@ EXPERIMENT = (
 TELEMETRY = (
     Flag("--server-metrics", "telemetry.server_metrics", "URL", kind="list", read=values.pages,
         note="Repeat for more."),
-    Flag("--gpu-telemetry", "telemetry.gpu_telemetry", "URL", kind="list", read=values.pages,
+    Flag("--gpu-telemetry", "telemetry.gpu_telemetry", "URL", kind="list", read=values.gpu_pages,
         note="Repeat for more."),
+    Flag("--nvml", "telemetry.nvml", "GPUS", read=values.names, note="`--nvml 0,1`."),
     Flag("--metrics-key-env", "telemetry.key_env", "NAME"),
     Flag("--no-server-metrics", "telemetry.target", kind="off",
         text="Do not read `/metrics` of the target's own host."),

@@ -42,6 +42,7 @@ COMMANDS = {
     "bench": "measure the built-in mock server for twelve seconds",
     "calibrate": "find the highest load that this machine can generate",
     "mock-server": "serve synthetic tokens at a fixed pace, OpenAI-compatible",
+    "nvml-exporter": "serve the metrics of this machine's GPUs as a page, without DCGM",
     "version": "print the version",
 }
 HIDDEN = ("service", *POD_COMMANDS)

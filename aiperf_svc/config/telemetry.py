@@ -53,6 +53,12 @@ class ClusterExporters(Model):
         return self
 
 
+ALL_GPUS = "all"
+NVML_URL = "nvml://localhost"
+"""Name of the source with the GPUs of this machine, beside the URLs of pages."""
+GpuName = Annotated[str, Field(pattern=r"^(all|\d{1,3}|GPU-[0-9a-fA-F-]+)$")]
+"""`all`, or the index or UUID of a GPU as `nvidia-smi -L` lists it."""
+
 PAGE_LISTS = {"server_metrics": False, "gpu_telemetry": True}
 """Keys with lists of pages, and whether these are pages of GPU exporters."""
 
@@ -75,7 +81,11 @@ class Telemetry(Model):
     """Further Prometheus pages of servers to read during the run, such as those of the replicas
     behind a router."""
     gpu_telemetry: Sources = ()
-    """Pages of DCGM exporters to read during the run."""
+    """Pages of GPU exporters to read during the run: of DCGM's, of AMD's, or of
+    `aiperf-svc nvml-exporter`."""
+    nvml: Annotated[tuple[GpuName, ...], Field(max_length=MAX_SOURCES)] = ()
+    """GPUs of this machine to read through NVML during the run, without an exporter: `all`, or
+    indexes and UUIDs. Give those that the server uses."""
     key_env: Annotated[str, Field(min_length=1)] | None = None
     """Environment variable with the credentials for these pages: a token, or `USER:PASSWORD`. No
     other server receives it."""
@@ -102,6 +112,12 @@ class Telemetry(Model):
             raise ValueError(
                 "{key_env} is for pages that are named; give {server_metrics} or {gpu_telemetry}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _names_gpus_once(self) -> Self:
+        if len(set(self.nvml)) < len(self.nvml) or (ALL_GPUS in self.nvml and len(self.nvml) > 1):
+            raise ValueError(f"{{nvml}} names a GPU twice: {', '.join(self.nvml)}")
         return self
 
     @model_validator(mode="after")

@@ -13,9 +13,10 @@ from time import monotonic_ns
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.inference.resolved_target import at_url, look_up_apart, tls_context
+from aiperf_svc.adapters.telemetry.nvml import NvmlPages
 from aiperf_svc.adapters.telemetry.pages import PageClient
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.telemetry import MAX_SOURCES, Telemetry
+from aiperf_svc.config.telemetry import MAX_SOURCES, NVML_URL, Telemetry
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.telemetry.copies import CopyFinder, SourceAddress, unique_sources
 from aiperf_svc.core.telemetry.gpu_users import used_by
@@ -123,15 +124,19 @@ class TelemetryReader:
         key, named = key_of_pages(telemetry), [page.url for page in telemetry.named_pages]
         async with (
             PageClient(make_tls, key=key, key_urls=named) as client,
+            NvmlPages(telemetry.nvml) as nvml,
             asyncio.TaskGroup() as group,
         ):
             for source in self._sources:
-                group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
+                pages = nvml if source.url == NVML_URL else client
+                group.create_task(self._follow(source, pages), name=f"telemetry of {source.url}")
 
     async def _addresses_of(self, source: SourceLog) -> list[SourceAddress]:
         """Return the source with its addresses. The target's name gives a source for each address,
         since each is a server to which requests go in turn. With TLS the name itself is read, since
         certificates contain names."""
+        if source.url == NVML_URL:
+            return [SourceAddress(source, frozenset())]
         host, port, is_tls = address_of(source.url)
         is_target = source.is_guess and not source.is_gpu
         # Pages are read without the proxy.
@@ -155,7 +160,7 @@ class TelemetryReader:
             for h in hosts[:MAX_SOURCES]
         ]
 
-    async def _follow(self, source: SourceLog, client: PageClient) -> None:
+    async def _follow(self, source: SourceLog, client: PageClient | NvmlPages) -> None:
         reader = PageReader()
         is_first = True
         while not self._stopping.is_set():
@@ -174,7 +179,11 @@ class TelemetryReader:
         await self._read(source, reader, client, LAST_PAGE_S)
 
     async def _read(
-        self, source: SourceLog, reader: PageReader, client: PageClient, timeout_s: float
+        self,
+        source: SourceLog,
+        reader: PageReader,
+        client: PageClient | NvmlPages,
+        timeout_s: float,
     ) -> None:
         fetched = await client.fetch(source.url, timeout_s=timeout_s)
         if self._is_over:
@@ -220,6 +229,8 @@ def _sources(config: BenchmarkConfig) -> list[SourceLog]:
     telemetry = config.telemetry
     named = {page.url: SourceLog(page.url, is_gpu=page.is_gpu) for page in telemetry.named_pages}
     found = {url: source for url, source in named.items() if source.is_gpu}
+    if telemetry.nvml:
+        found[NVML_URL] = SourceLog(NVML_URL, is_gpu=True)
     found |= {
         url: SourceLog(url, is_gpu=True, is_guess=True)
         for each in telemetry.exporters

@@ -92,8 +92,8 @@ class LocalNeeds(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[NeededFile, ...] = ()
     authorities: Tls | None = None
     """The TLS settings whose certificates are read."""
-    modules: tuple[tuple[str, str], ...] = ()
-    """Modules of the extra `media`, each after the key that needs it."""
+    modules: tuple[tuple[str, str, str], ...] = ()
+    """Modules of extras: the key that needs one, the module, the extra that has it."""
     tokenizer: str = ""
     """Name or path of a tokenizer; empty: none."""
     variables: tuple[NeededVariable, ...] = ()

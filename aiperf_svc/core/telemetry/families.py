@@ -42,6 +42,8 @@ class GpuField(msgspec.Struct, frozen=True):
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
     """From the exporter's unit to the one here."""
+    is_plotted: bool = True
+    """False for constants and bit masks, of which a line tells nothing."""
 
     @property
     def title(self) -> str:
@@ -232,12 +234,18 @@ DCGM = GpuExporter(
         GpuField(
             "energy_consumption", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "MJ", Kind.COUNTER, 1e-9
         ),
+        GpuField("gpu_power_limit", "DCGM_FI_DEV_POWER_MGMT_LIMIT", "W", is_plotted=False),
         GpuField("gpu_utilization", "DCGM_FI_DEV_GPU_UTIL", "%"),
         GpuField("mem_utilization", "DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
         GpuField("gpu_memory_used", "DCGM_FI_DEV_FB_USED", "GB", scale=1.048576e-3),
         GpuField("gpu_memory_free", "DCGM_FI_DEV_FB_FREE", "GB", scale=1.048576e-3),
         GpuField("gpu_temperature", "DCGM_FI_DEV_GPU_TEMP", "°C"),
         GpuField("sm_clock_frequency", "DCGM_FI_DEV_SM_CLOCK", "MHz"),
+        GpuField("max_sm_clock_frequency", "DCGM_FI_DEV_MAX_SM_CLOCK", "MHz", is_plotted=False),
+        GpuField("clocks_event_reasons", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "", is_plotted=False),
+        GpuField(
+            "clocks_event_reasons", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "", is_plotted=False
+        ),
         GpuField("sm_utilization", "DCGM_FI_PROF_SM_ACTIVE", "ratio"),
         GpuField("tensor_utilization", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "ratio"),
         GpuField("dram_utilization", "DCGM_FI_PROF_DRAM_ACTIVE", "ratio"),

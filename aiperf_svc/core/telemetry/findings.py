@@ -8,6 +8,7 @@ import numpy as np
 
 from aiperf_svc.core.telemetry import series
 from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
+from aiperf_svc.core.telemetry.series import Gpu
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
 from aiperf_svc.core.verdict.check_result import Reason, graded, told, worst_of
 
@@ -27,6 +28,10 @@ interpolated between samples, which makes that of a load too low by at most half
 LONG_REQUEST_MS = 100.0
 """Median latency above which requests are nearly always on the server. A large part of shorter ones
 is in transit at any moment."""
+THROTTLE_REASONS = {"power": 0x04 | 0x80, "thermal": 0x20 | 0x40}
+"""Bits of NVML's reasons for a low clock that mean a limit: the software's cap of power and the
+hardware's brake, the software's and the hardware's slowdown by heat (nvml.h,
+`nvmlClocksEventReason…`)."""
 JOULES_A_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
 MIN_READS = 3
@@ -198,13 +203,11 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
             # A GPU without growth has no such counter.
             joules += [growth * field.scale * JOULES_A_MEGAJOULE] if growth else []
             has_energy = True
-        for kind in ("power", "thermal"):
-            if f"{kind}_violation" in fields:
-                field, number = fields[f"{kind}_violation"]
-                growth = _growth(log.sampled(number), facts, longest_share=1.0)
-                if growth is not None:
-                    length_us = (facts.end_ns - facts.begin_ns) / 1e3
-                    throttled.append((growth * field.scale / length_us, kind, gpu.name))
+        throttled += [
+            (share, kind, gpu.name)
+            for kind in THROTTLE_REASONS
+            if (share := _throttled_share(gpu, kind, facts)) is not None
+        ]
         if "xid_errors" in fields:
             codes = _new_codes(log, fields["xid_errors"][1], facts)
             xids += [f"{', '.join(map(str, codes))} on {gpu.name}"] if codes else []
@@ -243,6 +246,21 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
         )
         checks.append(reason)
     return checks
+
+
+def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:
+    """Return the share of the load in which a limit held the clock down: by the counter of such
+    time, else by the samples of the reasons. None without either."""
+    if (counted := gpu.fields.get(f"{kind}_violation")) is not None:
+        field, number = counted
+        growth = _growth(gpu.log.sampled(number), facts, longest_share=1.0)
+        length_us = (facts.end_ns - facts.begin_ns) / 1e3
+        return None if growth is None else growth * field.scale / length_us
+    if (sampled := gpu.fields.get("clocks_event_reasons")) is not None:
+        values = within(gpu.log.sampled(sampled[1]), facts.begin_ns, facts.end_ns)
+        if len(values) >= MIN_READS:
+            return float((values.astype(np.int64) & THROTTLE_REASONS[kind] != 0).mean())
+    return None
 
 
 def _new_codes(log: SourceLog, number: int, facts: LoadFacts) -> list[int]:

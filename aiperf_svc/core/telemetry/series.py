@@ -189,7 +189,7 @@ def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
             unit = f"{portable.unit}/s".lstrip("/") if is_rate else portable.unit
             yield Plotted(portable.name, portable.title, unit, (("", times, values),))
     for field in GPU_FIELDS:
-        if field.kind is Kind.GAUGE:
+        if field.kind is Kind.GAUGE and field.is_plotted:
             lines = tuple(_gpu_lines(known, field.name))
             if lines:
                 yield Plotted(field.name, field.title, field.unit, lines)

@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import Dataset, DatasetKind
+from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
@@ -63,6 +63,10 @@ def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
     if is_loopback(host):
         text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
         found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
+    if config.telemetry.nvml:
+        text = f"{', '.join(config.telemetry.nvml)}: the GPUs of the services' own machine, not "
+        text += "those of the target's nodes; run `aiperf-svc nvml-exporter` there and name its "
+        found.append(Problem("telemetry.nvml", text + "page in telemetry.gpu_telemetry"))
     files = {
         "dataset.file": config.dataset.file,
         "dataset.images.folder": config.dataset.images.folder,
@@ -99,7 +103,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
             if path is not None
         ),
         authorities=tls if tls.ca_file else None,
-        modules=_modules(dataset),
+        modules=_modules(config),
         tokenizer=config.tokenizer.name or "",
         variables=tuple(
             NeededVariable(key, name, remedy)
@@ -110,15 +114,16 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
     )
 
 
-def _modules(dataset: Dataset) -> tuple[tuple[str, str], ...]:
-    """Return the modules that make the pictures and sounds of synthetic prompts."""
-    images, sounds = dataset.images, dataset.sounds
+def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:
+    """Return the modules that read GPUs and make the pictures and sounds of synthetic prompts."""
+    images, sounds = config.dataset.images, config.dataset.sounds
     needed = [
-        ("dataset.images.format", "PIL", images.number and images.format != "png"),
-        ("dataset.images.folder", "PIL", images.number and images.is_scaled),
-        ("dataset.sounds.format", "soundfile", sounds.number and sounds.format != "wav"),
+        ("dataset.images.format", "PIL", "media", images.number and images.format != "png"),
+        ("dataset.images.folder", "PIL", "media", images.number and images.is_scaled),
+        ("dataset.sounds.format", "soundfile", "media", sounds.number and sounds.format != "wav"),
+        ("telemetry.nvml", "pynvml", "nvml", config.telemetry.nvml),
     ]
-    return tuple((key, module) for key, module, is_needed in needed if is_needed)
+    return tuple((key, module, extra) for key, module, extra, is_needed in needed if is_needed)
 
 
 def _target_problems(config: BenchmarkConfig) -> tuple[Problem, ...]:

@@ -274,6 +274,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--gpu-telemetry", "node-1:9400/"),
         ("http://node-1:9400/metrics",),
     ),
+    "--nvml": (("--nvml", "0,1"), ("0", "1")),
     "--no-server-metrics": (("--no-server-metrics",), False),
     "--no-gpu-telemetry": (("--no-gpu-telemetry",), False),
     "--metrics-key-env": (

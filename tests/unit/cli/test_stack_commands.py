@@ -174,6 +174,8 @@ def test_a_ca_file_goes_to_the_pods_as_text(
           "--image-folder", "pictures"), "a file of this machine, which pods cannot read"),
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--tokenizer", "./tokenizer.json"), "a file of this machine, which pods cannot read"),
+        (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1", "--nvml", "all"),
+          "--nvml: all: the GPUs of the services' own machine, not those of the target's nodes"),
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--kubernetes-namespace", "Not_One"), "--kubernetes-namespace: 'Not_One'"),
         (("profile", "-k", "-u", "https://10.0.0.1:1", "-m", "m", "--concurrency", "1",

@@ -36,3 +36,18 @@ def test_exporters_that_no_policy_can_name_are_refused(wrong: dict[str, Any], wo
     with pytest.raises(ConfigError, match="exporters") as found:
         parse_config(benchmark, "")
     assert words in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "problem"),
+    [
+        (["0", "0"], "names a GPU twice: 0, 0"),
+        (["all", "1"], "names a GPU twice: all, 1"),
+        (["first"], "'first'"),
+    ],
+)
+def test_wrong_gpus_of_nvml_are_named(gpus: list[str], problem: str) -> None:
+    benchmark = {"endpoint": {"url": "http://h", "model": "m"}, "load": {"requests": 1}}
+    with pytest.raises(ConfigError, match="nvml") as found:
+        parse_config(benchmark | {"telemetry": {"nvml": gpus}}, "")
+    assert problem in str(found.value)

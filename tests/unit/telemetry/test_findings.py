@@ -190,6 +190,13 @@ def test_energy_before_a_gpu_appears_is_excluded() -> None:
     assert check(report, "gpu_throttling").measured == 0
 
 
+def test_reasons_of_a_low_clock_count_without_a_counter() -> None:
+    reasons = [0x1, 0x4, 0x21]  # idle, cap of power, idle and heat
+    report = judged(gpu({"CLOCKS_EVENT_REASONS": reasons[n % 3]} for n in range(25)))
+    found = check(report, "gpu_throttling")
+    assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(1 / 3, abs=0.02))
+
+
 def test_throttled_gpu_degrades_the_system_by_name() -> None:
     # DCGM counts nanoseconds: here, 0.2 s in each second.
     report = judged(gpu({"POWER_VIOLATION": 2e8 * n} for n in range(25)))

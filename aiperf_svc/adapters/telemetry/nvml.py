@@ -1,0 +1,240 @@
+"""Reads the GPUs of this machine through NVML, NVIDIA's management library, and renders them as a
+page of dcgm-exporter.
+
+DCGM takes these values from NVML too. With its names and units, everything that reads the pages of
+DCGM exporters reads these: a run on the GPUs' own machine in the same process, and a run elsewhere
+over HTTP (`aiperf-svc nvml-exporter`). NVML has no profiling counters, such as the activity of the
+tensor cores. A value that a GPU or its driver does not support is left out.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from time import monotonic_ns, time_ns
+from typing import Any, NamedTuple, Self
+
+from aiperf_svc.adapters.telemetry.pages import FetchedPage
+from aiperf_svc.config.telemetry import ALL_GPUS
+
+MODULE = "pynvml"
+EXTRA = "aiperf-svc[nvml]"
+MIB = 2**20
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus' text format."""
+
+
+class NvmlError(Exception):
+    """The GPUs of this machine cannot be read; the text tells why."""
+
+
+class _Field(NamedTuple):
+    name: str
+    type: str
+    help: str
+    read: Callable[[Any, Any], float]
+    """From NVML and a device's handle to the value in DCGM's unit. Raises NVML's error."""
+
+
+_FIELDS = (
+    _Field(
+        "DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+    ),
+    _Field(
+        "DCGM_FI_DEV_POWER_MGMT_LIMIT", "gauge", "Enforced limit of power (in W).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
+    ),
+    _Field(
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Energy since the driver's start (mJ).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu),
+    ),
+    _Field(
+        "DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    ),
+    _Field(
+        "DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).memory,
+    ),
+    _Field(
+        "DCGM_FI_DEV_FB_USED", "gauge", "Memory used (in MiB).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / MIB,
+    ),
+    _Field(
+        "DCGM_FI_DEV_FB_FREE", "gauge", "Memory free (in MiB).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).free / MIB,
+    ),
+    _Field(
+        "DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    ),
+    _Field(
+        "DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    ),
+    _Field(
+        "DCGM_FI_DEV_MAX_SM_CLOCK", "gauge", "Highest SM clock frequency (in MHz).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    ),
+    _Field(
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "gauge", "Why the clocks are not higher (bits).",
+        lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
+    ),
+    _Field(
+        "DCGM_FI_DEV_POWER_VIOLATION", "counter", "Throttling due to power limits (in ns).",
+        lambda nvml, gpu: _violation_ns(nvml, gpu, nvml.NVML_PERF_POLICY_POWER),
+    ),
+    _Field(
+        "DCGM_FI_DEV_THERMAL_VIOLATION", "counter", "Throttling due to thermal limits (in ns).",
+        lambda nvml, gpu: _violation_ns(nvml, gpu, nvml.NVML_PERF_POLICY_THERMAL),
+    ),
+)  # fmt: skip
+
+
+def _violation_ns(nvml: Any, gpu: Any, policy: int) -> float:
+    return float(nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime)
+
+
+class NvmlGpus:
+    """GPUs of this machine. Its methods block for some milliseconds."""
+
+    def __init__(self, wanted: Sequence[str] = (ALL_GPUS,)) -> None:
+        """Load NVML and find the GPUs: `all`, or indexes and UUIDs. Raises NvmlError."""
+        self._nvml = _load()
+        try:
+            found = dict(self._found())
+            self._gpus = dict(_chosen(wanted, found))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the use of NVML."""
+        self._nvml.nvmlShutdown()
+
+    def page(self) -> str:
+        """Return the current values as a page of metrics."""
+        lines = []
+        for name, kind, help_text, read in _FIELDS:
+            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+            for labels, gpu in self._gpus.items():
+                value = self._attempt(read, self._nvml, gpu)
+                lines += [] if value is None else [f"{name}{labels} {value!r}"]
+        return "\n".join(lines) + "\n"
+
+    def _found(self) -> Iterator[tuple[tuple[str, str, str], Any]]:
+        """Yield the index, the UUID and the labels of each GPU, with its handle."""
+        nvml, host = self._nvml, socket.gethostname()
+        versions = {
+            "DCGM_FI_DRIVER_VERSION": self._attempt(nvml.nvmlSystemGetDriverVersion),
+            "DCGM_FI_CUDA_DRIVER_VERSION": self._attempt(nvml.nvmlSystemGetCudaDriverVersion_v2),
+        }
+        for index in range(self._attempt(nvml.nvmlDeviceGetCount) or 0):
+            gpu = self._attempt(nvml.nvmlDeviceGetHandleByIndex, index)
+            if gpu is None:
+                continue  # Another user's GPU, or one that has fallen off the bus.
+            uuid = self._attempt(nvml.nvmlDeviceGetUUID, gpu) or ""
+            labels = {
+                "gpu": index,
+                "UUID": uuid,
+                "device": f"nvidia{index}",
+                "modelName": self._attempt(nvml.nvmlDeviceGetName, gpu),
+                "Hostname": host,
+                **versions,
+            }
+            text = ",".join(f'{k}="{_label(v)}"' for k, v in labels.items() if v is not None)
+            yield (str(index), uuid, f"{{{text}}}"), gpu
+
+    def _attempt(self, read: Callable[..., Any], *arguments: object) -> Any:
+        """Return what `read` returns; None if the GPU or the driver does not support it."""
+        try:
+            return read(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+class NvmlPages:
+    """Reads the pages of this machine's GPUs as a source of a run."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self._wanted = wanted
+        self._gpus: NvmlGpus | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        if self._gpus is not None:
+            self._gpus.close()
+
+    async def fetch(self, _url: str, *, timeout_s: float) -> FetchedPage:
+        """Read a page, as `PageClient` does over HTTP."""
+        began_ns = monotonic_ns()
+        try:
+            async with asyncio.timeout(timeout_s):
+                text = await asyncio.to_thread(self._read)
+        except TimeoutError:
+            return FetchedPage(f"NVML did not answer within {timeout_s:g} s")
+        except NvmlError as error:
+            return FetchedPage(str(error))
+        latency_ns = monotonic_ns() - began_ns
+        return FetchedPage("", text, time_ns() - latency_ns // 2, latency_ns)
+
+    def _read(self) -> str:
+        if self._gpus is None:
+            self._gpus = NvmlGpus(self._wanted)
+        return self._gpus.page()
+
+
+async def serve(gpus: NvmlGpus, host: str, port: int) -> None:
+    """Serve the page over HTTP, at every path, until cancelled. Raises OSError if the address
+    cannot be listened on."""
+    from aiohttp import web
+
+    async def respond(_request: web.BaseRequest) -> web.Response:
+        text = await asyncio.to_thread(gpus.page)
+        return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
+
+    runner = web.ServerRunner(web.Server(respond))
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        print(f"GPU metrics: http://{host}:{runner.addresses[0][1]}/metrics", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+def _load() -> Any:
+    if find_spec(MODULE) is None:
+        raise NvmlError(f"NVML needs another package: pip install '{EXTRA}'")
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NvmlError(
+            f"NVML cannot be used: {error}; it needs NVIDIA's driver on this machine"
+        ) from error
+    return pynvml
+
+
+def _chosen(
+    wanted: Sequence[str], found: dict[tuple[str, str, str], Any]
+) -> Iterator[tuple[str, Any]]:
+    if not found:
+        raise NvmlError("NVML finds no GPU on this machine")
+    if tuple(wanted) == (ALL_GPUS,):
+        wanted = [index for index, _, _ in found]
+    for each in wanted:
+        of_name = [(label, gpu) for (*names, label), gpu in found.items() if each in names]
+        if not of_name:
+            known = ", ".join(f"{index} ({uuid})" for index, uuid, _ in found)
+            raise NvmlError(f"NVML finds no GPU {each!r} on this machine; it has {known}")
+        yield of_name[0]
+
+
+def _label(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
