@@ -26,7 +26,7 @@ from aiohttp import web
 from kr8s.asyncio.objects import Pod
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.api.port_forward import PROTOCOL
+from aiperf_svc.adapters.cluster.results_access import PROTOCOL
 
 LISTS, AT_A_TIME, FORBIDDEN = 600, 60, 10
 MESSAGE, MESSAGES = bytes(32 * 1024 + 1), 8192

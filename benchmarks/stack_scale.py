@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, wait_until_gone
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -179,22 +180,20 @@ def measure(pods: int, folder: Path) -> Measured:
 
 async def _look(stack: str, namespace: str, *, is_gone: bool) -> tuple[float, LeakReport]:
     """The leak check that every run ends with; seconds, and what it found."""
-    where: dict[str, Any] = {
-        "stack": stack, "namespace": namespace, "namespace_uid": None, "before": None,
-    }  # fmt: skip
+    wanted = StackObjects(stack=stack, namespace=namespace)
     async with connect() as cluster:
         started = time.monotonic()
         if is_gone:
-            report = await wait_until_gone(cluster, **where, timeout_s=GONE_S)
+            report = await wait_until_gone(cluster, wanted, timeout_s=GONE_S)
         else:
-            report = await find_left(cluster, **where)
+            report = await find_left(cluster, wanted)
         return time.monotonic() - started, report
 
 
 async def _remove(stack: str) -> None:
     """By label, what a failed command has left."""
     async with connect() as cluster:
-        await remove_by_label(cluster, stack=stack, namespace=None)
+        await remove_by_label(cluster, StackObjects(stack=stack))
     _, report = await _look(stack, "", is_gone=True)
     print(f"{stack}: removed, {len(report.left)} objects left", file=sys.stderr)
 

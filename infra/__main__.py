@@ -6,8 +6,7 @@ them into Kubernetes objects.
 
 import pulumi
 from components.benchmark import Benchmark, BenchmarkArgs
-from components.holders import refuse_if_held
-from components.settings import read_settings
+from components.settings import read_settings, refuse_if_held
 
 settings = read_settings(pulumi.Config("aiperf"))
 refuse_if_held(settings.plan, settings.cluster)

@@ -10,14 +10,13 @@ from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
 from components.access import Access, AccessArgs
 from components.containers import MountedNames
-from components.fan_out import FanOut, FanOutArgs
 from components.lifetime import Lifetime, LifetimeArgs
 from components.monitoring import Monitoring, MonitoringArgs
 from components.network import Network, NetworkArgs
 from components.results import PORT, Results, ResultsArgs
 from components.scope import Scope
 from components.settings import Cluster
-from components.stack_pods import ControlPlane, PodsArgs, Target, WorkerPool
+from components.stack_pods import ControlPlane, FanOut, FanOutArgs, PodsArgs, Target, WorkerPool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from aiperf_svc.plan.identity import (
 )
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
-from components.accounts import make_account, rule
+from components.access import make_account, rule
 from components.containers import MountedNames
 from components.network import make_policy
 from components.pods import make_deployment

@@ -1,15 +1,19 @@
-"""Settings of the program: the stack's configuration, and the cluster to use."""
+"""Settings of the program: the stack's configuration and the cluster to use, unless another process
+works on the stack there."""
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pulumi
 
 import aiperf_svc
-from aiperf_svc.adapters.cluster.ownership import HOLDER, owner_name
+from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.ownership import HOLDER, holder_of, owner_name
 from aiperf_svc.config.target_configs import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, StackSettings
@@ -125,3 +129,30 @@ def _plan(config: pulumi.Config, environ: Mapping[str, str]) -> StackPlan:
     )
     target, shape = config.get("target") or "", config.get_int("shape") or 1
     return plan_stack(chosen_target(benchmark, target), settings, shape=shape)
+
+
+def refuse_if_held(
+    plan: StackPlan, cluster: Cluster, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Raise RunError if a process works on a stack of this name. A cluster that does not respond is
+    left to the provider, which reports it. `aiperf-svc run` has looked before it called Pulumi."""
+    if HOLDER in environ or cluster.render_to or pulumi.runtime.is_dry_run():
+        return
+    wanted = plan.config.deployment.namespace
+
+    async def look() -> str:
+        async with connect(kubeconfig=cluster.kubeconfig, context=cluster.context) as api:
+            return await holder_of(
+                api,
+                plan.identity.stack,
+                namespace=wanted.name if wanted.mode == "existing" else None,
+            )
+
+    try:
+        # Pulumi's own event loop runs in this thread.
+        with ThreadPoolExecutor(1) as thread:
+            held = thread.submit(asyncio.run, look()).result()
+    except EnvironmentProblem:
+        return
+    if held:
+        raise pulumi.RunError(f"{held}; wait for it. Nothing was changed")

@@ -23,7 +23,7 @@ def holders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module of the program, in front of a cluster in which somebody works on the stack."""
     monkeypatch.syspath_prepend(str(INFRA))
     before = set(sys.modules)
-    from components import holders
+    from components import settings as holders
 
     for name in set(sys.modules) - before:
         if name.split(".")[0] == "components":

@@ -13,7 +13,7 @@ import certifi
 import pytest
 
 from aiperf_svc.adapters.cluster.api.pod_client import ApiServer, Response
-from aiperf_svc.adapters.ttl.deadline import (
+from aiperf_svc.adapters.cluster.teardown.deadline import (
     RECHECK_S,
     RENEW_S,
     RETRY_S,

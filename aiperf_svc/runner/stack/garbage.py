@@ -10,7 +10,12 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, this_process
-from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_roots
+from aiperf_svc.adapters.cluster.teardown.leaks import (
+    LeakReport,
+    find_left,
+    find_roots,
+    wait_until_gone,
+)
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack, list_stacks, remove_by_label
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
@@ -29,7 +34,6 @@ from aiperf_svc.runner.stack.teardown import (
     GONE_S,
     Teardown,
     WaitReports,
-    look_for,
     unverified,
 )
 
@@ -266,7 +270,7 @@ class _Removal:
                 f"{record.cluster}) than this context's ({self._cluster.identity}); use --context "
                 "or --kubeconfig"
             )
-        first = await look_for(record, self._cluster, timeout_s=0.0)
+        first = await find_left(self._cluster, record)
         if first.unverified and not first.left:
             # An update of the state without the right to read would forget existing objects.
             raise await unverified(record, first, self._cluster)
@@ -275,15 +279,9 @@ class _Removal:
             record = await self._with_own(record, cli)
             await self._claim(record)
             shared = record.namespace if record.before is not None else self._request.namespace
-            await remove_by_label(
-                self._cluster,
-                stack=self._stack,
-                namespace=shared,
-                own=record.own,
-                before=record.before,
-            )
+            await remove_by_label(self._cluster, msgspec.structs.replace(record, namespace=shared))
             async with WaitReports(self._cluster, record, terminal.say).running():
-                report = await look_for(record, self._cluster, timeout_s=GONE_S)
+                report = await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
             if report.unverified and not report.left:
                 raise await unverified(record, report, self._cluster)
             if report.left or (cli is None and not self._is_state_lost):

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.cluster.ownership import StackInUse
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -33,10 +33,9 @@ KILLED_S = cli_supervisor.STOP_S + 20.0
 """Time after which the Pulumi CLI of a killed runner has been ended."""
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(StackObjects, frozen=True, kw_only=True):
     """Record of one run of a stack, with everything that its removal needs."""
 
-    stack: str
     cluster: str
     """Identity of the cluster."""
     kubeconfig: str | None
@@ -44,21 +43,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     """URL of the state's backend; empty: the one that `pulumi login` chose."""
     is_ephemeral: bool
-    namespace: str | None = None
-    """Name of the namespace; None while it has none yet."""
-    namespace_uid: str | None = None
-    """UID of the stack's own namespace."""
     artifacts: str = ""
     """The folder for the results; empty: the run has none of its own."""
-    before: Inventory | None = None
-    """Inventory of an existing namespace, from before the stack."""
-    types: tuple[str, ...] = ()
-    """Types of the objects that it may create: `deployments.apps`."""
     expires: str = ""
-    """Time at which the stack removes itself; empty: not known."""
-    own: tuple[str, ...] | None = None
-    """UIDs of the stack's roots, since another stack may have the same name. None: every object
-    with the label belongs to it."""
+    """Time at which the stack removes itself; empty: unknown."""
 
 
 class StateHome:

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
     USUAL_TYPES,
     LeakReport,
     describe_wait,
+    find_left,
     wait_until_gone,
 )
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label, remove_roots
@@ -71,7 +72,7 @@ class WaitReports:
                 await asyncio.sleep(left_s)
                 continue
             try:
-                report = await look_for(self._record, self._cluster, timeout_s=0.0)
+                report = await find_left(self._cluster, self._record)
                 words = await describe_wait(self._cluster, report, stack=self._record.stack)
             except AiperfError:
                 # `watched_contact` reports a cluster that does not respond.
@@ -130,13 +131,9 @@ class Teardown:
     async def _begin(self) -> None:
         """Delete the stack's roots while Pulumi starts, so that the pods end early. Failures are
         left to Pulumi."""
-        record = self.record
-        if not record.own:
-            return
         try:
-            await remove_roots(
-                self.cluster, stack=record.stack, namespace=record.namespace, own=record.own
-            )
+            if self.record.own:
+                await remove_roots(self.cluster, self.record)
         except AiperfError as error:
             self.say(f"the stack's pods are left to Pulumi: {error}")
 
@@ -169,42 +166,20 @@ class Teardown:
                 found_gone = 0
                 continue
             try:
-                left = (await self._look(0.0)).left
+                left = (await find_left(self.cluster, self.record)).left
             except AiperfError:
                 found_gone = 0
                 continue
             found_gone = found_gone + 1 if are_gone(progress.waiting, left) else 0
 
     async def _delete(self) -> None:
-        record = self.record
         try:
-            await remove_by_label(
-                self.cluster,
-                stack=record.stack,
-                namespace=record.namespace,
-                own=record.own,
-                before=record.before,
-            )
+            await remove_by_label(self.cluster, self.record)
         except AiperfError as error:
             self.say(str(error))
 
     async def _look(self, timeout_s: float) -> LeakReport:
-        return await look_for(self.record, self.cluster, timeout_s=timeout_s)
-
-
-async def look_for(record: RunRecord, cluster: Cluster, *, timeout_s: float) -> LeakReport:
-    """Wait until nothing is left of the recorded stack, and return the last report. Raises
-    EnvironmentProblem if the cluster cannot be read."""
-    return await wait_until_gone(
-        cluster,
-        stack=record.stack,
-        namespace=record.namespace or "",
-        namespace_uid=record.namespace_uid,
-        before=record.before,
-        own=record.own,
-        types=record.types,
-        timeout_s=timeout_s,
-    )
+        return await wait_until_gone(self.cluster, self.record, timeout_s=timeout_s)
 
 
 async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) -> Unverified:

@@ -7,7 +7,7 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import Catalog, Listed, ObjectRef
 from aiperf_svc.adapters.cluster.teardown import leaks
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, StackObjects, is_name_of
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
@@ -99,8 +99,9 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _left(api: Api, **more: Any) -> LeakReport:
-    how: dict[str, Any] = {"namespace_uid": None, "before": EMPTY, **more}
-    return await find_left(api.typed, stack="s", namespace="n", own=("anchor",), **how)
+    how: dict[str, Any] = {"before": EMPTY, **more}
+    wanted = StackObjects(stack="s", namespace="n", own=("anchor",), **how)
+    return await find_left(api.typed, wanted)
 
 
 async def test_existing_namespace_needs_all_types_listed() -> None:
@@ -181,7 +182,7 @@ async def test_an_own_namespace_goes_before_its_deployments(
             an_object("elsewhere", "the owner's", namespace="team"),
         ],
     )
-    await remove_roots(cast(Cluster, cluster), stack="s", namespace=None, own=own)
+    await remove_roots(cast(Cluster, cluster), StackObjects(stack="s", own=own))
     assert cluster.deleted == expected
 
 
@@ -198,7 +199,8 @@ async def test_existing_namespace_loses_only_the_anchors_objects() -> None:
             an_object("worker-s", "another", namespace="elsewhere", owner="other"),
         ],
     )
-    await remove_roots(cast(Cluster, cluster), stack="s", namespace="team", own=("anchor",))
+    wanted = StackObjects(stack="s", namespace="team", own=("anchor",))
+    await remove_roots(cast(Cluster, cluster), wanted)
     assert cluster.deleted == ["anchor", "worker"]
 
 

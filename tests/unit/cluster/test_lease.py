@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.ttl import deadline
+from aiperf_svc.adapters.cluster.teardown import deadline
 from aiperf_svc.core.cluster import lease as leases
 from aiperf_svc.core.cluster.lease import (
     ALIVE_S,

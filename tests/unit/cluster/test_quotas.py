@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
 from aiperf_svc.adapters.cluster.preflight.quotas import (
     judge_limit_ranges,
     judge_quotas,

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.cluster.api.connection import Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.preflight.rights import Right
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
 from aiperf_svc.adapters.pulumi.cli import Ended
@@ -111,10 +112,10 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
             raise ConfigError("the stack's state needs a passphrase")
         yield played
 
-    async def remove_by_label(*_: Any, own: tuple[str, ...] | None, **__: Any) -> None:
-        played.removed.append(own)
+    async def remove_by_label(_: Any, wanted: StackObjects) -> None:
+        played.removed.append(wanted.own)
 
-    async def look_for(*_: Any, **__: Any) -> LeakReport:
+    async def find_left(*_: Any, **__: Any) -> LeakReport:
         return played.report
 
     async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
@@ -135,7 +136,8 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
         yield
 
     for name, fake in {"connect": connect, "list_stacks": list_stacks, "open_project": open_project,
-                       "remove_by_label": remove_by_label, "look_for": look_for,
+                       "remove_by_label": remove_by_label, "find_left": find_left,
+                       "wait_until_gone": find_left,
                        "watched_contact": watched_contact, "claim": claim,
                        "find_roots": find_roots}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)

@@ -9,6 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import Ended, Event, PulumiCli
 from aiperf_svc.runner.stack import teardown
@@ -56,13 +57,14 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
     """What the cluster is found to hold, look by look; the last one stays."""
     given: list[LeakReport] = []
 
-    async def look(cluster: Cluster, **_: Any) -> LeakReport:
+    async def look(*_: Any, **__: Any) -> LeakReport:
         return given.pop(0) if len(given) > 1 else given[0]
 
-    async def remove(cluster: Cluster, **_: Any) -> None:
+    async def remove(*_: Any) -> None:
         return None
 
     monkeypatch.setattr(teardown, "wait_until_gone", look)
+    monkeypatch.setattr(teardown, "find_left", look)
     monkeypatch.setattr(teardown, "remove_by_label", remove)
     monkeypatch.setattr(teardown, "remove_roots", remove)
     monkeypatch.setattr(teardown, "QUIET_S", 0.0)
@@ -96,10 +98,10 @@ async def test_the_pods_are_asked_to_end_while_pulumi_starts(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(CLEAN)
-    cli, asked = Cli(), list[tuple[list[str], tuple[str, ...]]]()
+    cli, asked = Cli(), list[tuple[list[str], tuple[str, ...] | None]]()
 
-    async def remove(cluster: Cluster, *, own: tuple[str, ...], **_: Any) -> None:
-        asked.append((list(cli.did), own))
+    async def remove(_: Cluster, wanted: StackObjects) -> None:
+        asked.append((list(cli.did), wanted.own))
         raise Unreachable("no response")
 
     monkeypatch.setattr(teardown, "remove_roots", remove)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
 from aiperf_svc.config.placement import Toleration
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.domain.errors import ConfigError

@@ -15,8 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
-from aiperf_svc.adapters.cluster.api.objects import try_list
-from aiperf_svc.adapters.cluster.api.quantities import parse_quantity
+from aiperf_svc.adapters.cluster.api.objects import parse_quantity, try_list
 from aiperf_svc.adapters.cluster.preflight.capacity import is_ready, used_by_node
 from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.core.cluster.facts import Exporter, NodeFacts, NodeGpus

@@ -26,6 +26,7 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     wait_for_pod,
 )
 from aiperf_svc.adapters.cluster.preflight.rights import Right, denied
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, wait_until_gone
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.core.cluster.facts import Exporter, ProbeResult
@@ -222,17 +223,13 @@ async def _removed_after(
         yield
     finally:
         await asyncio.shield(cluster.delete(path, uid=uid))
-        reports.append(
-            await wait_until_gone(
-                cluster,
-                stack=objects.identity.stack,
-                namespace=objects.namespace,
-                namespace_uid=uid,
-                before=None,
-                own=(uid,),
-                timeout_s=GONE_S,
-            )
+        wanted = StackObjects(
+            stack=objects.identity.stack,
+            namespace=objects.namespace,
+            namespace_uid=uid,
+            own=(uid,),
         )
+        reports.append(await wait_until_gone(cluster, wanted, timeout_s=GONE_S))
 
 
 async def _run(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.api.objects import format_quantity, parse_quantity
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.pods import PodPlan, Requests

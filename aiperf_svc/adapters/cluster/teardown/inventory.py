@@ -54,6 +54,23 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(each.uid for each in self.objects)
 
 
+class StackObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells the objects of one stack from all others in its cluster."""
+
+    stack: str
+    namespace: str | None = None
+    """Name of the namespace; None while it has none yet."""
+    namespace_uid: str | None = None
+    """UID of the stack's own namespace; None in an existing one."""
+    before: Inventory | None = None
+    """Inventory of an existing namespace, from before the stack."""
+    types: tuple[str, ...] = ()
+    """Types of the objects that it may create beside the usual ones: `jobs.batch`."""
+    own: tuple[str, ...] | None = None
+    """UIDs of the stack's roots, since another stack may have the same name. None: every object
+    with a run's label belongs to it."""
+
+
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """Differences between a namespace before a stack and after its removal."""
 

@@ -14,7 +14,7 @@ by their claim.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ from aiperf_svc.adapters.cluster.api.objects import (
 )
 from aiperf_svc.adapters.cluster.teardown.inventory import (
     AUTOMATIC,
-    Inventory,
+    StackObjects,
     compare,
     hanging_on,
     is_claim_of,
@@ -98,22 +98,10 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{found}{scope}; {kinds}"
 
 
-async def find_left(
-    cluster: Cluster,
-    *,
-    stack: str,
-    namespace: str,
-    namespace_uid: str | None,
-    before: Inventory | None,
-    own: Collection[str] | None = None,
-    types: Collection[str] = (),
-) -> LeakReport:
-    """Check once. `types` are those that the stack uses beside the usual ones.
-
-    `namespace_uid` is the UID of the stack's own namespace; None for an existing one, whose
-    inventory from before the stack is `before`. `own` holds the UIDs of the stack's roots; None:
-    every object with a run's label counts. Raises Refused, Unreachable.
-    """
+async def find_left(cluster: Cluster, wanted: StackObjects) -> LeakReport:
+    """Check once. Raises Refused, Unreachable."""
+    stack, own, before = wanted.stack, wanted.own, wanted.before
+    namespace = wanted.namespace or ""
     catalog = await read_catalog(cluster)
     labelled = await list_objects(
         cluster, catalog, or_namespace=namespace, selector=f"{STACK_LABEL}={stack}"
@@ -126,10 +114,10 @@ async def find_left(
     not_checked = dict.fromkeys(labelled.not_listed)
     appeared: tuple[ObjectRef, ...] = ()
     missing: tuple[ObjectRef, ...] = ()
-    needed = (*USUAL_TYPES, *types, *(() if before is not None else (NAMESPACE.name,)))
+    needed = (*USUAL_TYPES, *wanted.types, *(() if before is not None else (NAMESPACE.name,)))
     unverified = tuple(each for each in labelled.not_listed if is_one_of(each, needed))
-    if namespace_uid:
-        inside = await _own_namespace(cluster, catalog, namespace, namespace_uid)
+    if wanted.namespace_uid:
+        inside = await _own_namespace(cluster, catalog, namespace, wanted.namespace_uid)
         left |= {each.uid: each for each in inside.left}
         not_checked |= dict.fromkeys(inside.not_checked)
         # Everything that the stack has made goes with its namespace.
@@ -187,16 +175,7 @@ async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
 
 
 async def wait_until_gone(
-    cluster: Cluster,
-    *,
-    stack: str,
-    namespace: str,
-    namespace_uid: str | None,
-    before: Inventory | None,
-    timeout_s: float,
-    own: Collection[str] | None = None,
-    types: Collection[str] = (),
-    on_progress: Callable[[LeakReport], None] | None = None,
+    cluster: Cluster, wanted: StackObjects, *, timeout_s: float
 ) -> LeakReport:
     """Check until nothing is left or the time is over, and return the last report.
 
@@ -206,21 +185,11 @@ async def wait_until_gone(
     end_mono_s = time.monotonic() + timeout_s
     while True:
         try:
-            report = await find_left(
-                cluster,
-                stack=stack,
-                namespace=namespace,
-                namespace_uid=namespace_uid,
-                before=before,
-                own=own,
-                types=types,
-            )
+            report = await find_left(cluster, wanted)
         except Unreachable:
             if time.monotonic() >= end_mono_s:
                 raise
         else:
-            if on_progress is not None:
-                on_progress(report)
             if not report.left or time.monotonic() >= end_mono_s:
                 return report
         await asyncio.sleep(POLL_S)

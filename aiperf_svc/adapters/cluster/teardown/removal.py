@@ -3,7 +3,7 @@ no Pulumi state."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -16,7 +16,12 @@ from aiperf_svc.adapters.cluster.api.objects import (
     list_objects,
     read_catalog,
 )
-from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, hanging_on, made_by, roots_of
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    StackObjects,
+    hanging_on,
+    made_by,
+    roots_of,
+)
 from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
@@ -84,27 +89,21 @@ def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
     )
 
 
-async def remove_by_label(
-    cluster: Cluster,
-    *,
-    stack: str,
-    namespace: str | None = None,
-    own: Collection[str] | None = None,
-    before: Inventory | None = None,
-) -> tuple[ObjectRef, ...]:
+async def remove_by_label(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRef, ...]:
     """Request the deletion of what runs of a stack have made, in one namespace if given: of objects
-    with its label that depend on `own` or, if that is not known, that have a run's label. Objects
-    that existed `before`, and objects that merely have the label, stay.
+    with its label that depend on its roots or, if those are unknown, that have a run's label.
+    Objects that existed before it, and objects that merely have the label, stay.
 
     Returns the objects whose deletion was requested; they are gone a little later
     (`leaks.wait_until_gone`). Finalizers are left to their owners. Raises EnvironmentProblem that
     names all objects that could not be deleted, after deleting all others; Refused, Unreachable.
     """
+    stack, namespace = wanted.stack, wanted.namespace
     catalog = await read_catalog(cluster)
     listed = await list_objects(
         cluster, catalog, selector=f"{STACK_LABEL}={stack}", or_namespace=namespace
     )
-    made = made_by(listed.objects, own=own, before=before)
+    made = made_by(listed.objects, own=wanted.own, before=wanted.before)
     ours = [each for each in listed.objects if each.uid in made]
     chosen = to_delete(ours, namespace=namespace)
     refusals = await asyncio.gather(*(_delete(cluster, each) for each in chosen))
@@ -144,27 +143,26 @@ async def _delete(cluster: Cluster, found: ObjectRef) -> str:
     return ""
 
 
-async def remove_roots(
-    cluster: Cluster, *, stack: str, namespace: str | None, own: Collection[str]
-) -> tuple[ObjectRef, ...]:
+async def remove_roots(cluster: Cluster, wanted: StackObjects) -> tuple[ObjectRef, ...]:
     """Start the removal of a stack: request the deletion of its namespace or anchor, of its
     Deployments and of its StatefulSets.
 
     Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace.
     Pods whose deletion is requested here are gone by then.
 
-    `own` holds the UIDs of the roots that the stack has made. Objects that depend on another root,
-    or on none, are left alone even if they have the label. The roots are deleted first: once that
-    is accepted, Kubernetes removes the rest even if the runner dies. Returns the objects whose
+    Objects that depend on roots of another stack, or on none, are left alone even if they have the
+    label. Nothing is deleted if the stack's roots are unknown. The roots are deleted first: once
+    that is accepted, Kubernetes removes the rest even if the runner dies. Returns the objects whose
     deletion was requested. Raises Refused, Unreachable.
     """
     listed = await list_objects(
         cluster,
         Catalog((NAMESPACE, CONFIG_MAP, DEPLOYMENT, STATEFUL_SET), ()),
-        selector=f"{STACK_LABEL}={stack}",
-        or_namespace=namespace,
+        selector=f"{STACK_LABEL}={wanted.stack}",
+        or_namespace=wanted.namespace,
     )
-    roots = [each for each in roots_of(listed.objects, stack) if each.uid in own]
+    own = wanted.own or ()
+    roots = [each for each in roots_of(listed.objects, wanted.stack) if each.uid in own]
     ours = hanging_on(roots, listed.objects)
     kinds = (DEPLOYMENT.kind, STATEFUL_SET.kind)
     holders = [each for each in listed.objects if each.kind in kinds and each.uid in ours]

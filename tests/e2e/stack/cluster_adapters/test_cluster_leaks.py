@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, connect
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.teardown.inventory import take_inventory
+from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, wait_until_gone
 from aiperf_svc.adapters.cluster.teardown.removal import list_stacks, remove_by_label
 from aiperf_svc.plan.identity import TTL_ANNOTATION
@@ -102,8 +102,8 @@ async def test_every_kind_of_leftover_is_found_and_removed(
         for where, manifest in everything.values():
             await connected.post(where, of_stack(manifest, stack))
 
-        look = {"stack": stack, "namespace": space, "namespace_uid": None, "before": None}
-        report = await find_left(connected, **look)
+        wanted = StackObjects(stack=stack, namespace=space)
+        report = await find_left(connected, wanted)
         # Kubernetes itself makes an EndpointSlice for the Service, with its labels.
         found = {each.kind for each in report.left} - {"EndpointSlice", "Endpoints"}
         assert found == {*everything, kind, "ClusterRole"}
@@ -113,8 +113,8 @@ async def test_every_kind_of_leftover_is_found_and_removed(
         assert listed.namespaces == (space,)
         assert listed.objects == len(report.left)
 
-        await remove_by_label(connected, stack=stack)
-        after = await wait_until_gone(connected, **look, timeout_s=GONE_S)
+        await remove_by_label(connected, StackObjects(stack=stack))
+        after = await wait_until_gone(connected, wanted, timeout_s=GONE_S)
         assert after == LeakReport(left=(), not_checked=())
     finally:
         await connected.delete(f"{role}/x-{stack}")
@@ -127,25 +127,25 @@ async def test_namespace_held_by_a_finalizer_is_reported(
     path = f"/api/v1/namespaces/{name}/configmaps"
     held = {"metadata": {"name": "held", "finalizers": [FINALIZER]}}
     await connected.post(path, held)
-    look = {"stack": stack, "namespace": name, "namespace_uid": uid, "before": None}
+    wanted = StackObjects(stack=stack, namespace=name, namespace_uid=uid)
     try:
-        await remove_by_label(connected, stack=stack)
+        await remove_by_label(connected, StackObjects(stack=stack))
         async with asyncio.timeout(GONE_S):
             # Conditions say nothing before the controller has tried.
-            while not (left := await _reasons(connected, look)):
+            while not (left := await _reasons(connected, wanted)):
                 pass
         assert f"{FINALIZER} in 1 resource instances" in str(left["Namespace"])
         assert left["ConfigMap"].finalizers == (FINALIZER,)
         assert left["ConfigMap"].is_going
     finally:
         await merge_patch(connected, f"{path}/held", {"metadata": {"finalizers": None}})
-    after = await wait_until_gone(connected, **look, timeout_s=GONE_S)
+    after = await wait_until_gone(connected, wanted, timeout_s=GONE_S)
     assert after == LeakReport(left=(), not_checked=())
 
 
-async def _reasons(cluster: Cluster, look: dict[str, Any]) -> dict[str, ObjectRef]:
+async def _reasons(cluster: Cluster, wanted: StackObjects) -> dict[str, ObjectRef]:
     """What is left, by kind, once the namespace's conditions name a finalizer."""
-    report = await find_left(cluster, **look)
+    report = await find_left(cluster, wanted)
     left = {each.kind: each for each in report.left}
     return left if "Finalizers" in left["Namespace"].detail else {}
 
@@ -154,7 +154,7 @@ async def test_recreated_namespace_is_another_one(
     connected: Cluster, space: str, stack: str
 ) -> None:
     report = await find_left(
-        connected, stack=stack, namespace=space, namespace_uid="of the first", before=None
+        connected, StackObjects(stack=stack, namespace=space, namespace_uid="of the first")
     )
     assert report.is_clean
 
@@ -169,9 +169,7 @@ async def test_existing_namespace_counts_own_objects_only(
     await connected.post(path, _named(f"worker-{stack}-7f"))
     await connected.post(path, _named("of-the-owner"))
     await connected.delete(f"{path}/lost")
-    report = await find_left(
-        connected, stack=stack, namespace=space, namespace_uid=None, before=before
-    )
+    report = await find_left(connected, StackObjects(stack=stack, namespace=space, before=before))
     assert [each.name for each in report.left] == [f"worker-{stack}-7f"]
     assert [each.name for each in report.appeared] == ["of-the-owner"]
     assert [each.name for each in report.missing] == ["lost"]
@@ -189,9 +187,7 @@ async def test_forbidden_types_are_not_checked(
     await connected.post(path, of_stack(_named("x"), stack))
     async with connect(kubeconfig=kubeconfig) as lesser:
         assert lesser.identity == lesser.server
-        report = await find_left(
-            lesser, stack=stack, namespace=space, namespace_uid=None, before=None
-        )
+        report = await find_left(lesser, StackObjects(stack=stack, namespace=space))
     assert [(each.kind, each.name) for each in report.left] == [("ConfigMap", "x")]
     assert "secrets (not allowed)" in report.not_checked
     assert "clusterroles.rbac.authorization.k8s.io (not allowed)" in report.not_checked

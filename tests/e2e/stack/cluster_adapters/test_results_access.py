@@ -12,8 +12,7 @@ import aiohttp
 import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.api.port_forward import PortForward
-from aiperf_svc.adapters.cluster.results_access import ServiceProxy, open_results
+from aiperf_svc.adapters.cluster.results_access import PortForward, ServiceProxy, open_results
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from tests.support.stack.finished_run import SIZE as FINISHED_SIZE
