@@ -17,11 +17,10 @@ from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import is_path
 from aiperf_svc.config.endpoint import Tls
-from aiperf_svc.config.load_config import refusal
+from aiperf_svc.config.load_config import refusal, target_configs
 from aiperf_svc.config.problems import Problem
-from aiperf_svc.config.target_configs import target_configs
-from aiperf_svc.config.tokenizer import is_path
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line

@@ -17,10 +17,9 @@ from aiperf_svc.cli.options import read_api_key
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.load import SCHEDULE_PARTS
-from aiperf_svc.config.load_config import read_config_data
+from aiperf_svc.config.load_config import read_config_data, with_users
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import SIDE, Passages, Turns
-from aiperf_svc.config.scenario_loads import with_users
 from aiperf_svc.config.secret_names import TARGET_KEY_ENV
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.config.yaml_files import parse_yaml, yaml_problem

@@ -11,18 +11,17 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Name
-from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
+from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind, Tokenizer
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.load import Load
+from aiperf_svc.config.placement import Ranks
 from aiperf_svc.config.prompts import Passages, Prefix, Turns
-from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
-from aiperf_svc.config.tokenizer import Tokenizer
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with
 
 

@@ -10,9 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbatim
-from aiperf_svc.config.image_names import check_fixed
-from aiperf_svc.config.placement import Placement, Pod
-from aiperf_svc.config.ranks import Ranks
+from aiperf_svc.config.placement import Placement, Pod, Ranks, check_fixed
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes
 

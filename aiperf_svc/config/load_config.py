@@ -7,7 +7,7 @@ only YAML and the models.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,13 +17,14 @@ from aiperf_svc.config.names import nearest
 from aiperf_svc.config.parameters import (
     key_path,
     key_problems,
+    merged,
     template_value,
     value_at,
     with_parameters,
 )
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
-from aiperf_svc.config.scenario_loads import RATED, with_users
 from aiperf_svc.config.several_targets import with_target_keys
+from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError
 
@@ -33,6 +34,12 @@ STACK_KEY = "aiperf:benchmark"
 """Key of the config in a stack file."""
 STACKS = Path("stacks")
 """Folder of the stack files."""
+SCENARIO_USERS = {"single-stream": 1, "multi-stream": 8, "offline": 1}
+"""Default number of users of a scenario. Offline has one for each request."""
+RATED_SCENARIOS = ("server", "interactive")
+"""Scenarios that need a request rate."""
+LOAD_KEYS = ("concurrency", "request_rate", "fixed_schedule", "stages", "rate_series")
+"""Keys that define the load; one of them is enough."""
 
 
 def load_config(path: Path) -> BenchmarkConfig:
@@ -141,7 +148,10 @@ def _template_checked(
     completed["experiment"] = {**written, "template": template}
     if experiment.scenario is not None and model is BenchmarkConfig:
         completed["load"] = with_users(completed.get("load"), experiment.scenario)
-        if experiment.scenario in RATED and value_at(completed, ("load", "request_rate")) is None:
+        if (
+            experiment.scenario in RATED_SCENARIOS
+            and value_at(completed, ("load", "request_rate")) is None
+        ):
             text = f"{experiment.scenario!r} needs {{load.request_rate}}, the rate of queries; "
             text += "{experiment.search} finds the highest"
             return None, [Problem("", f"{{experiment.scenario}}: {text}", names_keys=True)]
@@ -175,3 +185,49 @@ def save_config(config: BaseModel, path: Path) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(yaml_text(data), encoding="utf-8")
     partial.replace(path)
+
+
+def with_users(load: Any, scenario: Any) -> Any:
+    """Return a load with the default number of users of a scenario, unless it defines a load."""
+    users = SCENARIO_USERS.get(scenario) if isinstance(scenario, str) else None
+    if users is None or not isinstance(load or {}, Mapping):
+        return load
+    content = dict(load or {})
+    return load if any(content.get(key) for key in LOAD_KEYS) else content | {"concurrency": users}
+
+
+class TargetConfig(NamedTuple):
+    """A target and the config of its run."""
+
+    name: str
+    config: BenchmarkConfig
+
+
+def target_configs(config: Config) -> tuple[TargetConfig, ...]:
+    """Return the config of each target; none if the config has no `targets`. Raises ConfigError
+    that names the target."""
+    found = []
+    for target in config.targets:
+        data = config.model_dump(mode="json", by_alias=True, exclude={"targets"})
+        own = {"endpoint": target.endpoint, "deployment": target.deployment}
+        for key in config.experiment.keys if config.experiment is not None else ():
+            if value_at(own, key_path(key, BenchmarkConfig)) is not None:
+                raise ConfigError(f"target {target.name} sets {key}, which the experiment varies")
+        data = merged(data, own)
+        found.append(TargetConfig(target.name, parse_config(data, f"target {target.name}")))
+    return tuple(found)
+
+
+def chosen_target(config: Config, name: str) -> Config:
+    """Return the config of the target that a stack's file chooses for `pulumi up`, the first one
+    without a name; the config itself if it has no `targets`. Raises ConfigError."""
+    found = target_configs(config)
+    if not found:
+        if name:
+            raise ConfigError(f"aiperf:target: {name!r}: this stack has no `targets`")
+        return config
+    chosen = next((each.config for each in found if name in ("", each.name)), None)
+    if chosen is None:
+        names = ", ".join(each.name for each in found)
+        raise ConfigError(f"aiperf:target: {name!r}: expected one of {names}")
+    return chosen

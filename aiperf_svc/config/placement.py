@@ -1,11 +1,16 @@
-"""Settings of one pod: the nodes that it may run on, and its resources."""
+"""Settings of pods: image references, the nodes that pods may run on, and resources, also of the
+ranks of a workload."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.units import CpuMillis, SizeBytes
+from aiperf_svc.domain.errors import ConfigError
+
+_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
 class Toleration(Model):
@@ -85,3 +90,121 @@ class Pod(Model):
     """CPU limit; None by default, since a throttled pod would measure its own quota."""
     placement: Placement = Placement()
     annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class RankVolume(Model):
+    """The folder that a disk benchmark measures, mounted into each rank."""
+
+    kind: Literal["empty-dir", "claim", "shared-claim", "host-path"] = "empty-dir"
+    """`empty-dir`: a folder on the node's disk; `claim`: one PersistentVolumeClaim for each rank;
+    `shared-claim`: one for all ranks (ReadWriteMany); `host-path`: a folder of the node, which
+    needs Pod Security `privileged`."""
+    size: SizeBytes = 16 * 2**30
+    """Limit of an empty-dir, or request of a claim."""
+    storage_class: Annotated[str, Field(min_length=1)] | None = None
+    """Storage class of a claim; None: the cluster's default."""
+    path: Annotated[str, Field(pattern=r"^/[^\s]*$")] | None = None
+    """Folder of a host-path."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if (self.path is not None) != (self.kind == "host-path"):
+            raise ValueError("{kind} host-path needs {path}, and no other kind takes it")
+        if self.storage_class is not None and "claim" not in self.kind:
+            raise ValueError(f"{{storage_class}} needs {{kind}} claim, not {self.kind}")
+        return self
+
+
+class RankNetwork(Model):
+    """A network of Multus that the ranks measure instead of the pod network."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Name of the NetworkAttachmentDefinition: `name` or `namespace/name`."""
+    attach: Literal["default", "additional"] = "default"
+    """`default` replaces the pod's own interface and address (annotation
+    `v1.multus-cni.io/default-network`); `additional` adds an interface (annotation
+    `k8s.v1.cni.cncf.io/networks`), whose address the ranks then use."""
+
+
+class Ranks(Model):
+    """Placement and resources of the ranks. Not used in a local run, where all ranks are on this
+    machine."""
+
+    nodes: Literal["apart", "together", "any"] | tuple[str, ...] = "apart"
+    """`apart`: each rank on a node of its own; `together`: all on one node; `any`: as the scheduler
+    likes; or the names of nodes, dealt out to the ranks in turn."""
+    pairs: Literal["one", "all", "rounds"] = "one"
+    """`all`: a workload of two ranks gets `count` ranks and measures every pair of them in turn;
+    `rounds`: the same in rounds, in which pairs of different nodes are measured at the same
+    time."""
+    count: Annotated[int, Field(ge=2, le=1_000)] | None = None
+    """Ranks of `pairs: all` or `rounds`; None: one for each of the names in `nodes`."""
+    gang: Literal["none", "kueue", "volcano", "coscheduling"] = "none"
+    """Adds the labels and annotations that this scheduler needs to place all ranks or none."""
+    queue: Annotated[str, Field(min_length=1)] | None = None
+    """Queue of kueue or volcano."""
+    host_network: bool = False
+    """Use the nodes' own network: needs Pod Security `privileged`, and no NetworkPolicy applies."""
+    network: RankNetwork | None = None
+    mtu: Annotated[int, Field(ge=576, le=65_535)] | None = None
+    """MTU of the ranks' interface, set by an init container with NET_ADMIN: needs Pod Security
+    `privileged`."""
+    devices: dict[str, Annotated[int, Field(gt=0, le=64)]] = Field(default_factory=dict)
+    """Extended resources of each rank, such as `rdma/hca_shared_devices_a: 1`."""
+    volume: RankVolume | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.queue is not None and self.gang not in ("kueue", "volcano"):
+            raise ValueError(f"{{queue}} needs {{gang}} kueue or volcano, not {self.gang}")
+        if self.host_network and (self.network is not None or self.mtu is not None):
+            raise ValueError("{host_network} uses the node's interfaces: no {network} and no {mtu}")
+        is_counted = self.count is not None or isinstance(self.nodes, tuple)
+        if self.pairs != "one" and not is_counted:
+            raise ValueError(f"{{pairs}} {self.pairs} needs {{count}}, or the names of {{nodes}}")
+        if self.pairs == "one" and self.count is not None:
+            raise ValueError(
+                "{count} needs {pairs} all or rounds: the workload itself knows its ranks"
+            )
+        if isinstance(self.nodes, tuple) and not self.nodes:
+            raise ValueError("{nodes} is empty; expected apart, together, any or names of nodes")
+        return self
+
+
+def check_digest(name: str) -> None:
+    """Raise ValueError if the part of a reference after `@` is not a digest."""
+    at = name.find("@")
+    if at >= 0 and not _DIGEST.fullmatch(name[at:]):
+        raise ValueError(f"{name!r}: expected @sha256: and 64 hexadecimal digits after the name")
+
+
+def check_fixed(name: str) -> None:
+    """Raise ValueError if a reference has neither a tag nor a digest, or a broken digest."""
+    check_digest(name)
+    last = name.rpartition("/")[2]
+    if "@" not in last and (":" not in last or last.endswith(":latest")):
+        raise ValueError(f"{name!r} names no fixed version: add a tag or a digest")
+
+
+def is_pinned(name: str) -> bool:
+    """Return whether the reference names an image by its digest, which no registry can move."""
+    return _DIGEST.search(name) is not None
+
+
+def is_mutable(name: str) -> bool:
+    """Return whether a registry may serve another image under this reference later. A name below
+    `localhost/` is in no registry."""
+    return not is_pinned(name) and not name.startswith("localhost/")
+
+
+def check_replacement(configured: str | None, image: str, *, key: str, variable: str) -> str:
+    """Return a note if the image of an environment variable replaces the one of the config, else
+    an empty text. Raises ConfigError if the config pins its image by a digest."""
+    if configured is None or image == configured:
+        return ""
+    if is_pinned(configured):
+        raise ConfigError(
+            f"{variable} is {image}, but {key} pins another image by its digest: {configured}; "
+            f"unset {variable} to use the pinned image, or change {key} in the file"
+        )
+    return f"{variable} replaces {key}: {image} in place of {configured}"

@@ -5,8 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import MINUTE_NS, Model
-from aiperf_svc.config.image_names import check_digest
-from aiperf_svc.config.placement import Gpu, Placement
+from aiperf_svc.config.placement import Gpu, Placement, check_digest
 from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
 

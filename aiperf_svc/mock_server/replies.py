@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
-from aiperf_svc.mock_server.generate_events import generate_api
-from aiperf_svc.mock_server.media_events import image_api, transcription_api
 from aiperf_svc.mock_server.requests import (
     CHAT,
     EMBEDDINGS,
@@ -26,8 +24,17 @@ from aiperf_svc.mock_server.requests import (
     TRANSCRIPTIONS,
     RequestParams,
 )
-from aiperf_svc.mock_server.texts import WORDS, compact, word
-from aiperf_svc.mock_server.typed_events import TypedStream, message_api, responses_api
+from aiperf_svc.mock_server.typed_events import (
+    WORDS,
+    TypedStream,
+    compact,
+    generate_api,
+    image_api,
+    message_api,
+    responses_api,
+    transcription_api,
+    word,
+)
 
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"

@@ -29,7 +29,7 @@ from aiperf_svc.mock_server.requests import (
     parse_head,
     parse_params,
 )
-from aiperf_svc.mock_server.texts import compact
+from aiperf_svc.mock_server.typed_events import compact
 
 _MAX_HEADS = 4096
 _MAX_CACHED_BODY = 64 * 1024

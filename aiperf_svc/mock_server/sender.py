@@ -17,7 +17,6 @@ from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.delays import Delay
 from aiperf_svc.mock_server.quick_serving import DueWrites, send
 from aiperf_svc.mock_server.replies import Ending, Reply
-from aiperf_svc.mock_server.slots import Slots
 
 _SENDS_PER_PASS = 512
 """Reading and accepting have their turn after so many sends, even if more are due."""
@@ -26,6 +25,48 @@ _LEAST_REPEAT_NS = 1_000_000
 _LINGER_RESET = struct.pack("ii", 1, 0)
 
 _monotonic_ns = time.monotonic_ns
+
+
+class Slots:
+    """Slots of a server with a known capacity: a fixed number of responses are made at the same
+    time, and further requests wait in order of arrival.
+
+    A response holds its slot from its start until its last token. So a server of `c` slots and a
+    mean of `s` seconds per response serves at most `c / s` requests a second: it is the queue M/D/c
+    under Poisson arrivals and fixed delays, M/M/c with exponential ones.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._holders: set[Connection] = set()
+        self._waiting: dict[Connection, None] = {}  # in order of arrival
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for a slot."""
+        return len(self._waiting)
+
+    def take(self, connection: Connection) -> bool:
+        """Takes a slot for the request of a connection; False if it has to wait for one."""
+        if len(self._holders) < self._count:
+            self._holders.add(connection)
+            return True
+        self._waiting[connection] = None
+        return False
+
+    def leave(self, connection: Connection) -> Connection | None:
+        """Ends a connection's request, whether it held a slot, waited or needed none. Returns the
+        connection that gets the slot."""
+        if connection not in self._holders:
+            self._waiting.pop(connection, None)
+            return None
+        self._holders.remove(connection)
+        if not self._waiting:
+            return None
+        first = next(iter(self._waiting))
+        del self._waiting[first]
+        self._holders.add(first)
+        return first
 
 
 class Sender:

@@ -1,14 +1,39 @@
-"""The APIs whose events have types: OpenAI's responses and Anthropic's messages.
+"""The APIs whose streams are not chat chunks: OpenAI's responses, transcriptions and images,
+Anthropic's messages, and `/generate` of Text Generation Inference.
 
 A response has one item (or block) of reasoning, if it has reasoning, and one of text. The events
 that begin and end an item go with the token next to them, so that a stream still has one write per
 token.
 """
 
+import base64
+import json
+import zlib
 from dataclasses import dataclass, field
 
 from aiperf_svc.mock_server.requests import RequestParams
-from aiperf_svc.mock_server.texts import compact, word
+
+_TEXT = """
+the quick model reads every word and writes one more token at a time while people wait for it to say
+what they hope is true about long rivers small cities old machines new music cold winters warm bread
+bright stars deep water open roads quiet books green hills and kind friends
+"""
+WORDS = _TEXT.split()
+"""Token i of every response is word `i % len(WORDS)`."""
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TOKENS_PER_PICTURE = 272
+"""Output tokens that are stated for a picture, whatever its size."""
+
+
+def word(index: int) -> str:
+    """The text of a token."""
+    return (" " if index else "") + WORDS[index % len(WORDS)]
+
+
+def compact(value: object) -> bytes:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
 
 Members = dict[str, object]
 
@@ -140,3 +165,77 @@ def _add_item(made: TypedStream, added: bytes, tokens: list[bytes], done: bytes)
         made.tail.append(begins)
     made.events += tokens
     made.tail.append(done)
+
+
+def generate_api(params: RequestParams, created_s: int) -> TypedStream:
+    """A response of TGI, which states no time. Its last token's event holds the counts."""
+    text = "".join(map(word, range(params.tokens)))
+    details: dict[str, object] = {
+        "finish_reason": "length" if params.is_cut_short else "eos_token",
+        "generated_tokens": params.tokens,
+        "seed": None,
+    }
+    made = TypedStream({"generated_text": text, "details": details | {"prefill": []}})
+    ending = {"generated_text": text, "details": details | {"input_length": params.prompt_tokens}}
+    for i in range(params.tokens):
+        token = {"id": i, "text": word(i), "logprob": -0.5, "special": False}
+        is_last = i == params.tokens - 1
+        more = ending if is_last else {"generated_text": None, "details": None}
+        made.events.append(b"data:%b\n\n" % compact({"index": i + 1, "token": token, **more}))
+    return made
+
+
+def transcription_api(params: RequestParams, created_s: int) -> TypedStream:
+    """A response of `/v1/audio/transcriptions`, which states no time."""
+    text = "".join(map(word, range(params.tokens)))
+    whole: Members = {"text": text}
+    if params.has_usage:
+        whole["usage"] = {
+            "type": "tokens",
+            "input_tokens": params.prompt_tokens,
+            "input_token_details": {"text_tokens": 0, "audio_tokens": params.prompt_tokens},
+            "output_tokens": params.tokens,
+            "total_tokens": params.prompt_tokens + params.tokens,
+        }
+    made = TypedStream(whole)
+    made.events = [
+        typed_event("transcript.text.delta", delta=word(i)) for i in range(params.tokens)
+    ]
+    made.tail.append(typed_event("transcript.text.done", **whole))
+    return made
+
+
+def image_api(params: RequestParams, created_s: int) -> TypedStream:
+    """A response of `/v1/images/generations`. Of a stream, each picture counts as a token."""
+    usage = {
+        "input_tokens": params.prompt_tokens,
+        "input_tokens_details": {"text_tokens": params.prompt_tokens, "image_tokens": 0},
+        "output_tokens": _TOKENS_PER_PICTURE,
+        "total_tokens": params.prompt_tokens + _TOKENS_PER_PICTURE,
+    }
+    data = [{"b64_json": PICTURE}] * params.inputs
+    made = TypedStream({"created": created_s, "data": data, "usage": usage})
+    about = {"b64_json": PICTURE, "created_at": created_s, "size": "1024x1024"}
+    made.events = [
+        typed_event("image_generation.partial_image", **about, partial_image_index=i)
+        for i in range(params.tokens - 1)
+    ]
+    made.events.append(typed_event("image_generation.completed", **about, usage=usage))
+    return made
+
+
+def _png() -> bytes:
+    """A grey picture of one pixel."""
+    parts = (
+        (b"IHDR", b"\0\0\0\1\0\0\0\1\x08\0\0\0\0"),
+        (b"IDAT", zlib.compress(b"\0\x80")),
+        (b"IEND", b""),
+    )
+    return _PNG + b"".join(
+        len(content).to_bytes(4) + name + content + zlib.crc32(name + content).to_bytes(4)
+        for name, content in parts
+    )
+
+
+PICTURE = base64.b64encode(_png()).decode()
+"""Every picture that is generated."""

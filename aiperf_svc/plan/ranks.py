@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.config.placement import Network, Placement
-from aiperf_svc.config.ranks import Ranks, RankVolume
+from aiperf_svc.config.placement import Network, Placement, Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.network import Policies, plan_policies, rank_policies

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.image_names import check_digest, check_fixed, check_replacement, is_mutable
+from aiperf_svc.config.placement import check_digest, check_fixed, check_replacement, is_mutable
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError

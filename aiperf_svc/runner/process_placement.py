@@ -18,7 +18,7 @@ import msgspec
 
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
-from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode

@@ -1,5 +1,6 @@
 """What is shown of a run of any kind while it goes: its state, its members, what became of it."""
 
+import asyncio
 from time import monotonic_ns, time_ns
 
 from aiperf_svc.adapters.results_api.status import Status
@@ -8,7 +9,26 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.status_changes import StatusChanges
+from aiperf_svc.services.base import is_set_within
+
+
+class StatusChanges:
+    """The number of the latest change."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self._next = asyncio.Event()
+
+    def note(self) -> None:
+        """Count a change, and wake up who waits for it."""
+        self.number += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, after: int, timeout_s: float) -> None:
+        """Wait until the number is not `after` any more, or the time is up."""
+        if self.number == after:
+            await is_set_within(self._next, timeout_s)
 
 
 class BaseProgress:

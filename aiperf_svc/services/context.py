@@ -23,7 +23,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.lasting import Lasting
+from aiperf_svc.services.experiment_context import ExperimentContext
 from aiperf_svc.workloads.registry import load_benchmark
 
 
@@ -53,8 +53,8 @@ class RunContext:
     """Namespace of this pod, where its service needs to know it."""
     curve: CurveKeys | None = None
     run: RunValues = field(default_factory=RunValues)
-    lasting: Lasting | None = None
-    """What this process has for all trials of an experiment; None in a run without one."""
+    experiment: ExperimentContext | None = None
+    """What the trials of an experiment share in this process; None in a run without one."""
     epoch: int = field(default_factory=time_ns)
     boot_id: str = field(default_factory=boot_id)
 

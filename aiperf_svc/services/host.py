@@ -164,7 +164,7 @@ async def _take_part_in_trials(
             if trial is None:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             else:
-                _share_cores(own := context_of(context, trials.lasting, trial), names)
+                _share_cores(own := context_of(context, trials.shared, trial), names)
                 set_up_logs(own.run_id, names, instance=own.instance)
                 # Nothing that is still to be sent is of use: the controller has heard of the end of
                 # everybody's work before it began another trial.

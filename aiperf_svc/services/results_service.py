@@ -53,7 +53,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self._cancel_reason = ""
         self._given_start_wall_ns = 0
         self._finding: Finding | None = None
-        self.experiment = context.lasting.results if context.lasting is not None else None
+        self.experiment = context.experiment.results if context.experiment is not None else None
 
     async def run(self) -> None:
         # Before anything else: a run that never gets its services together says so here too.

@@ -67,10 +67,10 @@ class SystemController(BaseService):
     stays_after_end = True  # It hosts the proxies that the others report their end through.
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
-        lasting = context.lasting
-        self._sequence = lasting.sequence if lasting is not None else None
-        if lasting is not None and lasting.proxies is not None:
-            self._proxies = lasting.proxies
+        experiment = context.experiment
+        self._sequence = experiment.sequence if experiment is not None else None
+        if experiment is not None and experiment.proxies is not None:
+            self._proxies = experiment.proxies
             self._proxies.give_up(())
         else:
             self._proxies = Proxies(bus)

@@ -1,10 +1,13 @@
 """The timing manager owns the schedule: it grants credits, runs the phases and keeps the accounts.
+It also calls the hooks of a run, since it is the service that knows when a phase begins and ends.
 
 `core/load/phase_machine.py` decides what is granted when, and when a phase ends. This service
 reports events and the time to it and sends the messages that it asks for.
 """
 
 import asyncio
+import logging
+import time
 from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -12,8 +15,11 @@ from typing import Any
 import msgspec
 import zmq
 
+from aiperf_svc.adapters.inference.side_requests import call_hook
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
-from aiperf_svc.core.load.phase_hooks import first_phase
+from aiperf_svc.config.hooks import Hook
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.core.load.phase_hooks import When, first_phase, hooks_at, origins
 from aiperf_svc.core.load.phase_machine import (
     AnnouncePhase,
     GrantCredits,
@@ -30,6 +36,7 @@ from aiperf_svc.core.load.phase_machine import (
     WorkerLost,
 )
 from aiperf_svc.core.load.phase_plan import PhasePlan, plan_phase
+from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.base import Message
@@ -43,14 +50,97 @@ from aiperf_svc.protocol.messages.credits import (
 )
 from aiperf_svc.protocol.messages.dataset import DatasetShape, DatasetShapeRequested
 from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
-from aiperf_svc.protocol.messages.reports import PhaseReport, WorkerCounts
+from aiperf_svc.protocol.messages.reports import HookCall, PhaseReport, WorkerCounts
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.services.hook_calls import HookCalls
+
+_hook_log = logging.getLogger("hooks")
+
+
+class HookCalls:
+    """Calls each hook once for each server, sequentially.
+
+    If a hook before a phase fails, the phase does not begin. The hooks after it are called anyway,
+    so a profiler that was started is stopped. A held run calls the hooks before its first phase
+    while it is configured. It gets its start time when all runs that start together are ready, so a
+    hook delays none of them.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self._config, self._run_id = context.inference, context.run_id
+        self._made: dict[Phase, tuple[HookCall, ...]] = {}
+        self._limit: asyncio.Timeout | None = None
+        self._is_stopped = False
+        self._open: Phase | None = None
+        """The phase whose first hooks have been called, but not those after it."""
+
+    def made(self, phase: Phase) -> tuple[HookCall, ...]:
+        """Return the calls before and after a phase so far."""
+        return self._made.get(phase, ())
+
+    def stop(self) -> None:
+        """Stop waiting for a hook before a phase, because the run ends."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def before(self, phase: Phase, *, is_first: bool) -> None:
+        """Call the hooks before a phase once. The rest is skipped when the run is stopped. Raises
+        BenchmarkFailed if one fails."""
+        if self._open is phase:
+            return
+        self._open = phase
+        for hook in hooks_at(self._config.endpoint, "before", phase, is_first=is_first):
+            for origin in origins(self._config.endpoint):
+                if self._is_stopped:
+                    return
+                made = await self._call(hook, origin, "before", phase)
+                if made.problem and not self._is_stopped:
+                    await self.after(phase)
+                    raise BenchmarkFailed(f"{made.text}: {made.problem}; the load has not begun")
+
+    async def after(self, phase: Phase) -> None:
+        """Call all hooks after a phase, whatever they return."""
+        self._open = None
+        for hook in hooks_at(self._config.endpoint, "after", phase, is_first=False):
+            for origin in origins(self._config.endpoint):
+                made = await self._call(hook, origin, "after", phase)
+                if made.problem:
+                    _hook_log.warning("%s: %s", made.text, made.problem)
+
+    async def close(self) -> None:
+        """Call the hooks after a phase that did not begin although the hooks before it were
+        called."""
+        if self._open is not None:
+            await self.after(self._open)
+
+    async def _call(self, hook: Hook, origin: str, when: When, phase: Phase) -> HookCall:
+        timeout_ns = hook.timeout or self._config.endpoint.request_timeout
+        name = phase.name.lower()
+        text = f"the hook {hook.method} {origin}{hook.path} {when} {name}"
+        _hook_log.info("calling %s", text)
+        began = time.monotonic()
+        request_id = f"{self._run_id}-{when}-{name}"
+        try:
+            async with asyncio.timeout(timeout_ns / 1e9) as limit:
+                self._limit = limit if when == "before" else None
+                problem = await call_hook(hook, origin, self._config, request_id)
+        except TimeoutError:
+            problem = f"no response within {format_duration(timeout_ns)}"
+            if self._is_stopped and when == "before":
+                problem = "not waited for, because the run was stopped"
+        finally:
+            self._limit = None
+        took_ms = (time.monotonic() - began) * 1e3
+        made = HookCall(text=text, took_ms=took_ms, problem=problem)
+        self._made[phase] = (*self.made(phase), made)
+        return made
 
 
 class TimingManager(BaseService):

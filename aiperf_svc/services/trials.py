@@ -1,45 +1,178 @@
-"""Takes a process from trial to trial of an experiment.
+"""Runs the trials of an experiment one after the other in the processes of a run.
 
-A process does its part in a trial with service objects made for it, and makes others for the next:
-nothing of a trial can reach the one after it but what is named in `Lasting`. The process itself
-stays, with everything that it has imported and loaded.
+A process makes new service objects for each trial, so nothing of a trial can reach the next one
+except what `ExperimentContext` holds. The process itself stays, with everything that it has
+imported and loaded.
+
+The controller's process decides which trial is next and publishes it again and again, as the run's
+state is. It keeps the ended trials in a file, so that a restarted controller continues with the
+next trial.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from time import time_ns
 from typing import Any
 
+import msgspec
 import zmq
 
 from aiperf_svc.adapters.host.memory import use_one_heap
-from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
+from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, encode, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.config.experiment import MOST_TRIALS
 from aiperf_svc.core.experiments.criteria import trial_result
-from aiperf_svc.core.experiments.machine import ExperimentMachine, Finding, PlannedTrials, Strategy
+from aiperf_svc.core.experiments.machine import (
+    BeginTrial,
+    EndExperiment,
+    ExperimentMachine,
+    Finding,
+    Instruction,
+    PlannedTrials,
+    Strategy,
+    TrialEnded,
+)
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
 from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
+from aiperf_svc.services.base import is_set_within
 from aiperf_svc.services.context import RunContext, make_bus
-from aiperf_svc.services.experiment import ExperimentController
+from aiperf_svc.services.experiment_context import ExperimentContext
 from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
-from aiperf_svc.services.lasting import Lasting
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.trials import trial_config
 
+REPUBLISH_S = 0.5
 RUN_ID_LENGTH = 8
 """Characters of the experiment's run id that are in those of its trials."""
 
+log = logging.getLogger(__name__)
+
+
+class _Progress(msgspec.Struct):
+    """What a restarted controller must know: how many trials have begun, and which have ended."""
+
+    begun: int = 0
+    ended: list[TrialEnded] = []
+
+
+class ExperimentController:
+    """Publishes one trial after the other."""
+
+    def __init__(self, context: RunContext, bus: Bus, machine: ExperimentMachine) -> None:
+        """Raises EnvironmentProblem if the file cannot be read or written."""
+        experiment = context.config.experiment
+        assert experiment is not None
+        self._context = context
+        self._machine = machine
+        self._cooldown_s = experiment.cooldown / 1e9
+        self._publisher = bus.connect(zmq.PUB, Port.EVENTS_IN)
+        self._ended: asyncio.Queue[TrialEnded] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._is_cancelled = asyncio.Event()
+        self._file = context.state / f"experiment-{context.run_id}.json"
+        self._progress = self._read()
+        self._published = self._message(self._replay())
+        self._write()
+
+    def trial_ended(self, state: RunState, reason: str, finding: Finding | None) -> None:
+        """Record the end of the current trial and its finding."""
+        self._ended.put_nowait(TrialEnded(self._published.serial, state, reason, finding))
+
+    def cancel(self, reason: str) -> None:
+        """Begin no further trial."""
+        self._machine.cancel(reason)
+        self._is_cancelled.set()
+
+    async def run(self) -> None:
+        """Publish the current trial and begin the next ones, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._publish(), name="publish the trial")
+            group.create_task(self._follow(), name="follow the trials")
+
+    async def _publish(self) -> None:
+        while True:
+            self._changed.clear()
+            await self._publisher.send_multipart([TRIAL, encode(self._published)])
+            await is_set_within(self._changed, REPUBLISH_S)
+
+    async def _follow(self) -> None:
+        while not self._published.is_over:
+            event = await self._ended.get()
+            # Until then it stays the current trial, so that its results can be read.
+            await is_set_within(self._is_cancelled, self._cooldown_s)
+            self._progress.ended.append(event)
+            self._published = self._message(self._machine.handle(event))
+            self._write()
+            self._changed.set()
+
+    def _replay(self) -> Instruction:
+        """Return the instruction after all trials that ended before this process was started."""
+        instruction = self._machine.begin()
+        for event in self._progress.ended:
+            instruction = self._machine.handle(event)
+        if len(self._progress.ended) < self._progress.begun:
+            assert isinstance(instruction, BeginTrial)
+            reason = "the system controller was restarted"
+            event = TrialEnded(instruction.serial, RunState.FAILED, reason)
+            self._progress.ended.append(event)
+            instruction = self._machine.handle(event)
+        return instruction
+
+    def _message(self, instruction: Instruction) -> TrialPublished:
+        header = self._context.run_id, Service.SYSTEM_CONTROLLER.value, self._context.epoch
+        match instruction:
+            case BeginTrial(serial=serial, trial=trial, attempt=attempt):
+                log.info("trial %d, attempt %d: %s", trial.number, attempt, trial.parameters)
+                self._progress.begun = serial
+                return TrialPublished(
+                    *header,
+                    serial=serial,
+                    number=trial.number,
+                    parameters=trial.parameters,
+                    repetition=trial.repetition,
+                    attempt=attempt,
+                    total=self._machine.total,
+                )
+            case EndExperiment(state=state, reason=reason):
+                log.info("the experiment is %s %s", state.value, reason)
+                return TrialPublished(
+                    *header,
+                    serial=self._progress.begun,
+                    number=0,
+                    parameters={},
+                    repetition=0,
+                    attempt=0,
+                    total=self._machine.total,
+                    is_over=True,
+                    state=state,
+                    reason=reason,
+                )
+
+    def _read(self) -> _Progress:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Progress)
+        except FileNotFoundError:
+            return _Progress()
+        except (OSError, msgspec.DecodeError) as error:
+            raise EnvironmentProblem(f"cannot read {self._file}: {error}") from error
+
+    def _write(self) -> None:
+        write_file(self._file, lambda: msgspec.json.encode(self._progress))
+
 
 class TrialFollower:
-    """Knows the trial that is on."""
+    """Receives the current trial from the event bus."""
 
     def __init__(self, run_id: str, bus: Bus) -> None:
         self._run_id = run_id
@@ -73,14 +206,14 @@ def _place(message: TrialPublished) -> tuple[int, bool]:
 
 @dataclass(kw_only=True)
 class Trials:
-    """What takes a process from one trial to the next."""
+    """What a process needs to go from one trial to the next."""
 
     follower: TrialFollower
-    lasting: Lasting = field(default_factory=Lasting)
+    shared: ExperimentContext = field(default_factory=ExperimentContext)
     results: ExperimentResults | None = None
     """In the process of the records manager."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    """What runs as long as this; none of it ends by itself."""
+    """Tasks that run as long as this. None ends by itself."""
 
 
 @asynccontextmanager
@@ -91,15 +224,15 @@ async def following_trials(context: RunContext, names: Sequence[Service]) -> Asy
     bus = make_bus(context)
     await bus.start()
     trials = Trials(follower=TrialFollower(context.run_id, bus))
-    lasting = trials.lasting
+    shared = trials.shared
     try:
         trials.tasks.append(asyncio.create_task(trials.follower.run(), name="follow the trials"))
         if Service.RECORDS_MANAGER in names:
-            lasting.results = trials.results = ExperimentResults(context)
+            shared.results = trials.results = ExperimentResults(context)
         if Service.SYSTEM_CONTROLLER in names:
-            lasting.proxies = Proxies(bus)
-            lasting.proxies.start()
-            lasting.sequence = sequence = ExperimentController(context, bus, _machine(context))
+            shared.proxies = Proxies(bus)
+            shared.proxies.start()
+            shared.sequence = sequence = ExperimentController(context, bus, _machine(context))
             trials.tasks.append(asyncio.create_task(sequence.run(), name="experiment"))
         yield trials
     finally:
@@ -122,33 +255,35 @@ def _machine(context: RunContext) -> ExperimentMachine:
         strategy = SearchTrials(search_machine(context.inference))
         for each in ended:
             if strategy.next() != each.trial:
-                break  # What follows was found by another way.
+                break  # The search takes another path from here.
             assert isinstance(each.results, InferenceResult)
             result = trial_result(each.results, experiment.search)
             strategy.add(each.trial, Finding(each.results.verdict, each.results.cause, result))
     return ExperimentMachine(
         strategy,
         retries=experiment.retries,
-        # Several runs that start together go through the same trials.
+        # Runs that start together must run the same trials.
         replacements=0 if context.run.is_held else experiment.replacements,
         on_failure=experiment.on_failure,
     )
 
 
-def context_of(context: RunContext, lasting: Lasting, published: TrialPublished) -> RunContext:
-    """The context of one trial: a run of its own, in a folder of its own."""
+def context_of(
+    context: RunContext, shared: ExperimentContext, published: TrialPublished
+) -> RunContext:
+    """Return the context of one trial, which is a run with its own id and folder."""
     trial = trial_of(published)
     return replace(
         context,
         run_id=f"{context.run_id[:RUN_ID_LENGTH]}{published.serial:04x}",
         config=workload_of(context.config).with_own_prompts(
             trial_config(context.config, trial.parameters),
-            # The server may still have the prompts of an earlier attempt in a cache.
+            # The server may have cached the prompts of an earlier attempt.
             trial.number + MOST_TRIALS * (published.attempt - 1),
         ),
         artifacts=context.artifacts / TRIALS / folder_of(trial, published.attempt),
-        lasting=lasting,
+        experiment=shared,
         epoch=time_ns(),
-        # The process has another trial to take part in.
+        # The process continues with the next trial.
         ends_with_run=False,
     )

@@ -65,9 +65,8 @@ from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.services.generators import generator_of
+from aiperf_svc.services.generators import PrefillGenerator, generator_of
 from aiperf_svc.services.load_generator import LoadGenerator
-from aiperf_svc.services.prefill_generator import PrefillGenerator
 from aiperf_svc.services.record_shipping import RecordShipping
 from aiperf_svc.services.target_lookup import check_targets, find_target, follow_names
 

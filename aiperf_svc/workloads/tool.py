@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 from typing import Any, ClassVar, Generic, TypeVar
 
-from aiperf_svc.config.image_names import check_replacement
+from aiperf_svc.config.placement import check_replacement
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo

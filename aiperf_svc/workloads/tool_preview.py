@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aiperf_svc.config.ranks import Ranks
+from aiperf_svc.config.placement import Ranks
 from aiperf_svc.config.units import format_duration, format_size
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.stack import StackPlan

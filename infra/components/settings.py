@@ -14,7 +14,7 @@ import pulumi
 import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.ownership import HOLDER, holder_of, owner_name
-from aiperf_svc.config.target_configs import chosen_target
+from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.runner.stack.changes import Comparison

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.config.target_configs import chosen_target
+from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.resuming import Resumed

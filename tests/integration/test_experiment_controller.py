@@ -14,7 +14,7 @@ from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.protocol.messages.events import TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.services.experiment import ExperimentController
+from aiperf_svc.services.trials import ExperimentController
 from tests.support.in_one_loop import controller_context
 
 CONFIG = {

@@ -14,7 +14,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.services.hook_calls import HookCalls
+from aiperf_svc.services.timing_manager import HookCalls
 from tests.support.in_one_loop import WAIT_S, config, stack
 
 

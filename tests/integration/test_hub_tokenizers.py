@@ -24,7 +24,7 @@ from aiperf_svc.adapters.cluster.preflight.checklist import check_tokenizer
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter, resolve_tokenizer
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.tokenizer import Tokenizer as Options
+from aiperf_svc.config.dataset import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
 from tests.support.forked_commands import finished
 

@@ -18,7 +18,7 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
 from aiperf_svc.protocol.records import Flag
-from aiperf_svc.services.prefill_generator import PrefillGenerator
+from aiperf_svc.services.generators import PrefillGenerator
 from tests.support.in_one_loop import config, lines, server, stack, talks
 
 

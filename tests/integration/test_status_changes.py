@@ -2,7 +2,7 @@
 
 import asyncio
 
-from aiperf_svc.services.status_changes import StatusChanges
+from aiperf_svc.services.base_progress import StatusChanges
 
 
 async def test_a_change_that_came_already_is_not_waited_for() -> None:

@@ -14,7 +14,7 @@ from aiperf_svc.adapters.exports import result_files
 from aiperf_svc.adapters.trackers import mlflow_runs
 from aiperf_svc.adapters.trackers.finished_run import FinishedFolder, read_finished
 from aiperf_svc.cli.main import main
-from aiperf_svc.config.trackers import Mlflow
+from aiperf_svc.config.artifacts import Mlflow
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig

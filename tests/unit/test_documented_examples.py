@@ -12,7 +12,7 @@ from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import read_workload_draft
 from aiperf_svc.cli.main import COMMANDS, main
-from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
 from tests.support.documented import PAGES, ROOT, commands, yaml_blocks

@@ -8,7 +8,7 @@ from typing import Any
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.chat_templates import load_chat_template
 from aiperf_svc.adapters.datasets.hub_files import HubRefused, HubUnreachable
-from aiperf_svc.config import tokenizer as config
+from aiperf_svc.config import dataset as config
 from aiperf_svc.core.datasets.base import ChatTemplate
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line

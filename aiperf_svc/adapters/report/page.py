@@ -21,7 +21,7 @@ from aiperf_svc.adapters.report.blocks import (
     sentence,
     verdict_box,
 )
-from aiperf_svc.config.load_texts import load_words
+from aiperf_svc.config.load import load_words
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary, error_counts
 from aiperf_svc.core.verdict.check_result import Severity

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiperf_svc.adapters.trackers.finished_run import FinishedFolder
-from aiperf_svc.config.trackers import Mlflow
+from aiperf_svc.config.artifacts import Mlflow
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from aiperf_svc.adapters.trackers.finished_run import FinishedFolder
-from aiperf_svc.config.trackers import Wandb
+from aiperf_svc.config.artifacts import Wandb
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 

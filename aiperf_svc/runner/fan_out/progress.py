@@ -9,7 +9,7 @@ from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.services.status_changes import StatusChanges
+from aiperf_svc.services.base_progress import StatusChanges
 
 SHOWN_ROWS = 20
 """Number of ended trials in a status, the latest ones."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
 from aiperf_svc.config.deployment import Deployment
-from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.parts import Expansion, Member, Work, expand

@@ -391,7 +391,7 @@ class Courier(BaseService):
         if self._shell is not None:
             # A container that ends is started again, later each time.
             is_container = self._place is not None and self._place.is_container
-            has_others = self.context.lasting is not None
+            has_others = self.context.experiment is not None
             await self._shell.close(leaves_loop=is_container and has_others)
             self._shell = None
         if self._launches is not None:

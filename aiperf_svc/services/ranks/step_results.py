@@ -3,13 +3,16 @@ them out."""
 
 import asyncio
 from collections.abc import Coroutine
+from time import time_ns
 from typing import Any
 
 import msgspec
 import zmq
+from msgspec.structs import replace
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.messaging.bus import Bus, receive_each
+from aiperf_svc.adapters.results_api.status import Status, StepStatus
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
 from aiperf_svc.adapters.storage.tool_artifacts import write_run
@@ -24,15 +27,50 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.base_progress import BaseProgress
 from aiperf_svc.services.context import RunContext
-from aiperf_svc.services.ranks.progress import StepsProgress
 from aiperf_svc.services.results_service import ResultsService
 from aiperf_svc.workloads.registry import tool_of
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
 PROGRESS_S = 0.5
 MISSING_S = 15.0
-"""After this long while draining without another piece, what is missing is lost."""
+"""While draining, missing pieces count as lost when none has arrived for this long."""
+
+
+class StepsProgress(BaseProgress):
+    """Builds the `Status` of a run of workload `kind`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._kind = kind
+        self._steps = StepProgress(total=0, ended=0, attempts=0)
+        """Of no steps, until the timing manager has planned them."""
+
+    def set_steps(self, steps: StepProgress) -> None:
+        """Set how far the steps are."""
+        if steps != self._steps:
+            self._steps = steps
+            self._changes.note()
+
+    def status(self) -> Status:
+        """Return the current status."""
+        return replace(super().status(), steps=_step_status(self._kind, self._steps))
+
+
+def _step_status(kind: str, steps: StepProgress) -> StepStatus:
+    running_ns = time_ns() - steps.due_wall_ns if steps.due_wall_ns else 0
+    return StepStatus(
+        workload=kind,
+        total=steps.total,
+        ended=steps.ended,
+        failed=len(steps.failures),
+        name=steps.name,
+        stage=steps.stage,
+        running_s=max(0.0, running_ns / 1e9),
+        expected_s=steps.expected_ns / 1e9,
+        text=steps.text,
+    )
 
 
 class StepResults(ResultsService[StepsProgress]):

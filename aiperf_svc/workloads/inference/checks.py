@@ -4,11 +4,10 @@ import re
 from urllib.parse import urlsplit
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.dataset import DatasetKind, is_path
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
-from aiperf_svc.config.tokenizer import is_path
 from aiperf_svc.config.urls import is_loopback
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems

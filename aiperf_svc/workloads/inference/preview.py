@@ -2,8 +2,7 @@
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.load import Load
-from aiperf_svc.config.load_texts import load_words
+from aiperf_svc.config.load import Load, load_words
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.units import format_duration
 

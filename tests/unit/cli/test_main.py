@@ -84,8 +84,8 @@ REPOSITORY = Path(__file__).parents[3]
         (
             ("profile", "-u", "h", "-m", "m", "--request-rate", "inf"),
             2,
-            "error: --request-rate: inf sends all requests at once; say how many with "
-            "--request-count, or a limit with --concurrency\n",
+            "error: --request-rate: inf sends all requests at once; set their number "
+            "with --request-count, or a limit with --concurrency\n",
         ),
         (("service",), 2, "error: name a service, or set AIPERF_SERVICE"),
         (("service", "wrker"), 2, "error: 'wrker' is not a service; did you mean worker?"),

@@ -2,8 +2,7 @@
 
 import pytest
 
-from aiperf_svc.config.load import Load
-from aiperf_svc.config.load_texts import load_words
+from aiperf_svc.config.load import Load, load_words
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 import pytest
 
-from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.config.target_configs import target_configs
+from aiperf_svc.config.load_config import parse_config, target_configs
 from aiperf_svc.domain.errors import ConfigError
 
 LOAD = {"concurrency": 1, "requests": 1}

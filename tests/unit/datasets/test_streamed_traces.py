@@ -17,7 +17,7 @@ from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.datasets.streamed import StreamedDataset
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock
-from aiperf_svc.services.dataset_blocks import StreamedBlocks
+from aiperf_svc.services.dataset_manager import StreamedBlocks
 from tests.support.traces import AZURE, BURST_GPT
 
 Config = Callable[..., BenchmarkConfig]

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.config.target_configs import chosen_target, target_configs
+from aiperf_svc.config.load_config import chosen_target, parse_config, target_configs
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.runner.process_placement import expand_local, share_of

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import Tokenizer
 from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.target_notices import UNCHECKED
-from aiperf_svc.config.tokenizer import Tokenizer
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import stack_name_of

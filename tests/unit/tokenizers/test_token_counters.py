@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
-from aiperf_svc.config.tokenizer import Tokenizer as Options
+from aiperf_svc.config.dataset import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
 
 WORDS = {"[START]": 0, "[UNKNOWN]": 1, "one": 2, "two": 3, "three": 4}
@@ -84,7 +84,7 @@ def test_library_is_not_loaded_without_a_tokenizer() -> None:
     program = (
         "import sys; from aiperf_svc.adapters.datasets import builder; "
         "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter; "
-        "from aiperf_svc.config.tokenizer import Tokenizer; load_token_counter(Tokenizer()); "
+        "from aiperf_svc.config.dataset import Tokenizer; load_token_counter(Tokenizer()); "
         "sys.exit('tokenizers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -93,7 +93,7 @@ def test_library_is_not_loaded_without_a_tokenizer() -> None:
 def test_unreachable_hub_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
     program = (
         "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter\n"
-        "from aiperf_svc.config.tokenizer import Tokenizer\n"
+        "from aiperf_svc.config.dataset import Tokenizer\n"
         "from aiperf_svc.domain.errors import ConfigError\n"
         "try: load_token_counter(Tokenizer(name='some/model'))\n"
         "except ConfigError as problem: print(problem)"

@@ -1,4 +1,4 @@
-"""What outlives a trial in a process, as the services of a trial see it."""
+"""What a process keeps from trial to trial of an experiment, as the services of a trial see it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,61 +15,62 @@ class TrialSequence(Protocol):
     """Decides which trial follows."""
 
     def trial_ended(self, state: RunState, reason: str, finding: Finding | None) -> None:
-        """Take the end of the trial that is on, and what it found."""
+        """Record the end of the current trial and its finding."""
         ...
 
     def cancel(self, reason: str) -> None:
-        """Begin no other trial."""
+        """Begin no further trial."""
         ...
 
 
 class TrialResults(Protocol):
-    """What the records manager of one trial tells."""
+    """The records manager of one trial, as seen by the results of the experiment."""
 
     def status(self) -> Status:
         """Return the status of the trial."""
         ...
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`."""
+        """Wait until the number of the status differs from `after`, or the time is up."""
         ...
 
     def cancel(self, reason: str) -> None:
-        """Ask for the end of the trial."""
+        """Request the end of the trial."""
         ...
 
     def start(self, at_wall_ns: int) -> None:
-        """Give a held trial its start."""
+        """Set the start time of a held trial."""
         ...
 
 
 class ResultsOfTrials(Protocol):
-    """Collects what the records managers of the trials tell, and serves it."""
+    """Collects the results of all trials and serves them."""
 
     @property
     def search(self) -> Search | None:
-        """The search that the trials belong to; None without one."""
+        """The search of the experiment; None without one."""
         ...
 
     def bucket_folder(self, folder: str) -> str:
-        """Return where in the bucket the trial with this folder goes."""
+        """Return the folder in the bucket for the trial with this folder."""
         ...
 
     async def set_results(self, results: TrialResults) -> None:
-        """Take the records manager of the trial that has begun. Raises EnvironmentProblem."""
+        """Set the records manager of the current trial. Raises EnvironmentProblem."""
         ...
 
     async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
-        """Take the end of the current trial; what decides which trial follows."""
+        """Record the end of the current trial. Returns what the choice of the next trial depends
+        on."""
         ...
 
 
 @dataclass(kw_only=True)
-class Lasting:
-    """What a process has for all trials of an experiment."""
+class ExperimentContext:
+    """Objects of a process that all trials of an experiment share."""
 
     proxies: Proxies | None = None
-    """In the process of the system controller, as `sequence` is."""
+    """Set in the process of the system controller, as is `sequence`."""
     sequence: TrialSequence | None = None
     results: ResultsOfTrials | None = None
-    """In the process of the records manager."""
+    """Set in the process of the records manager."""
