@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
-from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
     ConfigView,

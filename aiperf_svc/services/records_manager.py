@@ -27,11 +27,15 @@ from aiperf_svc.core.experiments.early_end import EarlyEndDetector
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
+from aiperf_svc.core.records.accounts import (
+    ArrivedRecords,
+    WorkerAccount,
+    account_of_live,
+    count_arrived,
+)
 from aiperf_svc.core.records.ledger import RecordLedger
-from aiperf_svc.core.results.accounts import WorkerAccount, account_of_live
 from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout
 from aiperf_svc.core.results.network import network_times
-from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.results.telemetry import with_telemetry

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from aiperf_svc.core.verdict.check_result import Reason, graded, told
+from aiperf_svc.core.verdict.check_result import Reason, graded, note
 from aiperf_svc.domain.cpu_quota import stopped_share
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
@@ -85,7 +85,7 @@ def same_node(e: StepEvidence) -> Reason | None:
     if not several:
         return None
     if e.is_local:
-        return told(
+        return note(
             "same-node", "all ranks ran on this machine: no network between machines was measured"
         )
     if e.config.deployment.ranks.nodes != "apart":
@@ -216,7 +216,7 @@ def repetitions(e: StepEvidence) -> Reason | None:
     if not values:
         return None
     if not repeated:
-        return told(
+        return note(
             "repetitions", "one repetition says nothing about noise; repetitions: 5 would show it"
         )
     name = max(repeated, key=lambda step: _spread(repeated[step]))
@@ -259,7 +259,7 @@ def _pressure(
     """Grade a share that a kernel without PSI does not count."""
     reason = _worst_share(e, check, share_of, limit, text, remedy)
     if reason is None and e.counted:
-        return told(check, "the kernel of no node counts this (/proc/pressure): nothing is judged")
+        return note(check, "the kernel of no node counts this (/proc/pressure): nothing is judged")
     return reason
 
 

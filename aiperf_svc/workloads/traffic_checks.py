@@ -3,7 +3,7 @@ packets get lost?"""
 
 from collections.abc import Callable, Iterator
 
-from aiperf_svc.core.verdict.check_result import Reason, graded, told
+from aiperf_svc.core.verdict.check_result import Reason, graded, note
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 from aiperf_svc.workloads.steps import ClaimedBytes
@@ -40,7 +40,7 @@ def interface_bytes(e: StepEvidence) -> Reason | None:
         return None
     found = [reason for attempt in e.counted for reason in _bytes_of(attempt)]
     if not found:
-        return told(
+        return note(
             "interface-bytes",
             "the tool does not say how many bytes it moved over the network, so the interfaces' "
             "counters have nothing to confirm",
@@ -182,5 +182,5 @@ def _packets(
     share, count, witness, attempt = max(found, key=lambda item: item[0])
     filled = text.format(count=count, place=place_of(witness), step=attempt.name)
     if witness.is_shared_network:
-        return told(check, f"{filled}, by whoever uses the machine's network")
+        return note(check, f"{filled}, by whoever uses the machine's network")
     return graded(check, share, limit, text=filled, remedy=remedy)

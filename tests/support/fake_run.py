@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.results.accounts import WorkerAccount
+from aiperf_svc.core.records.accounts import WorkerAccount
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.stats.load_window import PhaseTimes

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
     DatasetFacts,

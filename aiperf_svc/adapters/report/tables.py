@@ -18,7 +18,7 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     table,
 )
-from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import ErrorCount
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult

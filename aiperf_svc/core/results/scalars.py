@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.totals import Totals

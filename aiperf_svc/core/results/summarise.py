@@ -5,8 +5,8 @@ from msgspec.structs import asdict, replace
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.core.records.accounts import Accounts, balance
 from aiperf_svc.core.results import slo
-from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.by_group import Groups
 from aiperf_svc.core.results.distributions import distributions, pooled
 from aiperf_svc.core.results.network import network_metrics
@@ -193,50 +193,29 @@ def _evidence(
     # A client without time for its handshakes waits for itself.
     connecting = 0 if is_busy(workers) else accounts.connecting
     return Evidence(
+        totals=totals,
+        accounts=accounts,
         is_open_loop=load.is_open_loop,
         concurrency=load.concurrency,
-        requests=totals.requests - totals.unsent,
-        completed=totals.completed,
-        errored=totals.errored,
         errors=ev.errors_by_kind(totals),
-        unreachable=totals.unreachable,
-        cancelled=totals.cancelled,
-        abandoned=totals.abandoned,
-        timed_out=totals.timed_out,
-        unsent=accounts.unsent,
         connecting=connecting,
         connect_ms=ev.connect_ms(rows),
-        no_resources=totals.no_resources,
-        capped=totals.capped,
-        retries=accounts.retries,
         unasked=sum(c.unasked for c in counts),
         incomplete_histories=sum(c.incomplete_histories for c in counts),
-        unstamped=totals.unstamped,
         clock_jumps=totals.clock_jumps + sum(c.ended_near_steps for c in counts),
         clock_step_share=max(clocks.steps_ns, *(c.clock_steps_ns for c in counts), 0)
         / max(1, window.duration_ns),
         held_back_share=min(
             1.0, max((c.held_back_ns for c in counts), default=0) / max(1, window.duration_ns)
         ),
-        impossible=totals.impossible,
         finish_reasons=named_reasons(totals.finish_reasons),
-        without_tokens=totals.without_tokens,
         uncounted=_uncounted(totals, context.config),
-        impossible_tokens=totals.impossible_tokens,
-        scarce_tokens=totals.scarce_tokens,
-        has_streams=totals.is_streaming,
-        with_hidden=totals.with_hidden,
-        hidden_tokens=totals.hidden_tokens,
-        with_blanks=totals.with_blanks,
         blank_bounds=blank_bounds(rows) if totals.with_blank_leads else (),
         tokenizer=context.config.counting_tokenizer,
         tokens=token_agreement(rows) if context.config.counting_tokenizer else TokenAgreement(),
         asked_input_tokens=0.0 if dataset.mix or not is_synthetic else dataset.input_tokens.mean,
         stated_input_tokens=(stated.stat("avg") or 0.0) if stated else 0.0,
-        osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
-        osl_off=totals.osl_off,
-        osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,
-        records_lost=accounts.records_lost,
+        is_length_forced=context.config.endpoint.force_output_length,
         bounds=ev.latency_bounds(rows, totals),
         fastest_ms=ev.fastest_ms(rows),
         receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
@@ -252,7 +231,6 @@ def _evidence(
         clock_uncertainty_ms=ev.clock_uncertainty_ms(clocks),
         workers=workers,
         lost_services=context.lost_services,
-        violations=accounts.violations,
         failure=context.failure,
         early_end=context.early_end.text if context.early_end else "",
         error_budget=context.config.slo.error_budget,

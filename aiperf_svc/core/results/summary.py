@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
+from aiperf_svc.core.records.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
     ErrorCount,

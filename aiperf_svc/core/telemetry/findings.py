@@ -10,7 +10,7 @@ from aiperf_svc.core.telemetry import series
 from aiperf_svc.core.telemetry.log import Curve, SourceLog, within
 from aiperf_svc.core.telemetry.series import Gpu
 from aiperf_svc.core.telemetry.system_report import SourceReport, SystemReport
-from aiperf_svc.core.verdict.check_result import Reason, graded, told, worst_of
+from aiperf_svc.core.verdict.check_result import Reason, graded, note, worst_of
 
 ARRIVED_SHARE = 0.10
 """Limit of the share of the requested concurrency that the server has neither running nor waiting.
@@ -94,7 +94,7 @@ def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float])
     if "waiting" in values:
         text += f" and {values['waiting']:.1f} waiting"
     if facts.concurrency is None or facts.latency_ms < LONG_REQUEST_MS:
-        return told("server_running", f"{text} on average")
+        return note("server_running", f"{text} on average")
     return graded(
         "server_running",
         max(0.0, 1 - held / facts.concurrency),
@@ -112,7 +112,7 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     server_ms = metrics["server_time_to_first_token"] = found.mean * 1e3
     text = f"mean time to first token on the server: {server_ms:.4g} ms of {found.count:,.0f}"
     if facts.ttft_mean_ms is None:
-        return told("time_in_front", f"{text} requests")
+        return note("time_in_front", f"{text} requests")
     front = metrics["time_in_front_of_server"] = facts.ttft_mean_ms - server_ms
     # Pages also count requests of other clients, failed requests, and those of the warmup if no
     # page was read before the load.
@@ -120,7 +120,7 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     others, about = ("", "") if is_same else (f" of {facts.requests:,}", "about ")
     taken = f"{about}{front:.4g} ms" if front > 0 else "no measurable time"
     late = "" if facts.is_client_valid else "; the client's own lateness may be part of it"
-    return told(
+    return note(
         "time_in_front",
         f"{text} requests, {facts.ttft_mean_ms:.4g} ms at the client{others}: network and queues "
         f"in front of the server take {taken}{late}",
@@ -182,7 +182,7 @@ def _prefix_hits(
     text = f"{share:.1%} of the prompt tokens were in the server's prefix cache"
     if share > COLD_HIT_SHARE:
         text += ": the time to first token is not that of prompts which are new to the server"
-    return told("prefix_hits", text)
+    return note("prefix_hits", text)
 
 
 def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> list[Reason]:
@@ -223,7 +223,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
                 f"; the energy of {missing} of them is not known: their exporters have none, or "
                 "read it too seldom for this load"
             )
-        checks.append(told("gpu_energy", text))
+        checks.append(note("gpu_energy", text))
     if throttled:
         share, kind, name = max(throttled)
         checks.append(
@@ -309,7 +309,7 @@ def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:
 def _source(report: SourceReport) -> Reason | None:
     """Return the finding about a source that is not used, or that needs a note."""
     if report.problem:
-        return told("telemetry_source", f"{report.url} is not used: {report.problem}")
+        return note("telemetry_source", f"{report.url} is not used: {report.problem}")
     if report.notes:
-        return told("telemetry_source", f"{report.url}: {'; '.join(report.notes)}")
+        return note("telemetry_source", f"{report.url}: {'; '.join(report.notes)}")
     return None

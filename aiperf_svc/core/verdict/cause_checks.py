@@ -5,7 +5,7 @@ content."""
 
 from collections.abc import Callable, Sequence
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Check, Reason, graded
 from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
 from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
 from aiperf_svc.core.verdict.inputs import Evidence
@@ -18,10 +18,10 @@ BUSY_SAMPLES_SHARE = 0.10
 preparation; one in ten is load."""
 MIN_HEALTH_SAMPLES = 3
 RETRIED_SHARE = 0.001
-UNASKED_SHARE = 0.001
-HISTORIES_SHARE = 0.01
 """Limit of retried requests. Servers close idle connections all the time; one request in a thousand
 moves p99.9 at most."""
+UNASKED_SHARE = 0.001
+HISTORIES_SHARE = 0.01
 THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
 """Limit of stolen CPU time. Hosts take one or two percent in short pieces all the time, whose
@@ -44,7 +44,7 @@ another output length."""
 
 
 def _unstamped(e: Evidence) -> Reason:
-    share = e.share(e.unstamped)
+    share = e.share(e.totals.unstamped)
     headline = max((bound.measured_ms for bound in e.headline_bounds), default=0.0)
     is_harmless = share < 1 and e.receive_lag_ms <= LATENCY_SHIFT[0] * headline
     return graded(
@@ -54,76 +54,6 @@ def _unstamped(e: Evidence) -> Reason:
         text=f"{share:.1%} of requests had a read without a kernel stamp; our code got to reads "
         f"within {e.receive_lag_ms:.3g} ms (p99)",
         remedy="run the client on Linux, where the kernel stamps what it receives",
-    )
-
-
-def _no_resources(e: Evidence) -> Reason:
-    return graded(
-        "local_limits",
-        e.share(e.no_resources),
-        NO_RESOURCES_SHARE,
-        text=f"{e.no_resources:,} requests found no file descriptor or local port on the client",
-        remedy="raise ulimit -n, use more workers, or add endpoint.source_addresses",
-    )
-
-
-def _fds(e: Evidence) -> Reason | None:
-    worst = max(e.workers, key=lambda health: health.fd_share, default=None)
-    if worst is None:
-        return None
-    return graded(
-        "file_descriptors",
-        worst.fd_share,
-        FD_SHARE,
-        text=f"{worst.id} used {worst.fd_share:.0%} of its file descriptors",
-        remedy="raise ulimit -n or use more workers",
-    )
-
-
-def _capped(e: Evidence) -> Reason | None:
-    if not e.is_open_loop:
-        return None
-    return graded(
-        "capped",
-        e.share(e.capped),
-        CAPPED_SHARE,
-        text=f"{e.capped:,} requests waited for the concurrency cap or the connection limit",
-        remedy="raise load.concurrency, or leave it out to have no cap",
-    )
-
-
-def _retries(e: Evidence) -> Reason:
-    return graded(
-        "retries",
-        e.share(e.retries),
-        RETRIED_SHARE,
-        text=f"{e.retries:,} requests were sent again on a new connection: the server had closed "
-        "the reused one before they arrived",
-        remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
-    )
-
-
-def _unasked(e: Evidence) -> Reason:
-    return graded(
-        "unasked_bytes",
-        e.share(e.unasked),
-        UNASKED_SHARE,
-        text=f"{e.unasked:,} connections carried bytes without a request; what "
-        "comes after the next request was sent is taken for its response",
-        remedy="find out why the server sends more than one response to a request; "
-        "endpoint.connections: per-request keeps responses and requests together",
-    )
-
-
-def _histories(e: Evidence) -> Reason:
-    return graded(
-        "histories",
-        e.share(e.incomplete_histories),
-        HISTORIES_SHARE,
-        text=f"{e.incomplete_histories:,} requests of conversations were sent without the tool "
-        "calls of the response before: a history has the texts of responses only",
-        remedy="use conversations without tools, or files whose messages contain the calls and "
-        "their results",
     )
 
 
@@ -153,61 +83,6 @@ def _watched(workers: Sequence[Health]) -> list[Health]:
     return [health for health in workers if health.samples >= MIN_HEALTH_SAMPLES]
 
 
-def _cpu(e: Evidence) -> Reason | None:
-    worst = max(_watched(e.workers), key=lambda health: health.busy_share, default=None)
-    if worst is None:
-        return None
-    return graded(
-        "cpu",
-        worst.busy_share,
-        BUSY_SAMPLES_SHARE,
-        text=f"{worst.id} was over {BUSY_CPU_FRACTION:.0%} of a core in {worst.busy_share:.0%} of "
-        f"its samples ({worst.cpu_mean:.0%} on average)",
-        remedy=MORE_WORKERS,
-    )
-
-
-def _throttling(e: Evidence) -> Reason | None:
-    worst = max(_watched(e.workers), key=lambda health: health.throttled_share, default=None)
-    if worst is None:
-        return None
-    return graded(
-        "throttling",
-        worst.throttled_share,
-        THROTTLED_SHARE,
-        text=f"the CPU quota stopped {worst.id} for {worst.throttled_share:.1%} of the time",
-        remedy="raise or remove the CPU limit of the client's container",
-    )
-
-
-def _stolen(e: Evidence) -> Reason | None:
-    worst = max(_watched(e.workers), key=lambda health: health.stolen_share, default=None)
-    if worst is None:
-        return None
-    return graded(
-        "stolen",
-        worst.stolen_share,
-        STOLEN_SHARE,
-        text=f"the host took {worst.stolen_share:.1%} of the CPU time of the machine of {worst.id}",
-        remedy="run the client on a machine whose cores are its own (no burstable or shared ones)",
-    )
-
-
-def _event_loop(e: Evidence) -> Reason | None:
-    worst = max(_watched(e.workers), key=lambda health: health.loop_lag_p50_ms, default=None)
-    if worst is None:
-        return None
-    return graded(
-        "event_loop",
-        worst.loop_lag_p50_ms,
-        LOOP_LAG_MS,
-        unit="ms",
-        text=f"{worst.id} kept events waiting for up to {worst.loop_lag_p50_ms:.3g} ms in a usual "
-        f"second, {worst.loop_lag_max_ms:.3g} ms at worst",
-        remedy=MORE_WORKERS,
-    )
-
-
 def _clock_uncertainty(e: Evidence) -> Reason | None:
     if not e.is_open_loop or not e.headline_bounds:
         return None
@@ -222,60 +97,170 @@ def _clock_uncertainty(e: Evidence) -> Reason | None:
     )
 
 
-def _clock_jumps(e: Evidence) -> Reason:
-    return graded(
-        "clock_jumps",
-        max(e.share(e.clock_jumps), e.clock_step_share),
-        CLOCK_JUMP_SHARE,
-        text=f"the clock was set by over 1 ms during {e.clock_jumps:,} requests, by "
-        f"{e.clock_step_share:.2%} of the load's time in all",
-        remedy="let the clock settle, or slew it instead of stepping it, before a run",
-    )
-
-
 def _finish_reasons(e: Evidence) -> Reason | None:
     if not e.finish_reasons:
         return None
     counts = {name: e.finish_reasons.get(name, 0) for name in UNUSUAL_REASONS}
-    said = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     return graded(
         "finish_reasons",
         e.share(sum(counts.values())),
         UNUSUAL_REASONS_SHARE,
-        text=f"responses that did not end as usual: {said}",
+        text=f"responses that did not end as usual: {shown}",
         remedy="look at such a response: other prompts or a longer output keep filters and empty "
         "responses away",
     )
 
 
 def _output_length(e: Evidence) -> Reason | None:
-    if not e.osl_known:
+    totals = e.totals
+    if not totals.osl_known or not e.is_length_forced:
         return None
+    ratio = totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0
     return graded(
         "output_length",
-        e.osl_off / e.osl_known,
+        totals.osl_off / totals.osl_known,
         OSL_OFF_SHARE,
-        text=f"{e.osl_off:,} of {e.osl_known:,} responses do not have the output length that was "
-        f"asked for; all together have {e.osl_ratio:.1%} of the tokens",
+        text=f"{totals.osl_off:,} of {totals.osl_known:,} responses do not have the output length "
+        f"that was asked for; all together have {ratio:.1%} of the tokens",
         remedy="the server does not honour ignore_eos and min_tokens; where the length is only a "
         "maximum say so with endpoint.force_output_length: false",
     )
 
 
+def _worst_worker(
+    check: str,
+    figure: Callable[[Health], float],
+    limit: float,
+    *,
+    text: Callable[[Health], str],
+    remedy: str,
+    unit: str = "ratio",
+    least_samples: int = MIN_HEALTH_SAMPLES,
+) -> Callable[[Evidence], Reason | None]:
+    """Return the check of one figure of the worker in which it is highest."""
+
+    def graded_worst(e: Evidence) -> Reason | None:
+        watched = [health for health in e.workers if health.samples >= least_samples]
+        if not watched:
+            return None
+        worst = max(watched, key=figure)
+        return graded(check, figure(worst), limit, text=text(worst), remedy=remedy, unit=unit)
+
+    return graded_worst
+
+
 CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _unstamped,
-    _no_resources,
-    _fds,
-    _capped,
-    _retries,
-    _unasked,
-    _cpu,
-    _throttling,
-    _stolen,
-    _event_loop,
+    Check(
+        "local_limits",
+        lambda e: e.share(e.totals.no_resources),
+        NO_RESOURCES_SHARE,
+        text=lambda e: (
+            f"{e.totals.no_resources:,} requests found no file descriptor or local port on the "
+            "client"
+        ),
+        remedy="raise ulimit -n, use more workers, or add endpoint.source_addresses",
+    ),
+    _worst_worker(
+        "file_descriptors",
+        lambda worker: worker.fd_share,
+        FD_SHARE,
+        text=lambda worker: f"{worker.id} used {worker.fd_share:.0%} of its file descriptors",
+        remedy="raise ulimit -n or use more workers",
+        least_samples=0,
+    ),
+    Check(
+        "capped",
+        lambda e: e.share(e.totals.capped) if e.is_open_loop else None,
+        CAPPED_SHARE,
+        text=lambda e: (
+            f"{e.totals.capped:,} requests waited for the concurrency cap or the connection limit"
+        ),
+        remedy="raise load.concurrency, or leave it out to have no cap",
+    ),
+    Check(
+        "retries",
+        lambda e: e.share(e.accounts.retries),
+        RETRIED_SHARE,
+        text=lambda e: (
+            f"{e.accounts.retries:,} requests were sent again on a new connection: the server had "
+            "closed the reused one before they arrived"
+        ),
+        remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
+    ),
+    Check(
+        "unasked_bytes",
+        lambda e: e.share(e.unasked),
+        UNASKED_SHARE,
+        text=lambda e: (
+            f"{e.unasked:,} connections carried bytes without a request; what "
+            "comes after the next request was sent is taken for its response"
+        ),
+        remedy="find out why the server sends more than one response to a request; "
+        "endpoint.connections: per-request keeps responses and requests together",
+    ),
+    _worst_worker(
+        "cpu",
+        lambda worker: worker.busy_share,
+        BUSY_SAMPLES_SHARE,
+        text=lambda worker: (
+            f"{worker.id} was over {BUSY_CPU_FRACTION:.0%} of a core in {worker.busy_share:.0%} "
+            f"of its samples ({worker.cpu_mean:.0%} on average)"
+        ),
+        remedy=MORE_WORKERS,
+    ),
+    _worst_worker(
+        "throttling",
+        lambda worker: worker.throttled_share,
+        THROTTLED_SHARE,
+        text=lambda worker: (
+            f"the CPU quota stopped {worker.id} for {worker.throttled_share:.1%} of the time"
+        ),
+        remedy="raise or remove the CPU limit of the client's container",
+    ),
+    _worst_worker(
+        "stolen",
+        lambda worker: worker.stolen_share,
+        STOLEN_SHARE,
+        text=lambda worker: (
+            f"the host took {worker.stolen_share:.1%} of the CPU time of the machine of {worker.id}"
+        ),
+        remedy="run the client on a machine whose cores are its own (no burstable or shared ones)",
+    ),
+    _worst_worker(
+        "event_loop",
+        lambda worker: worker.loop_lag_p50_ms,
+        LOOP_LAG_MS,
+        unit="ms",
+        text=lambda worker: (
+            f"{worker.id} kept events waiting for up to {worker.loop_lag_p50_ms:.3g} ms in a usual "
+            f"second, {worker.loop_lag_max_ms:.3g} ms at worst"
+        ),
+        remedy=MORE_WORKERS,
+    ),
     _clock_uncertainty,
-    _clock_jumps,
+    Check(
+        "clock_jumps",
+        lambda e: max(e.share(e.clock_jumps), e.clock_step_share),
+        CLOCK_JUMP_SHARE,
+        text=lambda e: (
+            f"the clock was set by over 1 ms during {e.clock_jumps:,} requests, by "
+            f"{e.clock_step_share:.2%} of the load's time in all"
+        ),
+        remedy="let the clock settle, or slew it instead of stepping it, before a run",
+    ),
     _finish_reasons,
     _output_length,
-    _histories,
+    Check(
+        "histories",
+        lambda e: e.share(e.incomplete_histories),
+        HISTORIES_SHARE,
+        text=lambda e: (
+            f"{e.incomplete_histories:,} requests of conversations were sent without the tool "
+            "calls of the response before: a history has the texts of responses only"
+        ),
+        remedy="use conversations without tools, or files whose messages contain the calls and "
+        "their results",
+    ),
 )

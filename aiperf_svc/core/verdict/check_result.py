@@ -1,10 +1,15 @@
 """Results of the checks of a verdict: the measured value, its limit, and what to change; and the
 verdict that they make together."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 import msgspec
+
+E = TypeVar("E")
+"""Inputs of the checks of one kind of benchmark."""
 
 
 class Severity(StrEnum):
@@ -95,8 +100,30 @@ def graded(
     )
 
 
-def told(check: str, text: str) -> Reason:
-    """Say something that a reader should know, without judging it."""
+@dataclass(frozen=True, slots=True)
+class Check(Generic[E]):
+    """A check that compares one number with fixed limits, as a row of a table."""
+
+    name: str
+    measured: Callable[[E], float | None]
+    """None if the check does not apply."""
+    limits: tuple[float, float] | float
+    """Limits as of `graded`."""
+    text: Callable[[E], str]
+    remedy: str
+    unit: str = "ratio"
+
+    def __call__(self, evidence: E) -> Reason | None:
+        """Return the result of the check; None if it does not apply."""
+        measured = self.measured(evidence)
+        if measured is None:
+            return None
+        text, unit = self.text(evidence), self.unit
+        return graded(self.name, measured, self.limits, text=text, remedy=self.remedy, unit=unit)
+
+
+def note(check: str, text: str) -> Reason:
+    """Return what a reader should know, which is not judged."""
     return Reason(
         check=check,
         severity=Severity.INFO,
@@ -109,7 +136,7 @@ def told(check: str, text: str) -> Reason:
 
 
 def worst_of(reasons: Iterable[Reason]) -> Severity:
-    """The verdict that these results make together."""
+    """Return the verdict that these results make together."""
     order = list(Severity)
     found = (reason.severity for reason in reasons)
     return max((Severity.VALID, *found), key=order.index)

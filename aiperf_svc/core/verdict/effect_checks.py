@@ -3,7 +3,7 @@ left out? These can make a run invalid."""
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, told
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Check, Reason, graded, note
 from aiperf_svc.core.verdict.inputs import Evidence
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
@@ -64,104 +64,34 @@ CAPPED_SHARE = 0.01
 
 
 def _successes(e: Evidence) -> Reason:
-    due = e.requests + e.unsent + e.records_lost
-    text = f"{e.completed:,} of {due:,} requests succeeded"
+    due = e.due
+    text = f"{e.totals.completed:,} of {due:,} requests succeeded"
     remedy = "look at the errors: is the server there, and are URL, model and key right?"
-    if e.failure and not e.completed:
+    if e.failure and not e.totals.completed:
         text = "no request succeeded before the run failed"
     elif not due:
         text = "no request was due before the end: nothing was measured"
         remedy = "run for longer (load.duration, load.requests), or ask for more load"
-    elif e.abandoned and not e.errored:
-        text += f": the clients of {e.abandoned:,} left before the end of their responses"
+    elif e.totals.abandoned and not e.totals.errored:
+        text += f": the clients of {e.totals.abandoned:,} left before the end of their responses"
         remedy = "a lower share of clients that leave (load.cancellation.rate), or a longer delay"
     elif not e.requests:
         text = f"none of the {due:,} requests that were due was sent"
         remedy = FASTER_CONNECTIONS if e.connecting else MORE_WORKERS
         if e.connecting:
             text += f"; {e.connecting:,} still waited for a connection at the stop"
-    elif not e.errored:
+    elif not e.totals.errored:
         remedy = (
             "the server took requests and did not respond in time: look at its log and its load, "
             "or run for longer"
         )
     return graded(
         "successes",
-        0.0 if e.completed else float(max(1, due)),
+        0.0 if e.totals.completed else float(max(1, due)),
         (0.0, 0.0),
         unit="without success" if due else "",
         text=text,
         remedy=remedy,
-    )
-
-
-def _run(e: Evidence) -> Reason:
-    return graded(
-        "run",
-        1.0 if e.failure else 0.0,
-        (0.0, 0.0),
-        unit="failed",
-        text=f"the run failed: {e.failure}" if e.failure else "the run came to its end",
-        remedy="look at what the failure names, and at the logs of the services",
-    )
-
-
-def _early_end(e: Evidence) -> Reason | None:
-    if not e.early_end:
-        return None
-    return graded(
-        EARLY_END,
-        1.0,
-        (0.0, 0.0),
-        unit="runs",
-        text=f"ended early: {e.early_end}",
-        remedy="no measurement of this load: run it by itself, without a search",
-    )
-
-
-def _accounts(e: Evidence) -> Reason:
-    found = "; ".join(e.violations[:3])
-    return graded(
-        "accounts",
-        float(len(e.violations)),
-        (0.0, 0.0),
-        unit="violations",
-        text=found or "every credit and every request is accounted for",
-        remedy="this is a defect of the tool or a lost process: keep the logs and report it",
-    )
-
-
-def _lost_services(e: Evidence) -> Reason:
-    names = ", ".join(e.lost_services)
-    return graded(
-        "lost_processes",
-        float(len(e.lost_services)),
-        0.0,
-        unit="processes",
-        text=f"lost during the run: {names}" if names else "no process was lost",
-        remedy="look for the out-of-memory killer, evictions and the log of the lost process",
-    )
-
-
-def _records(e: Evidence) -> Reason:
-    return graded(
-        "records",
-        e.share(e.records_lost),
-        RECORDS_LOST_SHARE,
-        text=f"{e.records_lost:,} of {e.requests:,} metric records never arrived",
-        remedy="more record processors (workers.record_processors), or look at why one was lost",
-    )
-
-
-def _held_back(e: Evidence) -> Reason:
-    return graded(
-        "held_back",
-        e.held_back_share,
-        HELD_BACK_SHARE,
-        text=f"a worker neither sent requests nor read on in responses for {e.held_back_share:.2%} "
-        "of the time: too many records waited for its record processor",
-        remedy="more record processors (workers.record_processors), shorter responses, or less "
-        "load; a server that never ends a response does this too",
     )
 
 
@@ -192,7 +122,7 @@ def _rate(e: Evidence) -> Reason | None:
         RATE_SHORTFALL,
         text=f"sent, or tried to send, {e.rate_ratio:.1%} of the rate that was due",
         remedy="raise load.concurrency, the cap that held requests back"
-        if e.share(e.capped) > CAPPED_SHARE
+        if e.share(e.totals.capped) > CAPPED_SHARE
         else MORE_WORKERS,
     )
 
@@ -208,19 +138,6 @@ def _arrivals(e: Evidence) -> Reason | None:
         text=f"the schedule held {e.arrivals_ratio:.1%} of the arrivals that the rate asks for "
         f"(chance explains {tolerance:.1%})",
         remedy="the timing manager could not keep up: give its process a core of its own",
-    )
-
-
-def _unsent(e: Evidence) -> Reason | None:
-    if not e.is_open_loop:
-        return None
-    late = e.unsent - e.connecting
-    return graded(
-        "unsent",
-        e.share(late),
-        UNSENT_SHARE,
-        text=f"{late:,} requests were due and not sent before the stop",
-        remedy=MORE_WORKERS,
     )
 
 
@@ -271,40 +188,30 @@ def _errors(e: Evidence) -> Reason:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in e.errors[:3])
     return graded(
         "errors",
-        e.share(e.errored),
+        e.share(e.totals.errored),
         (ERROR_SHARE[0], max(ERROR_SHARE[1], e.error_budget)),
-        text=f"{e.errored:,} of {e.requests:,} requests failed{f' ({kinds})' if kinds else ''}"
-        + ("; latencies are of the others" if e.completed else ""),
+        text=f"{e.totals.errored:,} of {e.requests:,} requests failed"
+        + (f" ({kinds})" if kinds else "")
+        + ("; latencies are of the others" if e.totals.completed else ""),
         remedy=TARGET_AWAY
-        if 2 * e.unreachable > e.errored
+        if 2 * e.totals.unreachable > e.totals.errored
         else "look at the errors; lower the load if the server refuses or times out",
-    )
-
-
-def _censored(e: Evidence) -> Reason:
-    return graded(
-        "censored",
-        e.share(e.cancelled + e.timed_out + e.unsent),
-        CENSORED_SHARE,
-        text=f"{e.cancelled:,} cancelled, {e.timed_out:,} timed out, {e.unsent:,} unsent: plain "
-        "latencies leave them out, the intended_* ones do not",
-        remedy="a longer grace_period or request_timeout, or read the intended_* metrics only",
     )
 
 
 def _token_counts(e: Evidence) -> Reason:
     if e.uncounted:
-        return told(
+        return note(
             "token_counts",
             f"not measured: {e.uncounted}. No response has usage, and no tokenizer is named: name "
             "one (tokenizer.name, --tokenizer), or let the server state usage",
         )
     return graded(
         "token_counts",
-        e.without_tokens / e.completed if e.completed else 0.0,
+        e.share_of_completed(e.totals.without_tokens),
         UNCOUNTED_SHARE,
-        text=f"{e.without_tokens:,} of {e.completed:,} completed requests have no token count: "
-        "token throughputs and sums of tokens are without them",
+        text=f"{e.totals.without_tokens:,} of {e.totals.completed:,} completed requests have no "
+        "token count: token throughputs and sums of tokens are without them",
         remedy="name a tokenizer (tokenizer.name), which counts them at the client, or let the "
         "server state usage in every response",
     )
@@ -312,13 +219,14 @@ def _token_counts(e: Evidence) -> Reason:
 
 def _token_bytes(e: Evidence) -> Reason:
     # Without a stream no time depends on the number of tokens.
-    limits = IMPOSSIBLE_TOKENS_SHARE if e.has_streams else IMPOSSIBLE_TOKENS_SHARE[0]
+    limits = IMPOSSIBLE_TOKENS_SHARE if e.totals.is_streaming else IMPOSSIBLE_TOKENS_SHARE[0]
     return graded(
         "token_bytes",
-        e.impossible_tokens / e.completed if e.completed else 0.0,
+        e.share_of_completed(e.totals.impossible_tokens),
         limits,
-        text=f"{e.impossible_tokens:,} of {e.completed:,} responses have no token for their text, "
-        "or more tokens than bytes: output lengths, token rates and times between tokens are wrong",
+        text=f"{e.totals.impossible_tokens:,} of {e.totals.completed:,} responses have no token "
+        "for their text, or more tokens than bytes: output lengths, token rates and times between "
+        "tokens are wrong",
         remedy="the server's usage is wrong: count tokens at the client (tokenizer.name), or read "
         "only times to the first token and of whole requests",
     )
@@ -389,36 +297,105 @@ def _input_tokens(e: Evidence) -> Reason | None:
     )
 
 
-def _impossible(e: Evidence) -> Reason:
-    return graded(
-        "time_order",
-        e.share(e.impossible),
-        IMPOSSIBLE_SHARE,
-        text=f"{e.impossible:,} requests got a response before they were sent, by the clock",
-        remedy="let the clock settle, or slew it instead of stepping it, before a run",
-    )
-
-
 EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
-    _run,
-    _early_end,
+    Check(
+        "run",
+        lambda e: 1.0 if e.failure else 0.0,
+        (0.0, 0.0),
+        unit="failed",
+        text=lambda e: f"the run failed: {e.failure}" if e.failure else "the run came to its end",
+        remedy="look at what the failure names, and at the logs of the services",
+    ),
+    Check(
+        EARLY_END,
+        lambda e: 1.0 if e.early_end else None,
+        (0.0, 0.0),
+        unit="runs",
+        text=lambda e: f"ended early: {e.early_end}",
+        remedy="no measurement of this load: run it by itself, without a search",
+    ),
     _successes,
-    _accounts,
-    _lost_services,
-    _records,
-    _held_back,
+    Check(
+        "accounts",
+        lambda e: float(len(e.accounts.violations)),
+        (0.0, 0.0),
+        unit="violations",
+        text=lambda e: (
+            "; ".join(e.accounts.violations[:3])
+            or "every credit and every request is accounted for"
+        ),
+        remedy="this is a defect of the tool or a lost process: keep the logs and report it",
+    ),
+    Check(
+        "lost_processes",
+        lambda e: float(len(e.lost_services)),
+        0.0,
+        unit="processes",
+        text=lambda e: (
+            f"lost during the run: {', '.join(e.lost_services)}"
+            if e.lost_services
+            else "no process was lost"
+        ),
+        remedy="look for the out-of-memory killer, evictions and the log of the lost process",
+    ),
+    Check(
+        "records",
+        lambda e: e.share(e.accounts.records_lost),
+        RECORDS_LOST_SHARE,
+        text=lambda e: (
+            f"{e.accounts.records_lost:,} of {e.requests:,} metric records never arrived"
+        ),
+        remedy="more record processors (workers.record_processors), or look at why one was lost",
+    ),
+    Check(
+        "held_back",
+        lambda e: e.held_back_share,
+        HELD_BACK_SHARE,
+        text=lambda e: (
+            f"a worker neither sent requests nor read on in responses for {e.held_back_share:.2%} "
+            "of the time: too many records waited for its record processor"
+        ),
+        remedy="more record processors (workers.record_processors), shorter responses, or less "
+        "load; a server that never ends a response does this too",
+    ),
     _concurrency,
     _rate,
     _arrivals,
-    _unsent,
+    Check(
+        "unsent",
+        lambda e: e.share(e.accounts.unsent - e.connecting) if e.is_open_loop else None,
+        UNSENT_SHARE,
+        text=lambda e: (
+            f"{e.accounts.unsent - e.connecting:,} requests were due and not sent before the stop"
+        ),
+        remedy=MORE_WORKERS,
+    ),
     _connecting,
     _stamp_uncertainty,
     _schedule_lag,
     _errors,
-    _censored,
+    Check(
+        "censored",
+        lambda e: e.share(e.totals.cancelled + e.totals.timed_out + e.accounts.unsent),
+        CENSORED_SHARE,
+        text=lambda e: (
+            f"{e.totals.cancelled:,} cancelled, {e.totals.timed_out:,} timed out, "
+            f"{e.accounts.unsent:,} unsent: plain latencies leave them out, the intended_* ones do "
+            "not"
+        ),
+        remedy="a longer grace_period or request_timeout, or read the intended_* metrics only",
+    ),
     _token_counts,
     _token_bytes,
     _output_tokens,
     _input_tokens,
-    _impossible,
+    Check(
+        "time_order",
+        lambda e: e.share(e.totals.impossible),
+        IMPOSSIBLE_SHARE,
+        text=lambda e: (
+            f"{e.totals.impossible:,} requests got a response before they were sent, by the clock"
+        ),
+        remedy="let the clock settle, or slew it instead of stepping it, before a run",
+    ),
 )

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import is_thin, quantile
@@ -75,37 +76,23 @@ class SingleReads(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of the verdict. Counts are of requests of the profiling phase."""
+    """All inputs of the verdict, of the profiling phase."""
 
+    totals: Totals
+    accounts: Accounts
     is_open_loop: bool
     concurrency: int | None = None
-    requests: int = 0
-    """Requests with a record, sent or not."""
-    completed: int = 0
-    errored: int = 0
     errors: tuple[tuple[str, int], ...] = ()
     """Kinds of errors and their counts, the most frequent first."""
-    unreachable: int = 0
-    """Errors before the target had the request: no connection, or one that broke at once."""
-    cancelled: int = 0
-    abandoned: int = 0
-    """Requests whose clients left, as the load asks for."""
-    timed_out: int = 0
-    unsent: int = 0
     connecting: int = 0
-    """Those of them whose connections the target had not accepted yet at the stop, though the
+    """Unsent requests whose connections the target had not accepted yet at the stop, though the
     client had asked for them in time."""
     connect_ms: float = 0.0
     """Median time to open a connection, of the requests that waited for one."""
-    no_resources: int = 0
-    capped: int = 0
-    retries: int = 0
-    """Requests sent again because the server had closed the connection."""
     unasked: int = 0
     """Connections on which bytes came that no request had asked for."""
     incomplete_histories: int = 0
     """Requests whose history lacks tool calls."""
-    unstamped: int = 0
     clock_jumps: int = 0
     """Requests whose times may include a step of the clock."""
     clock_step_share: float = 0.0
@@ -113,8 +100,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     manager's clock, as seen by a worker, count too."""
     held_back_share: float = 0.0
     """Largest share of the phase's time in which a worker held back its load, over all workers."""
-    impossible: int = 0
-    records_lost: int = 0
     bounds: tuple[LatencyBound, ...] = ()
     receive_lag_ms: float = 0.0
     """p99 of the receive lag."""
@@ -136,24 +121,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     clock_uncertainty_ms: float = 0.0
     workers: tuple[Health, ...] = ()
     lost_services: tuple[str, ...] = ()
-    violations: tuple[str, ...] = ()
     finish_reasons: dict[str, int] = {}
     """Number of requests by finish reason."""
-    without_tokens: int = 0
-    """Completed requests that have no token count, while others have one."""
     uncounted: str = ""
-    """Names of the metrics that are missing, since nobody counted the tokens of any response; empty
-    if they were counted, or the API generates no text."""
-    impossible_tokens: int = 0
-    """Completed requests whose output has no token, or more tokens than bytes."""
-    scarce_tokens: int = 0
-    """Completed requests that came in more than twice as many events as they have tokens."""
-    has_streams: bool = False
-    with_hidden: int = 0
-    """Completed requests with reasoning tokens that the server counts and does not send."""
-    hidden_tokens: float = 0.0
-    with_blanks: int = 0
-    """Completed requests with deltas that have no text and count as tokens."""
+    """Names of the metrics that are missing, since the token counts of all responses are unknown;
+    empty if some are known, or the API generates no text."""
     blank_bounds: tuple[GapBound, ...] = ()
     """Bounds of the time to first token where such deltas may have been tokens, or not."""
     tokenizer: str = ""
@@ -164,12 +136,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Mean length of the synthetic prompts, about; 0 if a tokenizer counts them, or no server."""
     stated_input_tokens: float = 0.0
     """Mean length that the server states."""
-    osl_known: int = 0
-    """Completed requests whose output length is known and was prescribed."""
-    osl_off: int = 0
-    """Those of them whose length differs from the prescribed one."""
-    osl_ratio: float = 1.0
-    """Output tokens of those requests over the tokens asked for."""
+    is_length_forced: bool = False
+    """True if the load prescribes output lengths."""
     failure: str = ""
     """Reason why the run failed; empty if it did not."""
     early_end: str = ""
@@ -177,9 +145,23 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     error_budget: float = 0.0
     """Share of failures that the config accepts."""
 
+    @property
+    def requests(self) -> int:
+        """Requests with a record, other than those that were not sent."""
+        return self.totals.requests - self.totals.unsent
+
+    @property
+    def due(self) -> int:
+        """Requests that were due."""
+        return self.requests + self.accounts.unsent + self.accounts.records_lost
+
     def share(self, count: int) -> float:
         """Return `count` as a share of all requests that were due."""
-        return _share(count, self.requests + self.unsent + self.records_lost)
+        return _share(count, self.due)
+
+    def share_of_completed(self, count: int) -> float:
+        """Return `count` as a share of the completed requests."""
+        return _share(count, self.totals.completed)
 
     @property
     def headline_bounds(self) -> tuple[LatencyBound, ...]:

@@ -67,10 +67,10 @@ def _other_cause(e: Evidence) -> _Cause | None:
         return _Cause("process-lost", f"look at why {', '.join(e.lost_services)} was lost")
     # Requests that failed for lack of local descriptors or ports are the client's own fault.
     # Errors within their budget are what the config expects: they explain nothing.
-    if e.share(e.errored - e.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
+    if e.share(e.totals.errored - e.totals.no_resources) > max(LOAD_SHORTFALL[1], e.error_budget):
         return _Cause(TARGET_FAILING, "look at the errors: the target failed, not the client")
     is_limited_on_purpose = not e.is_open_loop and e.prefill_concurrency is not None
-    if not is_limited_on_purpose and e.share(e.capped) > LOAD_SHORTFALL[1]:
+    if not is_limited_on_purpose and e.share(e.totals.capped) > LOAD_SHORTFALL[1]:
         return _Cause("", "raise load.concurrency, the cap that held requests back")
     return None
 

@@ -3,7 +3,7 @@ They report at most *degraded*: times to the first and the last token have a che
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, told
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Check, Reason, graded, note
 from aiperf_svc.core.verdict.effect_checks import LATENCY_SHIFT
 from aiperf_svc.core.verdict.inputs import Evidence
 
@@ -51,40 +51,27 @@ def _chunk_times(e: Evidence) -> Reason | None:
     )
 
 
-def _token_events(e: Evidence) -> Reason | None:
-    if not e.has_streams:
-        return None
-    return graded(
-        "token_events",
-        e.scarce_tokens / e.completed if e.completed else 0.0,
-        SCARCE_TOKENS_SHARE,
-        text=f"{e.scarce_tokens:,} of {e.completed:,} responses came in more than twice as many "
-        "events as they have tokens: tokens are missing from the count, or the server splits them",
-        remedy="compare inter_chunk_latency with inter_token_latency; if the server's usage is "
-        "wrong, count tokens at the client (tokenizer.name)",
-    )
-
-
 def _hidden_tokens(e: Evidence) -> Reason | None:
-    if not e.with_hidden:
+    count, completed = e.totals.with_hidden, e.totals.completed
+    if not count:
         return None
-    return told(
+    return note(
         "hidden_tokens",
-        f"{e.with_hidden:,} of {e.completed:,} responses have reasoning that the server counts and "
-        f"does not send, {e.hidden_tokens / e.with_hidden:,.0f} tokens on average: the time to "
-        "first token includes it; times between tokens and rates of a user are without it",
+        f"{count:,} of {completed:,} responses have reasoning that the server counts and does not "
+        f"send, {e.totals.hidden_tokens / count:,.0f} tokens on average: the time to first token "
+        "includes it; times between tokens and rates of a user are without it",
     )
 
 
 def _blank_deltas(e: Evidence) -> Reason | None:
     if not e.blank_bounds:
-        if not e.with_blanks:
+        if not e.totals.with_blanks:
             return None
-        return told(
+        return note(
             "blank_deltas",
-            f"{e.with_blanks:,} of {e.completed:,} responses have deltas with an empty text that "
-            "the server's usage counts as tokens: the first of them may set the time to first "
-            "token",
+            f"{e.totals.with_blanks:,} of {e.totals.completed:,} responses have deltas with an "
+            "empty text that the server's usage counts as tokens: the first of them may set the "
+            "time to first token",
         )
     worst = max(e.blank_bounds, key=lambda bound: bound.uncertain_share)
     return graded(
@@ -102,7 +89,18 @@ def _blank_deltas(e: Evidence) -> Reason | None:
 STREAM_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _single_reads,
     _chunk_times,
-    _token_events,
+    Check(
+        "token_events",
+        lambda e: e.share_of_completed(e.totals.scarce_tokens) if e.totals.is_streaming else None,
+        SCARCE_TOKENS_SHARE,
+        text=lambda e: (
+            f"{e.totals.scarce_tokens:,} of {e.totals.completed:,} responses came in more than "
+            "twice as many events as they have tokens: tokens are missing from the count, or the "
+            "server splits them"
+        ),
+        remedy="compare inter_chunk_latency with inter_token_latency; if the server's usage is "
+        "wrong, count tokens at the client (tokenizer.name)",
+    ),
     _hidden_tokens,
     _blank_deltas,
 )

@@ -7,7 +7,7 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_size
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.verdict.check_result import Reason, told
+from aiperf_svc.core.verdict.check_result import Reason, note
 from aiperf_svc.workloads.fio.metrics import metrics_of_run
 from aiperf_svc.workloads.fio.output import BANDWIDTH_LOG, JSON, LATENCY_TABLE, read_eta, read_run
 from aiperf_svc.workloads.fio.runs import VOLUME, Run, runs_of
@@ -112,7 +112,7 @@ class Fio(ToolWorkload[FioSpec]):
             "the numbers have the page cache in them (workload.direct is false): reads may come "
             "from memory, and writes may end there"
         )
-        return (told("page-cache", text),)
+        return (note("page-cache", text),)
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
         ways = {way for run in runs_of(config.workload) for way in run.directions}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.cli.main import main
-from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates, Sent, sent_requests

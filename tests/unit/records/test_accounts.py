@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.core.results.accounts import WorkerAccount, account_of_live, balance
+from aiperf_svc.core.records.accounts import WorkerAccount, account_of_live, balance
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
