@@ -28,15 +28,15 @@ def headline(
     """Return how many trials there are and how long they take: `14 trials, about 16m`."""
     experiment = config.experiment
     if experiment is not None and experiment.search is not None:
-        return f"{_search(experiment)}, {_said(_times(config, members, replay_ns))}"
+        return f"{_search(experiment)}, {_length_text(_times(config, members, replay_ns))}"
     words = [count(len(members), "trial")]
     if experiment is not None and experiment.repetitions > 1:
         different = len(members) // experiment.repetitions
         words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
         words.append(experiment.order)
-    said = _said(_times(config, members, replay_ns))
+    length = _length_text(_times(config, members, replay_ns))
     is_at_once = is_side_by_side(config) or is_fanned_out(config)
-    return ", ".join([*words, f"in sum {said}" if is_at_once else said])
+    return ", ".join([*words, f"in sum {length}" if is_at_once else length])
 
 
 def as_lines(
@@ -127,7 +127,7 @@ def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) 
     )
 
 
-def _said(times: TrialTimes) -> str:
+def _length_text(times: TrialTimes) -> str:
     if times.longest is None:
         return (
             "for an unknown time"

@@ -170,7 +170,7 @@ class BaseService:
         """Return what decides which trial follows, as plain objects (records manager only)."""
         return None
 
-    def knows_enough(self) -> bool:
+    def can_stop_early(self) -> bool:
         """Return whether the load need not go on (records manager only)."""
         return False
 
@@ -243,7 +243,7 @@ class BaseService:
             batches_read=self.batches_read,
             steps=self.steps(),
             finding=self.finding(),
-            ends_early=self.knows_enough(),
+            ends_early=self.can_stop_early(),
             network=self.network(),
         )
 

@@ -250,7 +250,7 @@ class RecordsManager(ResultsService[RunProgress]):
             self.log.info("the load can end: %s", self._early_end.text)
             self.beat()
 
-    def knows_enough(self) -> bool:
+    def can_stop_early(self) -> bool:
         return self._early_end is not None
 
     # --- the end ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from aiperf_svc.core.compare.measured_run import (
 from aiperf_svc.core.results.inference_result import CATALOG_INFOS, InferenceResult
 from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.tool_result import MetricResult, ToolResult
-from aiperf_svc.core.stats.columns import PhaseRows, of_patient_clients
+from aiperf_svc.core.stats.columns import PhaseRows, exclude_abandoned
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
@@ -175,7 +175,7 @@ def _requests(
     for batch in reader:
         columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
         for every in PhaseRows(columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
-            chunk = of_patient_clients(every)
+            chunk = exclude_abandoned(every)
             times.append(chunk["start_wall_ns"])
             for tag, metric in metrics.items():
                 assert metric.compute is not None

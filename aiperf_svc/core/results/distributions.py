@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.results.summary import MetricSummary
-from aiperf_svc.core.stats.columns import PhaseRows, due_values, of_patient_clients
+from aiperf_svc.core.stats.columns import PhaseRows, due_values, exclude_abandoned
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
@@ -79,7 +79,7 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
     values = np.empty(rows.row_count, dtype=np.float64)
     filled = 0
     for every in rows.chunks(Population.DUE):
-        chunk = of_patient_clients(every)
+        chunk = exclude_abandoned(every)
         some, is_cut = due_values(metric, chunk)
         seen = some[~np.isnan(some)]
         values[filled : filled + len(seen)] = seen

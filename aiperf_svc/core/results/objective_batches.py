@@ -16,7 +16,7 @@ from aiperf_svc.core.results.slo import is_good, limit_of
 from aiperf_svc.core.results.slo_results import GOODPUT, ObjectiveBatches
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, of_patient_clients
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
@@ -101,7 +101,7 @@ def _of_objective(
     limit = limit_of(metric, getattr(objective, bound))
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(metric.population):
-        chunk = every if metric.population is Population.SENT else of_patient_clients(every)
+        chunk = every if metric.population is Population.SENT else exclude_abandoned(every)
         values = _values(metric, chunk)
         known = ~np.isnan(values)
         values, batch = values[known], _batch(_due(chunk, clocks), begin, end)[known]
@@ -119,7 +119,7 @@ def _of_goodput(
 ) -> ObjectiveBatches:
     counts, bad = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
     for every in rows.chunks(Population.DUE):
-        chunk = of_patient_clients(every)
+        chunk = exclude_abandoned(every)
         good = is_good(chunk, slo.goodput) & (chunk["outcome"] == Outcome.COMPLETED)
         batch = _batch(_due(chunk, clocks), begin, end)
         inside = batch >= 0

@@ -157,13 +157,13 @@ def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
 
 def _count_good(chunks: Iterable[Chunk], limits: Mapping[str, float | str]) -> tuple[int, int]:
     """Return the number of good requests of clients that wait, and of those that leave early."""
-    patient = hasty = 0
+    waiting = leaving = 0
     for chunk in chunks:
         good = is_good(chunk, limits)
         leaves = int(np.count_nonzero(good & chunk["is_abandoning"]))
-        patient += int(np.count_nonzero(good)) - leaves
-        hasty += leaves
-    return patient, hasty
+        waiting += int(np.count_nonzero(good)) - leaves
+        leaving += leaves
+    return waiting, leaving
 
 
 def good_requests(rows: PhaseRows, limits: Mapping[str, float | str]) -> dict[str, float]:
@@ -178,9 +178,9 @@ def judge_tiers(
     requests of clients that wait for the end."""
     found = []
     for name, tier in limits.goodput_tiers.items():
-        patient, hasty = _count_good(rows.chunks(Population.COMPLETED), tier)
-        good = patient + hasty
-        share = patient / due if due else None
+        waiting, leaving = _count_good(rows.chunks(Population.COMPLETED), tier)
+        good = waiting + leaving
+        share = waiting / due if due else None
         rate = good / (window_ns / 1e9) if window_ns else None
         found.append(TierResult(name, tier, good, share, rate))
     return tuple(found)

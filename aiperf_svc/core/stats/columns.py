@@ -101,10 +101,10 @@ def due_values(metric: Metric, chunk: Chunk) -> tuple[Floats, Mask]:
     return values, is_cut & np.isnan(values)
 
 
-def of_patient_clients(chunk: Chunk) -> Chunk:
-    """Return the requests whose clients wait for the end of the response. Latencies are of these:
-    of the others only the fast ones complete, and since they were chosen by lot, leaving all of
-    them out moves no percentile."""
+def exclude_abandoned(chunk: Chunk) -> Chunk:
+    """Return the requests without those whose clients may leave early (`load.cancellation`). Of
+    these only the fast ones complete, so latencies leave all of them out. That moves no percentile,
+    since they are chosen at random."""
     return chunk.where(~chunk["is_abandoning"])
 
 
@@ -142,7 +142,7 @@ class PhaseRows:
         values = np.empty(self.row_count, dtype=np.float64)
         filled = 0
         for chunk in self.chunks(population):
-            some = formula(chunk if population is Population.SENT else of_patient_clients(chunk))
+            some = formula(chunk if population is Population.SENT else exclude_abandoned(chunk))
             missing = np.isnan(some)
             if missing.any():
                 some = some[~missing]

@@ -5,10 +5,10 @@ content."""
 
 from collections.abc import Callable, Sequence
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Check, Reason, graded
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
 from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
-from aiperf_svc.core.verdict.inputs import Evidence
+from aiperf_svc.core.verdict.inputs import Check, Evidence
 
 NO_RESOURCES_SHARE = (0.0, 0.01)
 UNSTAMPED_SHARE = 0.01

@@ -1,15 +1,10 @@
 """Results of the checks of a verdict: the measured value, its limit, and what to change; and the
 verdict that they make together."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Generic, TypeVar
 
 import msgspec
-
-E = TypeVar("E")
-"""Inputs of the checks of one kind of benchmark."""
 
 
 class Severity(StrEnum):
@@ -98,28 +93,6 @@ def graded(
         text=text,
         remedy=remedy,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Check(Generic[E]):
-    """A check that compares one number with fixed limits, as a row of a table."""
-
-    name: str
-    measured: Callable[[E], float | None]
-    """None if the check does not apply."""
-    limits: tuple[float, float] | float
-    """Limits as of `graded`."""
-    text: Callable[[E], str]
-    remedy: str
-    unit: str = "ratio"
-
-    def __call__(self, evidence: E) -> Reason | None:
-        """Return the result of the check; None if it does not apply."""
-        measured = self.measured(evidence)
-        if measured is None:
-            return None
-        text, unit = self.text(evidence), self.unit
-        return graded(self.name, measured, self.limits, text=text, remedy=self.remedy, unit=unit)
 
 
 def note(check: str, text: str) -> Reason:

@@ -3,8 +3,8 @@ left out? These can make a run invalid."""
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Check, Reason, graded, note
-from aiperf_svc.core.verdict.inputs import Evidence
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, note
+from aiperf_svc.core.verdict.inputs import Check, Evidence
 
 # Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
 LOAD_SHORTFALL = (0.01, 0.10)

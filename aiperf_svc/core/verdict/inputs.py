@@ -1,4 +1,8 @@
-"""The inputs of the verdict, taken from the records and from the processes' own reports."""
+"""The inputs of the verdict, taken from the records and from the processes' own reports; and the
+shape of a check that compares one of them with its limits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -8,6 +12,7 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import is_thin, quantile
 from aiperf_svc.core.stats.totals import Totals
+from aiperf_svc.core.verdict.check_result import Reason, graded
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.core.verdict.token_agreement import TokenAgreement
 from aiperf_svc.domain import metric_formulas as f
@@ -168,6 +173,28 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         """Bounds of TTFT if there are any, else of the request latency."""
         first = self.bounds[0].metric if self.bounds else ""
         return tuple(bound for bound in self.bounds if bound.metric == first)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check that compares one number with fixed limits, as a row of a table."""
+
+    name: str
+    measured: Callable[[Evidence], float | None]
+    """None if the check does not apply."""
+    limits: tuple[float, float] | float
+    """Limits as of `graded`."""
+    text: Callable[[Evidence], str]
+    remedy: str
+    unit: str = "ratio"
+
+    def __call__(self, evidence: Evidence) -> Reason | None:
+        """Return the result of the check; None if it does not apply."""
+        measured = self.measured(evidence)
+        if measured is None:
+            return None
+        text, unit = self.text(evidence), self.unit
+        return graded(self.name, measured, self.limits, text=text, remedy=self.remedy, unit=unit)
 
 
 def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:

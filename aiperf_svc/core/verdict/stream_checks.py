@@ -3,9 +3,9 @@ They report at most *degraded*: times to the first and the last token have a che
 
 from collections.abc import Callable
 
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Check, Reason, graded, note
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded, note
 from aiperf_svc.core.verdict.effect_checks import LATENCY_SHIFT
-from aiperf_svc.core.verdict.inputs import Evidence
+from aiperf_svc.core.verdict.inputs import Check, Evidence
 
 SINGLE_READ_SHARE = 0.05
 """Limit of streams that came in one read. A few short responses fit into one segment; a buffering

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.stats.columns import PhaseRows, of_patient_clients
+from aiperf_svc.core.stats.columns import PhaseRows, exclude_abandoned
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import USAGE_DISCREPANCY_PCT
 
@@ -79,7 +79,7 @@ def token_agreement(rows: PhaseRows) -> TokenAgreement:
     """Compare the counts of all completed requests that have both."""
     found = TokenAgreement()
     for chunk in rows.chunks(Population.COMPLETED):
-        done = of_patient_clients(chunk)
+        done = exclude_abandoned(chunk)
         columns = {
             name: done[name].astype(np.int64)
             for name in (

@@ -52,9 +52,9 @@ def test_distributions_and_parts_are_of_the_clients_that_wait_as_the_results_are
 ) -> None:
     rows = fake_run.closed_loop(requests=2_000)
     # Of the clients that leave early, only the fast ones complete.
-    hasty = np.arange(len(rows)) % 2 == 0
-    rows["flags"][hasty] |= np.uint16(Flag.ABANDONS)
-    rows["first_token_wall_ns"][hasty] = rows["start_wall_ns"][hasty] + 1
+    leaving = np.arange(len(rows)) % 2 == 0
+    rows["flags"][leaving] |= np.uint16(Flag.ABANDONS)
+    rows["first_token_wall_ns"][leaving] = rows["start_wall_ns"][leaving] + 1
     columns = fake_run.columns_of(rows)
     write_all(tmp_path, summarise(columns, None, fake_run.context(rows)), columns)
     (run,) = with_requests(read_runs([tmp_path]), batches=True, curves=True)

@@ -46,11 +46,11 @@ def test_clients_that_leave_are_neither_successes_nor_errors() -> None:
 def test_latencies_are_those_of_all_clients_had_none_left() -> None:
     whole = fake_run.closed_loop(requests=20_000)
     some = leaving(whole, 0.5)
-    patient = whole[(some["flags"] & Flag.ABANDONS) == 0]
+    waiting = whole[(some["flags"] & Flag.ABANDONS) == 0]
     all_of_them, found = results(whole), results(some)
     for tag in ("request_latency", "intended_request_latency", "time_to_first_token"):
         metric, expected = found.metrics[tag], all_of_them.metrics[tag]
-        assert metric.distribution.count == len(patient)
+        assert metric.distribution.count == len(waiting)
         assert metric.distribution.censored == 0
         for stat in ("avg", "p50", "p90"):
             assert metric.stat(stat) == pytest.approx(expected.stat(stat), rel=0.03)
@@ -63,14 +63,14 @@ def test_latencies_are_those_of_all_clients_had_none_left() -> None:
 def test_the_share_of_good_requests_is_that_of_clients_that_wait() -> None:
     whole = fake_run.closed_loop(requests=20_000)
     some = leaving(whole, 0.5)
-    patient = (some["flags"] & Flag.ABANDONS) == 0
+    waiting = (some["flags"] & Flag.ABANDONS) == 0
     # Above the delay, so some who would have had a good response leave before it.
     tiers = {"gold": {"request_latency": 1.1 * DELAY_NS / MS}}
     (expected,) = results(whole, goodput_tiers=tiers).goodput_tiers
-    (of_patient,) = results(whole[patient], goodput_tiers=tiers).goodput_tiers
+    (of_waiting,) = results(whole[waiting], goodput_tiers=tiers).goodput_tiers
     (found,) = results(some, goodput_tiers=tiers).goodput_tiers
     assert expected.attainment is not None
-    assert found.attainment == of_patient.attainment == pytest.approx(expected.attainment, rel=0.03)
+    assert found.attainment == of_waiting.attainment == pytest.approx(expected.attainment, rel=0.03)
     assert 0.1 < expected.attainment < 0.9
     # Those of the others that completed in time are good too.
-    assert of_patient.good_request_count < found.good_request_count < expected.good_request_count
+    assert of_waiting.good_request_count < found.good_request_count < expected.good_request_count
