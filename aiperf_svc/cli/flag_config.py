@@ -98,8 +98,12 @@ def read_draft(
         # An empty part makes the models report its required keys.
         draft.data.setdefault("endpoint", {})
         varied = varied_keys(draft.data)
+        experiment = draft.data.get("experiment") or {}
+        if experiment.get("preset"):  # which completes the load itself
+            draft.data.setdefault("load", {})
+            return draft
         if "load.concurrency" not in varied and "load.request_rate" not in varied:
-            scenario = (draft.data.get("experiment") or {}).get("scenario")
+            scenario = experiment.get("scenario")
             draft.data["load"] = with_users(draft.data.get("load") or {}, scenario)
         load = draft.data.setdefault("load", {})
         draft.notices += _complete_shape(load, varied, draft.data.get("dataset"))

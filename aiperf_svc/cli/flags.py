@@ -237,6 +237,8 @@ EXPERIMENT = (
     Flag("--parallel", "experiment.parallel"),
     Flag("--search", "experiment.search", "KEY=RANGE", read=values.search, note="`KEY=FROM..TO`."),
     Flag("--scenario", "experiment.scenario", "NAME"),
+    Flag("--preset", "experiment.preset", "NAME"),
+    Flag("--preset-max-concurrency", "experiment.max_concurrency", "N"),
 )  # fmt: skip
 
 TELEMETRY = (

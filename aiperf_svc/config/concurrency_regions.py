@@ -6,8 +6,9 @@ range above `c_min` is divided into three regions of equal width in log2 of the 
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ULTRA_LOW_END = 32
 """Highest concurrency of the region Ultra Low, and of `c_min`."""
@@ -73,3 +74,31 @@ def curve_points(c_max: int) -> tuple[int, ...]:
         low, high = regions.span(region)
         points |= {round(low * (high / low) ** share) for share in shares}
     return tuple(sorted(points))
+
+
+CURVE_DEFAULTS: tuple[tuple[Sequence[str], Any], ...] = (
+    (("endpoint", "streaming"), True),
+    (("dataset", "order"), "random"),
+    (("dataset", "cache_bust"), "first_turn_prefix"),
+    (("load", "duration"), "25m"),
+)
+"""Keys of a curve by the rules of MLPerf Endpoints 1.0: draws with replacement, markers between the
+system prompt and what the user writes, and a time that leaves 20 minutes of steady state."""
+_IN_ORDER = "_trace"
+_ENDS = ("requests", "duration")
+
+
+def curve_defaults(data: Mapping[str, Any]) -> list[tuple[Sequence[str], Any]]:
+    """Return the keys that the preset of a curve adds to a config as it is written: those that it
+    lacks and can have. Rows of traces have an order, and a load needs one end."""
+    parts = {name: data.get(name) or {} for name in ("endpoint", "dataset", "load")}
+    if not all(isinstance(part, Mapping) for part in parts.values()):
+        return []  # The models say what is wrong with it.
+    is_in_order = str(parts["dataset"].get("kind", "")).endswith(_IN_ORDER)
+    has_end = any(parts["load"].get(name) for name in _ENDS)
+    left_out = (["order"] if is_in_order else []) + (["duration"] if has_end else [])
+    return [
+        (path, value)
+        for path, value in CURVE_DEFAULTS
+        if path[1] not in left_out and parts[path[0]].get(path[1]) is None
+    ]

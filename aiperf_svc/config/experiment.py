@@ -13,9 +13,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from aiperf_svc.config.base import Model
+from aiperf_svc.config.concurrency_regions import curve_points
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.units import DurationNs
 
+CURVE = "mlperf-endpoints"
+"""Preset of the trials of a curve."""
 MOST_TRIALS = 10_000
 """Most trials of an experiment, repetitions included."""
 
@@ -117,11 +120,45 @@ class Experiment(Model):
         Literal["server", "interactive", "offline", "single-stream", "multi-stream"] | None
     ) = None
     """Load and metric as in MLPerf."""
+    preset: Literal["mlperf-endpoints"] | None = None
+    """Trials by name. `mlperf-endpoints`: the seven concurrencies of a curve up to
+    `max_concurrency`, under the load that the rules of MLPerf Endpoints 1.0 ask for."""
+    max_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    """Highest concurrency of the preset."""
     template: dict[str, Any] = Field(default_factory=dict)
     """Values that the varied keys have in the template, null where it says nothing. Filled in when
     a config is read."""
     part: Part | None = None
     """Trials that are run; None: all of them. Filled in when an experiment has several shapes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, data: Any) -> Any:
+        """Add the trials of the preset. A config that was written with them has them already."""
+        if not isinstance(data, Mapping) or data.get("preset") != CURVE:
+            return data
+        highest = str(data.get("max_concurrency"))
+        if not highest.isdecimal():
+            raise ValueError(f"{{preset}} {CURVE} needs {{max_concurrency}}, a number of users")
+        try:
+            trials = {"load.concurrency": curve_points(int(highest))}
+        except ValueError as error:
+            raise ValueError(f"{{max_concurrency}}: {error}") from error
+        written = {k: tuple(v) for axis in _axes(data.get("product", ())) for k, v in axis.items()}
+        if written and written != trials:
+            raise ValueError(f"{{preset}} {CURVE} has its own trials; leave out {{product}}")
+        return {**data, "product": trials}
+
+    @model_validator(mode="after")
+    def _preset_is_alone(self) -> Self:
+        if self.preset is None:
+            if self.max_concurrency is not None:
+                raise ValueError(f"{{max_concurrency}} needs {{preset}} {CURVE}")
+            return self
+        others = ("zip", "explicit", "search", "scenario")
+        if given := next((name for name in others if getattr(self, name)), ""):
+            raise ValueError(f"{{preset}} {self.preset} has its own trials; leave out {{{given}}}")
+        return self
 
     @model_validator(mode="after")
     def _is_an_experiment(self) -> Self:
@@ -148,8 +185,8 @@ class Experiment(Model):
                 )
         elif not lists and self.repetitions == 1 and self.scenario is None:
             raise ValueError(
-                "an experiment needs {product}, {zip}, {explicit}, {repetitions}, {search} or "
-                "{scenario}"
+                "an experiment needs {product}, {zip}, {explicit}, {repetitions}, {search}, "
+                "{scenario} or {preset}"
             )
         return self
 

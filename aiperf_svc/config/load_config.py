@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.concurrency_regions import curve_defaults
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.names import nearest
 from aiperf_svc.config.parameters import (
@@ -21,6 +22,7 @@ from aiperf_svc.config.parameters import (
     template_value,
     value_at,
     with_parameters,
+    with_value,
 )
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.several_targets import with_target_keys
@@ -139,6 +141,9 @@ def _template_checked(
             Problem(f"experiment.{experiment.list_of(key)}", f"{key}: {text}")
             for key, text in found
         ]
+    if experiment.preset is not None:
+        for path, value in curve_defaults(data):
+            data = with_value(data, path, value)
     template = {
         key: experiment.template.get(key, template_value(data, key_path(key, model), model))
         for key in experiment.keys

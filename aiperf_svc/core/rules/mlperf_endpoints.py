@@ -278,7 +278,7 @@ def _early_stopping(point: MeasuredPoint) -> Found:
     official = _official(point)
     bounds = (official.ttft_p90_bound_ms, official.tpot_p90_bound_ms)
     if None in bounds:
-        return False, f"too few requests to estimate P90, which needs {least}"
+        return False, f"{point.issued:,} requests, too few for a bound of P90, which needs {least}"
     ttft, tpot = bounds
     return True, f"with 99% confidence P90 is within TTFT {ttft:.4g} ms, TPOT {tpot:.4g} ms"
 

@@ -262,6 +262,14 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         Search.model_validate({"parameter": "load.request_rate", "from": 1, "to": 64}),
     ),
     "--scenario": (("--scenario", "offline", "--request-count", "9"), "offline"),
+    "--preset": (
+        ("--preset", "mlperf-endpoints", "--preset-max-concurrency", "64"),
+        "mlperf-endpoints",
+    ),
+    "--preset-max-concurrency": (
+        ("--preset", "mlperf-endpoints", "--preset-max-concurrency", "64"),
+        64,
+    ),
     "--workers-min": (("--workers-min", "2"), 2),
     "--workers-max": (("--workers-max", "3"), 3),
     "--record-processors": (("--record-processors", "2"), 2),

@@ -157,7 +157,7 @@ def test_a_refused_trial_is_named_with_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("experiment", "message"),
     [
-        ({}, "an experiment needs product, zip, explicit, repetitions, search or scenario"),
+        ({}, "an experiment needs product, zip, explicit, repetitions, search, scenario or preset"),
         ({"product": {}}, "an experiment needs product, zip"),
         ({"product": {"load.concurrency": []}}, "load.concurrency: the list is empty; give at"),
         (
