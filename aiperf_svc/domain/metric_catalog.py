@@ -172,6 +172,12 @@ def _error_rate(numbers: Mapping[str, float]) -> float:
     return 100.0 * numbers["error_request_count"] / finished if finished else 0.0
 
 
+def _cached_share(numbers: Mapping[str, float]) -> float:
+    cached = numbers["total_usage_prompt_cache_read_tokens"]
+    prompt = cached + numbers["total_usage_prompt_cache_miss_tokens"]
+    return cached / prompt if prompt else 0.0
+
+
 # fmt: off
 # Latencies of successes, in AIPerf's sense, but from the write and by kernel stamps.
 _LATENCIES = (
@@ -270,6 +276,19 @@ _TOKEN_COUNTS = (
         "server", needs=USAGE, is_whole=True),
     _record("usage_total_tokens", "Usage Total Tokens", "tokens", f.usage_total_tokens,
         "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE, is_whole=True),
+    _record("usage_prompt_cache_read_tokens", "Usage Prompt Cache Read Tokens", "tokens",
+        f.read_from_cache, "prompt tokens from a cache (cached_tokens and its other names), of "
+        "requests whose usage states them, and no more of them than prompt tokens", "server",
+        better=HIGHER, needs=USAGE, is_whole=True),
+    _record("usage_prompt_cache_write_tokens", "Usage Prompt Cache Write Tokens", "tokens",
+        f.count_of("cache_write_tokens"), "prompt tokens that were written to a cache, of requests "
+        "whose usage states them", "server", needs=USAGE, is_whole=True),
+    _record("usage_prompt_cache_miss_tokens", "Usage Prompt Cache Miss Tokens", "tokens",
+        f.missed_by_cache, "usage_prompt_tokens - usage_prompt_cache_read_tokens", "server",
+        needs=USAGE, is_whole=True),
+    _record("usage_prompt_cache_read_pct", "Usage Prompt Cache Read %", "%", f.cache_read_share,
+        "usage_prompt_cache_read_tokens / usage_prompt_tokens of each request; the share of the "
+        "run is cached_token_share", "server", better=HIGHER, needs=USAGE),
     _record("usage_prompt_tokens_diff_pct", "Usage Prompt Diff %", "%",
         f.difference_of("usage_prompt_tokens", "input_tokens"),
         "|input_sequence_length - usage_prompt_tokens| / input_sequence_length",
@@ -377,6 +396,27 @@ _SCALARS = (
     _scalar("total_usage_total_tokens", "Total Usage Total Tokens", "tokens",
         Sum(f.usage_total_tokens),
         "sum of usage_total_tokens", needs=USAGE),
+    _scalar("total_usage_prompt_cache_read_tokens", "Total Usage Prompt Cache Read Tokens",
+        "tokens", Sum(f.read_from_cache), "sum of usage_prompt_cache_read_tokens", better=HIGHER,
+        needs=USAGE),
+    _scalar("total_usage_prompt_cache_write_tokens", "Total Usage Prompt Cache Write Tokens",
+        "tokens", Sum(f.count_of("cache_write_tokens")), "sum of usage_prompt_cache_write_tokens",
+        needs=USAGE),
+    _scalar("total_usage_prompt_cache_miss_tokens", "Total Usage Prompt Cache Miss Tokens",
+        "tokens", Sum(f.missed_by_cache), "sum of usage_prompt_cache_miss_tokens", needs=USAGE),
+    _scalar("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%",
+        Derived(lambda numbers: 100.0 * numbers["cached_token_share"]), "100 x cached_token_share",
+        better=HIGHER, needs=USAGE),
+    _scalar("cached_token_share", "Cached Token Share", "ratio", Derived(_cached_share),
+        "total_usage_prompt_cache_read_tokens / the prompt tokens of the same requests: a ratio of "
+        "sums", better=HIGHER, needs=USAGE, is_ours=True, in_table=True, in_slices=True),
+    _scalar("cached_token_request_count", "Requests With Cached Tokens Stated", "requests",
+        Sum(f.states_cached), "requests with usage_prompt_cache_read_tokens", needs=USAGE,
+        is_ours=True),
+    _scalar("cached_token_coverage", "Cached Token Coverage", "ratio",
+        Derived(lambda numbers: numbers["cached_token_request_count"] / numbers["request_count"]),
+        "cached_token_request_count / request_count: the part of the run that cached_token_share "
+        "is of", needs=USAGE, is_ours=True),
     _scalar("usage_discrepancy_count", "Usage Discrepancy Count", "requests",
         Sum(f.usage_discrepancy),
         "requests whose input or output count is over 10% off the server's usage", needs=USAGE),

@@ -220,6 +220,35 @@ def usage_total_tokens(columns: Columns) -> Floats:
     return count_of("usage_prompt_tokens")(columns) + count_of("usage_completion_tokens")(columns)
 
 
+def read_from_cache(columns: Columns) -> Floats:
+    """Prompt tokens that the server read from a cache; undefined where it does not state them and
+    its prompt tokens, or states more of them."""
+    values = count_of("cached_tokens")(columns)
+    prompt = columns["usage_prompt_tokens"]
+    values[(prompt < 0) | (values > prompt)] = nan
+    return values
+
+
+def states_cached(columns: Columns) -> Floats:
+    """One for a request whose cached tokens are known; undefined for another."""
+    known: Floats = read_from_cache(columns) * 0.0 + 1.0
+    return known
+
+
+def missed_by_cache(columns: Columns) -> Floats:
+    """Prompt tokens that the server computed."""
+    missed: Floats = columns["usage_prompt_tokens"] - read_from_cache(columns)
+    return missed
+
+
+def cache_read_share(columns: Columns) -> Floats:
+    """Per cent of a request's prompt tokens that the server read from a cache."""
+    prompt = count_of("usage_prompt_tokens")(columns)
+    prompt[prompt == 0] = nan
+    share: Floats = read_from_cache(columns) / prompt * 100.0
+    return share
+
+
 def difference_of(reported: str, counted: str) -> Formula:
     """|counted - reported by the server| in per cent of counted."""
 

@@ -68,6 +68,9 @@ class MockServerConfig:
     usage: str = _option(
         "requested", "when a stream carries usage", choices=("requested", "always", "never")
     )
+    prefix_cache_block: int = _option(
+        0, "words of a block of a prefix cache, whose hits the usage states; 0 is no cache"
+    )
     embedding_dimensions: int = _option(8, "numbers in an embedding")
     seed: int = _option(0, "seed of all random choices; each process derives its own")
     error_rate: float = _option(0.0, "share of requests that get --error-status")
@@ -151,6 +154,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("tokens", 1, 1_000_000),
     ("slots", 0, 1_000_000),
     ("reasoning_tokens", 0, 1_000_000),
+    ("prefix_cache_block", 0, 1_000_000),
     ("embedding_dimensions", 1, 100_000),
     ("error_rate", 0, 1),
     ("error_status", 400, 599),

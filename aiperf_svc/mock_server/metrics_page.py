@@ -20,11 +20,20 @@ TTFT = "vllm:time_to_first_token_seconds"
 class ServedMetrics:
     """What one process has counted since the page was read for the first time."""
 
-    __slots__ = ("generation_tokens", "prompt_tokens", "ttft_counts", "ttft_ns")
+    __slots__ = (
+        "generation_tokens",
+        "prefix_hits",
+        "prefix_queries",
+        "prompt_tokens",
+        "ttft_counts",
+        "ttft_ns",
+    )
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.generation_tokens = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
         self.ttft_ns = 0
         self.ttft_counts = [0] * (len(BUCKETS_S) + 1)
 
@@ -33,14 +42,24 @@ class ServedMetrics:
         self.ttft_ns += ttft_ns
         self.ttft_counts[bisect_left(BUCKETS_S, ttft_ns / 1e9)] += 1
 
-    def completed(self, prompt_tokens: int, tokens: int) -> None:
-        """Counts the tokens of a whole response."""
+    def completed(self, prompt_tokens: int, tokens: int, cached_tokens: int) -> None:
+        """Counts the tokens of a whole response; cached ones are -1 without a prefix cache."""
+        if cached_tokens >= 0:
+            self.prefix_queries += prompt_tokens
+            self.prefix_hits += cached_tokens
         self.prompt_tokens += prompt_tokens
         self.generation_tokens += tokens
 
     def values(self) -> list[int]:
         """Returns all counts, for `render` after adding up those of every process."""
-        return [self.prompt_tokens, self.generation_tokens, self.ttft_ns, *self.ttft_counts]
+        return [
+            self.prompt_tokens,
+            self.generation_tokens,
+            self.prefix_queries,
+            self.prefix_hits,
+            self.ttft_ns,
+            *self.ttft_counts,
+        ]
 
 
 def render(
@@ -69,9 +88,12 @@ def render(
     add("vllm:request_success_created", "gauge", "When it began to count.", started_s)
     if values is None:
         return "\n".join(lines) + "\n"
-    prompt, generated, ttft_ns, *counts = values
+    prompt, generated, queries, hits, ttft_ns, *counts = values
     add("vllm:prompt_tokens_total", "counter", "Prompt tokens of whole responses.", prompt)
     add("vllm:generation_tokens_total", "counter", "Tokens of whole responses.", generated)
+    if queries:
+        add("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", queries)
+        add("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", hits)
     lines += [f"# HELP {TTFT} Time to first token in seconds.", f"# TYPE {TTFT} histogram"]
     total = 0
     for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):

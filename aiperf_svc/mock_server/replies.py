@@ -83,6 +83,7 @@ class Reply:
     """
 
     __slots__ = (
+        "cached_tokens",
         "count",
         "delay_tokens",
         "early",
@@ -108,6 +109,7 @@ class Reply:
         self.whole = b"".join(writes) if is_single else None
         self.is_plain = status == 200 and ending is Ending.KEEP
         self.prompt_tokens = 0
+        self.cached_tokens = -1
         self.tokens = 0
         """Tokens of the request and of the whole response; 0 for what is no response of a model."""
 
@@ -376,4 +378,6 @@ def _usage(params: RequestParams) -> dict[str, object]:
     }
     if params.reasoning:
         usage["completion_tokens_details"] = {"reasoning_tokens": params.reasoning}
+    if params.cached_tokens >= 0:
+        usage["prompt_tokens_details"] = {"cached_tokens": params.cached_tokens}
     return usage

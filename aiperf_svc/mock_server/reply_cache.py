@@ -25,6 +25,7 @@ from aiperf_svc.mock_server.requests import (
     BadRequest,
     Head,
     ParamDefaults,
+    PrefixCache,
     RequestParams,
     parse_head,
     parse_params,
@@ -83,6 +84,7 @@ class ReplyCache:
             usage=config.usage,
             refused=config.refused,
             is_strict=config.strict_model,
+            cache=PrefixCache(config.prefix_cache_block) if config.prefix_cache_block else None,
         )
         self._drafts = Drafts(
             created_s=int(time.time()),
@@ -150,7 +152,7 @@ class ReplyCache:
         ):
             fault = params.model[5:]
         reply = self._reply_to_params(params, is_last=route.head.is_last, fault=fault)
-        if len(body) <= _MAX_CACHED_BODY:
+        if len(body) <= _MAX_CACHED_BODY and self._defaults.cache is None:
             self._cached_bytes += len(body) + _REPLY_COST
             if self._cached_bytes > _CACHE_BYTES:
                 for replies in self._by_body.values():
@@ -200,6 +202,7 @@ class ReplyCache:
         reply = assemble(draft, close=is_last, early_head=early_head)
         if draft.status == 200:
             reply.prompt_tokens, reply.tokens = params.prompt_tokens, params.tokens
+            reply.cached_tokens = params.cached_tokens
         if len(self._by_params) >= _MAX_HEADS:
             self._by_params.clear()
         self._by_params[key] = reply

@@ -6,6 +6,7 @@ only what it has never seen.
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -157,6 +158,39 @@ class RequestParams(NamedTuple):
     """Embeddings, rankings and pictures: how many inputs, passages or pictures there are."""
     is_base64: bool = False
     """Embeddings: the encoding that the request wants."""
+    cached_tokens: int = -1
+    """Words of the prompt that were in the prefix cache; -1 without one."""
+
+
+MOST_BLOCKS = 1_000_000
+"""Most blocks that a process keeps; at more it begins again with an empty cache."""
+
+
+class PrefixCache:
+    """The words at the beginning of all prompts so far.
+
+    As in an inference engine, a prompt is divided into blocks of a fixed number of tokens, here
+    words, and a block is known by its words and those of all blocks before it. Only whole blocks
+    are kept and found. Each process has a cache of its own.
+    """
+
+    def __init__(self, block: int) -> None:
+        """Make an empty cache with blocks of so many words."""
+        self._block = block
+        self._known: set[int] = set()
+
+    def add(self, words: Sequence[str]) -> int:
+        """Add a prompt. Returns the number of its words that were in the cache."""
+        known, size = self._known, self._block
+        if len(known) > MOST_BLOCKS:
+            known.clear()
+        found, key, is_hit = 0, 0, True
+        for begin in range(0, len(words) - size + 1, size):
+            key = hash((key, *words[begin : begin + size]))
+            is_hit = is_hit and key in known
+            found += size * is_hit
+            known.add(key)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +205,7 @@ class ParamDefaults:
     refused: frozenset[str] = frozenset()
     is_strict: bool = False
     """Requests for another model are refused."""
+    cache: PrefixCache | None = None
 
 
 def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestParams:
@@ -209,6 +244,7 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
     parameters = data.get("parameters")
     options_of_length = parameters if isinstance(parameters, dict) else data
     tokens, is_cut_short = response_length(options_of_length, defaults, reasoning)
+    words = list(_words_of(data[key]))
     return RequestParams(
         path=path,
         model=model,
@@ -218,7 +254,8 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
         is_cut_short=is_cut_short,
         has_usage=defaults.usage == "always"
         or (defaults.usage == "requested" and (wants_usage or not is_stream)),
-        prompt_tokens=_count_words(data[key]),
+        prompt_tokens=len(words),
+        cached_tokens=-1 if defaults.cache is None else defaults.cache.add(words),
     )
 
 
@@ -327,18 +364,21 @@ def _whole_params(path: str, model: str, prompt: object, *, inputs: int) -> Requ
 
 
 def _count_words(value: object) -> int:
-    """Words of all text in a prompt: a string, a list of messages or of content parts; a number is
-    one token.
-    """
+    return sum(1 for _ in _words_of(value))
+
+
+def _words_of(value: object) -> Iterator[str]:
+    """Yield the words of all text in a prompt: a string, a list of messages or of content parts; a
+    number is one token."""
     if isinstance(value, str):
-        return len(value.split())
-    if isinstance(value, int):
-        return 1
-    if isinstance(value, list):
-        return sum(map(_count_words, value))
-    if isinstance(value, dict):
-        return _count_words(value.get("content", value.get("text")))
-    return 0
+        yield from value.split()
+    elif isinstance(value, int):
+        yield str(value)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _words_of(each)
+    elif isinstance(value, dict):
+        yield from _words_of(value.get("content", value.get("text")))
 
 
 _PART = re.compile(

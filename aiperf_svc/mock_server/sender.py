@@ -346,7 +346,7 @@ class Sender:
                 account.completed += 1
                 outcome = RowOutcome.COMPLETED
                 if account.served is not None:
-                    account.served.completed(reply.prompt_tokens, reply.tokens)
+                    account.served.completed(reply.prompt_tokens, reply.tokens, reply.cached_tokens)
             if self._rows is not None:
                 self._rows.close(connection.row, outcome)
         if ending is not Ending.KEEP:

@@ -87,7 +87,7 @@ def responses_api(params: RequestParams, created_s: int) -> TypedStream:
     if params.has_usage:
         whole["usage"] = {
             "input_tokens": params.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": max(0, params.cached_tokens)},
             "output_tokens": params.tokens,
             "output_tokens_details": {"reasoning_tokens": params.reasoning},
             "total_tokens": params.prompt_tokens + params.tokens,
@@ -122,6 +122,10 @@ def message_api(params: RequestParams, created_s: int) -> TypedStream:
         "stop_sequence": None,
     }
     usage: Members = {"input_tokens": params.prompt_tokens, "output_tokens": params.tokens}
+    if params.cached_tokens >= 0:
+        usage["input_tokens"] = params.prompt_tokens - params.cached_tokens
+        usage["cache_read_input_tokens"] = params.cached_tokens
+        usage["cache_creation_input_tokens"] = 0
     whole: Members = {
         "id": "msg_mock",
         "type": "message",

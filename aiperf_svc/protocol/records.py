@@ -21,6 +21,10 @@ UNKNOWN_TOKENS: Final = -1
 UNCOUNTED_TOKENS: Final = -2
 """Instead of a count of tokens that came and that nobody counted."""
 
+CONTRADICTORY_TOKENS: Final = -2
+"""Instead of a count of cached tokens of a response that states the prompt's counts twice, with
+different values."""
+
 
 class Flag(IntFlag):
     """Bits of the field `flags` in both formats."""
@@ -136,11 +140,22 @@ METRIC_DTYPE = np.dtype(
         ("error", "u1"),
         ("finish_reason", "u1"),  # FinishReason
         ("requested_tokens", "<i4"),  # output tokens that the request asks for
+        ("cached_tokens", "<i4"),  # prompt tokens from a cache; -2 contradictory
+        ("cache_write_tokens", "<i4"),
         # Number of the URL, among several; as long as the others, which keeps rows aligned.
         ("target", "<u8"),
     ]
 )
 """One finished request: times and counts only. Every other metric is derived from these columns."""
+RARE: Final = {"cached_tokens": UNKNOWN_TOKENS, "cache_write_tokens": UNKNOWN_TOKENS}
+"""Columns that have one value in all rows of most runs, and that value. Such a column takes no
+memory, and files of earlier versions have none."""
+
+
+def usual_column(name: str, count: int) -> NDArray[Any]:
+    """Return a column of `RARE` with its usual value in all rows. It takes no memory for them."""
+    return np.broadcast_to(np.array(RARE[name], dtype=METRIC_DTYPE[name]), count)
+
 
 Rows = NDArray[Any]
 """A structured array of one of the dtypes above, shape (n,)."""

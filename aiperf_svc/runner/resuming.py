@@ -134,7 +134,13 @@ def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> Experime
     except ConfigError as error:
         raise ConfigError(f"--resume: {error}") from error
     old, new = flatten(found.config), flatten(config.model_dump(mode="json"))
-    differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    # A key that an earlier version did not know has its default there.
+    chosen = flatten(config.model_dump(mode="json", exclude_defaults=True))
+    differing = sorted(
+        key
+        for key in {*old, *new}
+        if old.get(key) != new.get(key) and (key in old or key in chosen)
+    )
     # What varies is in the experiment; beside it are the values of the shape that was on.
     own = (*may_differ, "experiment.part", *config.experiment.keys)
     differing = [key for key in differing if not any(is_below(key, each) for each in own)]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.records.accounts import Accounts
+from aiperf_svc.core.results.cache_stats import percent, turn_ranges
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
     ConfigView,
@@ -80,6 +81,7 @@ def _print_inference(found: InferenceResult, console: Console) -> None:
     console.print(in_two if needed <= console.width else _scalars(found, columns=1))
     _print_tiers(found.goodput_tiers, console)
     _print_notes(found, config, console)
+    _print_cache(found, console)
     _print_groups(found, console)
     if found.errors:
         console.print(_errors(found.errors))
@@ -206,6 +208,29 @@ def _print_tiers(tiers: Sequence[TierResult], console: Console) -> None:
             number(tier.goodput),
         )
     console.print(table)
+
+
+def _print_cache(found: InferenceResult, console: Console) -> None:
+    """Print the server's cache hits by turn, of conversations."""
+    use = found.cache
+    if use is None:
+        return
+    title = "Prefix cache by turn"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column("turn", justify="right", no_wrap=True)
+    for column in ("requests", "prompt tokens", "cached tokens", "share"):
+        table.add_column(column, justify="right")
+    for name, total in turn_ranges(use):
+        table.add_row(name, *map(number, total.counts), percent(total.share))
+    console.print(table)
+    sessions = use.sessions
+    shares = ", ".join(
+        f"{stat} {percent(getattr(sessions, stat))}" for stat in ("p10", "p50", "p90")
+    )
+    print_text(console, f"Cached share of {sessions.count:,} conversations: {shares}", style="dim")
+    coverage = found.value("cached_token_coverage") or 0.0
+    if coverage < 1.0:
+        print_text(console, f"{coverage:.1%} of the requests state cached tokens", style="dim")
 
 
 def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -> None:

@@ -37,7 +37,8 @@ def make_rows(count: int, **columns: Any) -> Rows:
     rows["status"] = 200
     for name in ("input", "output", "usage_prompt", "usage_completion"):
         rows[f"{name}_tokens"] = -1
-    rows["reasoning_tokens"] = -1
+    for name in ("reasoning_tokens", "cached_tokens", "cache_write_tokens"):
+        rows[name] = -1
     for name, values in columns.items():
         rows[name] = values
     return rows

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aiperf_svc.core.records.accounts import Accounts
+from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
     DatasetFacts,
@@ -78,6 +79,7 @@ class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     targets: tuple[_Group, ...] | UnsetType = UNSET
     models: tuple[_Group, ...] | UnsetType = UNSET
+    cache: CacheUse | UnsetType = UNSET
     system: _System | UnsetType = UNSET
 
 
@@ -146,6 +148,7 @@ def _own_part(result: InferenceResult) -> _OwnPart:
         config=result.config,
         targets=_groups("url", result.targets),
         models=_groups("model", result.models),
+        cache=UNSET if result.cache is None else result.cache,
         system=UNSET if result.system is None else _system(result.system),
     )
 
@@ -222,6 +225,7 @@ def decode(data: bytes) -> InferenceResult:
         hooks=own.hooks or (),
         targets=tuple(_group(each, "url") for each in own.targets or ()),
         models=tuple(_group(each, "model") for each in own.models or ()),
+        cache=own.cache or None,
         system=_report(own.system) if own.system else None,
         config=own.config,
         aiperf_config=rest.input_config,

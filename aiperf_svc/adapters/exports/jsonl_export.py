@@ -24,7 +24,7 @@ from aiperf_svc.adapters.exports.parquet_export import (
 from aiperf_svc.core.lines.renderer import LineRenderer, Source
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows
 
 NAME = "profile_export_all.jsonl"
 """Name of the file, next to `profile_export.jsonl`, whose lines hold more."""
@@ -65,8 +65,9 @@ def _batches(records: Path) -> Iterator[bytes]:
 
 def _rows(batch: Any) -> Rows:
     rows = np.empty(batch.num_rows, dtype=METRIC_DTYPE)
+    known = set(batch.schema.names)
     for name in METRIC_DTYPE.names or ():
-        rows[name] = batch.column(name).to_numpy()
+        rows[name] = batch.column(name).to_numpy() if name in known else RARE[name]
     return rows
 
 

@@ -23,7 +23,7 @@ from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.reports import ClockEstimate
-from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
+from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Flag, usual_column
 
 ROW_GROUP = 1 << 18
 FORMAT = "4"
@@ -118,7 +118,9 @@ def read_records(path: Path) -> dict[str, NDArray[Any]]:
     table = read_parquet(path, batch_size=ROW_GROUP).read_all()
     if not table.num_rows:  # A column without chunks has no array.
         return {name: np.empty(0, dtype=METRIC_DTYPE[name]) for name in table.column_names}
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    missing = {name: usual_column(name, table.num_rows) for name in RARE if name not in columns}
+    return columns | missing
 
 
 def read_clocks(path: Path) -> list[tuple[int, list[ClockEstimate]]]:

@@ -19,6 +19,7 @@ from aiperf_svc.adapters.report.blocks import (
     table,
 )
 from aiperf_svc.core.records.accounts import Accounts
+from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
 from aiperf_svc.core.results.inference_result import ErrorCount
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
@@ -59,6 +60,23 @@ def goodput_tiers(summary: Summary) -> list[Block]:
         rows.append(Row([name_cell(tier.name), Cell(limits), *values]))
     head = ("Tier", "Limits", "good requests", "% of those due", "requests/s")
     return section("Goodput", table(head, rows))
+
+
+def cache(use: CacheUse | None) -> list[Block]:
+    """Return the server's cache hits by turn; nothing without conversations."""
+    if use is None:
+        return []
+    rows = [
+        Row([name_cell(name), *map(number_cell, total.counts), Cell(percent(total.share))])
+        for name, total in turn_ranges(use)
+    ]
+    head = ("Turn", "requests", "prompt tokens", "cached tokens", "share")
+    sessions = use.sessions
+    note = Note(
+        f"Cached share of {sessions.count:,} conversations: p10 {percent(sessions.p10)}, "
+        f"p50 {percent(sessions.p50)}, p90 {percent(sessions.p90)}."
+    )
+    return [*section("Prefix cache by turn", table(head, rows)), note]
 
 
 def distributions(summary: Summary, tags: set[str]) -> list[Block]:

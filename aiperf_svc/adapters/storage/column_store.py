@@ -1,12 +1,13 @@
 """Stores metric records on disk during the run, one file per column.
 
-A record is 183 bytes and a run may have 15 million of them, so they are appended to files and later
-read back as memory maps. The process holds only one buffer; the rest is in the page cache. A full
-disk does not end the measurement: from there on records are kept in memory.
+A record is 216 bytes and a run may have 15 million of them, so they are appended to files and later
+read back as memory maps. The process holds only one buffer; the rest is in the page cache. A column
+that has one value in all records so far (`RARE`) has an empty file. A full disk does not end the
+measurement: from there on records are kept in memory.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows, usual_column
 
 BUFFER_ROWS = 16_384
 """Rows gathered before they are split into columns and written: 3 MB, one write per column."""
@@ -27,10 +28,18 @@ class MappedColumns(Mapping[str, NDArray[Any]]):
     """Field name of METRIC_DTYPE to an array of shape (n,): a read-only memory map, unless some
     rows are `kept` in memory and not in the files."""
 
-    def __init__(self, folder: Path, count: int, kept: Sequence[Rows] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        kept: Sequence[Rows] = (),
+        constant: Collection[str] = (),
+    ) -> None:
+        """Map `count` rows; the `constant` columns have their usual value in all of them."""
         self._maps = {}
         for name in METRIC_DTYPE.names or ():
-            column = _mapped(folder, name, count)
+            is_constant = name in constant
+            column = usual_column(name, count) if is_constant else _mapped(folder, name, count)
             if kept:
                 column = np.concatenate([column, *(rows[name] for rows in kept)])
             self._maps[name] = column
@@ -57,6 +66,8 @@ class ColumnStore:
         self._buffered = 0
         self._written = 0
         self._files: dict[str, FileIO] = {}
+        self._constant = set(RARE)
+        """Columns whose files are empty, since all rows have their usual value."""
         self._kept: list[Rows] = []
         self._kept_count = 0
         self.error = ""
@@ -96,7 +107,7 @@ class ColumnStore:
     def open(self) -> MappedColumns:
         """Return all records appended so far, by column."""
         self._flush()
-        return MappedColumns(self._folder, self._written, self._kept)
+        return MappedColumns(self._folder, self._written, self._kept, self._constant)
 
     def close(self) -> None:
         """Close the files. Their content stays until `remove`."""
@@ -117,7 +128,13 @@ class ColumnStore:
             return
         try:
             for name, file in self._files.items():
-                _write_all(file, np.ascontiguousarray(rows[name]).data.cast("B"))
+                values = rows[name]
+                if name in self._constant:
+                    if (values == RARE[name]).all():
+                        continue
+                    self._constant.discard(name)
+                    _fill(file, name, self._written)
+                _write_all(file, np.ascontiguousarray(values).data.cast("B"))
         except OSError as error:
             # Some columns may have these rows and others not: nobody reads beyond the count.
             self.error = str(_problem(self._folder, error))
@@ -130,6 +147,13 @@ class ColumnStore:
             raise EnvironmentProblem(self.error)
         self._kept.append(rows.copy())
         self._kept_count += len(rows)
+
+
+def _fill(file: FileIO, name: str, rows: int) -> None:
+    """Write the usual value of a column for so many rows."""
+    block = np.full(min(rows, BUFFER_ROWS), RARE[name], dtype=METRIC_DTYPE[name])
+    for begin in range(0, rows, BUFFER_ROWS):
+        _write_all(file, block[: rows - begin].data.cast("B"))
 
 
 def _mapped(folder: Path, name: str, count: int) -> NDArray[Any]:

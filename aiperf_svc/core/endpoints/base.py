@@ -89,6 +89,10 @@ class Delta(msgspec.Struct, gc=False):
     prompt_tokens: int = -1
     completion_tokens: int = -1
     reasoning_tokens: int = -1
+    cached_tokens: int = -1
+    """Prompt tokens that the server read from a cache."""
+    cache_write_tokens: int = -1
+    """Prompt tokens that it wrote to one, if it counts them apart."""
     finish_reason: str = ""
     """Finish reason as the server names it; of several choices, the one with the highest code."""
     choice: int = 0
@@ -228,19 +232,41 @@ class CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: Count = None
 
 
+class PromptDetails(msgspec.Struct, gc=False):
+    """Part of a usage object."""
+
+    cached_tokens: Count = None
+    cache_write_tokens: Count = None
+
+
 class Usage(msgspec.Struct, gc=False):
-    """The `usage` object, the same in all APIs."""
+    """The `usage` object, the same in all APIs of OpenAI's form."""
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
     total_tokens: Count = None
     completion_tokens_details: CompletionDetails | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    cached_tokens: Count = None
+    """Cached prompt tokens as Moonshot states them, and the next two as DeepSeek does."""
+    prompt_cache_hit_tokens: Count = None
+    prompt_cache_miss_tokens: Count = None
+
+
+class Timings(msgspec.Struct, gc=False):
+    """The `timings` object of llama.cpp."""
+
+    prompt_n: Count = None
+    """Prompt tokens that were computed."""
+    cache_n: Count = None
+    """Prompt tokens that were in the cache."""
 
 
 class Ending(Protocol):
     """Members that a response of any API may have besides its output."""
 
     usage: Usage | None
+    timings: Timings | None
     error: Any
 
 
@@ -249,14 +275,34 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
     usage = ending.usage
     if usage is not None:
         delta.prompt_tokens = count_of(usage.prompt_tokens)
+        _add_cached(delta, usage)
         delta.completion_tokens = count_of(usage.completion_tokens)
         details = usage.completion_tokens_details
         if details is not None:
             delta.reasoning_tokens = count_of(details.reasoning_tokens)
             if delta.reasoning_tokens > 0:
                 delta.completion_tokens = _with_reasoning(delta, count_of(usage.total_tokens))
+    timings = ending.timings
+    if timings is not None and delta.cached_tokens < 0:
+        delta.cached_tokens = count_of(timings.cache_n)
+        computed = count_of(timings.prompt_n)
+        if delta.prompt_tokens < 0 <= min(delta.cached_tokens, computed):
+            delta.prompt_tokens = count_of(delta.cached_tokens + computed)
     if ending.error:
         delta.error = error_text(ending.error)
+
+
+def _add_cached(delta: Delta, usage: Usage) -> None:
+    details = usage.prompt_tokens_details
+    if details is not None:
+        delta.cached_tokens = count_of(details.cached_tokens)
+        delta.cache_write_tokens = count_of(details.cache_write_tokens)
+    if delta.cached_tokens < 0:
+        hit = usage.prompt_cache_hit_tokens
+        delta.cached_tokens = count_of(usage.cached_tokens if hit is None else hit)
+        missed = count_of(usage.prompt_cache_miss_tokens)
+        if delta.prompt_tokens < 0 <= min(delta.cached_tokens, missed):
+            delta.prompt_tokens = count_of(delta.cached_tokens + missed)
 
 
 def _with_reasoning(delta: Delta, total: int) -> int:

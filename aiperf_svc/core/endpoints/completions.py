@@ -22,6 +22,7 @@ class _Choice(msgspec.Struct, gc=False):
 class _Response(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: base.Usage | None = None
+    timings: base.Timings | None = None
     error: Any = None
 
 
@@ -39,7 +40,7 @@ def parse(data: bytes) -> Delta:
         delta.error = base.error_instead_of("choices, usage", data)
     elif response.choices and len(response.choices) > 1:
         delta.parts = base.parts_of(_delta_of((choice,)) for choice in response.choices)
-    if response.usage is not None or response.error:
+    if response.usage is not None or response.timings is not None or response.error:
         base.add_usage_and_error(delta, response)
     return delta
 

@@ -39,9 +39,20 @@ _USUAL = (
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 """What is no output; the number 0 is one."""
-# The last place of each is that of SGLang's `/generate`.
-_PROMPT_TOKENS = "usage.prompt_tokens || usage.input_tokens || meta_info.prompt_tokens"
-_OUTPUT_TOKENS = "usage.completion_tokens || usage.output_tokens || meta_info.completion_tokens"
+# `meta_info` is of SGLang's `/generate`, `usageMetadata` of Gemini.
+_PROMPT_TOKENS = (
+    "usage.prompt_tokens || usage.input_tokens || meta_info.prompt_tokens || "
+    "usageMetadata.promptTokenCount"
+)
+_CACHED_TOKENS = (
+    "usage.prompt_tokens_details.cached_tokens || usage.input_tokens_details.cached_tokens || "
+    "usage.cached_tokens || usage.prompt_cache_hit_tokens || meta_info.cached_tokens || "
+    "usageMetadata.cachedContentTokenCount"
+)
+_OUTPUT_TOKENS = (
+    "usage.completion_tokens || usage.output_tokens || meta_info.completion_tokens || "
+    "usageMetadata.candidatesTokenCount"
+)
 _FINISH = "choices[0].finish_reason || finish_reason || stop_reason || meta_info.finish_reason.type"
 _PROBE = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
 
@@ -175,6 +186,7 @@ class _Parser:
         self._has_own_tokens = options.output_tokens_field is not None
         self._output_tokens = _query("endpoint.output_tokens_field", tokens)
         self._prompt_tokens = _query("", _PROMPT_TOKENS)
+        self._cached_tokens = _query("", _CACHED_TOKENS)
         self._finish = _query("", _FINISH)
 
     def parse_event(self, data: bytes) -> Delta:
@@ -198,6 +210,8 @@ class _Parser:
             delta = chat.parse(data) if is_chat else self._found_in(response, data)
             if delta.prompt_tokens < 0:
                 delta.prompt_tokens = _count(self._prompt_tokens(response))
+            if delta.cached_tokens < 0 <= delta.prompt_tokens:
+                delta.cached_tokens = _count(self._cached_tokens(response))
             if delta.completion_tokens < 0 or self._has_own_tokens:
                 delta.completion_tokens = _count(self._output_tokens(response))
         except base.MalformedResponse:

@@ -18,6 +18,7 @@ class _Item(msgspec.Struct, gc=False):
 class _Response(msgspec.Struct, gc=False):
     data: list[_Item] | None = None
     usage: base.Usage | None = None
+    timings: base.Timings | None = None
     error: Any = None
 
 

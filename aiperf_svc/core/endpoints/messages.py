@@ -129,10 +129,11 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
     if usage is None:
         return
     if usage.input_tokens is not None:
-        cached = (usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+        delta.cached_tokens = base.count_of(usage.cache_read_input_tokens)
+        delta.cache_write_tokens = base.count_of(usage.cache_creation_input_tokens)
         read = base.count_of(usage.input_tokens)
         if read >= 0:
-            read += sum(max(0, base.count_of(each)) for each in cached)
+            read += max(0, delta.cached_tokens) + max(0, delta.cache_write_tokens)
         delta.prompt_tokens = base.count_of(read)
     delta.completion_tokens = base.count_of(usage.output_tokens)
     if usage.output_tokens_details is not None:

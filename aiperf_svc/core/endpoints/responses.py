@@ -38,6 +38,7 @@ class _Details(msgspec.Struct, gc=False):
 
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: base.Count = None
+    input_tokens_details: base.PromptDetails | None = None
     output_tokens: base.Count = None
     output_tokens_details: _Details | None = None
 
@@ -153,6 +154,9 @@ def _ended(response: _Outcome, status: str) -> Delta:
     usage = response.usage
     if usage is not None:
         delta.prompt_tokens = base.count_of(usage.input_tokens)
+        if usage.input_tokens_details is not None:
+            delta.cached_tokens = base.count_of(usage.input_tokens_details.cached_tokens)
+            delta.cache_write_tokens = base.count_of(usage.input_tokens_details.cache_write_tokens)
         delta.completion_tokens = base.count_of(usage.output_tokens)
         if usage.output_tokens_details is not None:
             delta.reasoning_tokens = base.count_of(usage.output_tokens_details.reasoning_tokens)

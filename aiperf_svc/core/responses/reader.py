@@ -60,7 +60,7 @@ from aiperf_svc.domain.finish_reasons import (
 )
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Framing
+from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS, Framing
 
 MAX_BODY_BYTES: Final = MAX_EVENT_BYTES
 """Largest body that is one JSON document."""
@@ -126,6 +126,9 @@ class ResponseReader:
     usage_prompt_tokens = -1
     usage_completion_tokens = -1
     usage_reasoning_tokens = -1
+    usage_cached_tokens = -1
+    """CONTRADICTORY_TOKENS if the prompt's counts were stated twice, with different values."""
+    usage_cache_write_tokens = -1
     finish_reason = int(FinishReason.NONE)
     outcome = _COMPLETED
     error = 0
@@ -402,11 +405,25 @@ class ResponseReader:
         """Take in a usage object. Some servers send it with every event, or parts of it: the last
         value of each count is used."""
         if delta.prompt_tokens >= 0:
-            self.usage_prompt_tokens = delta.prompt_tokens
+            self._take_prompt(delta)
         if delta.completion_tokens >= 0:
             self.usage_completion_tokens = delta.completion_tokens
         if delta.reasoning_tokens >= 0:
             self.usage_reasoning_tokens = delta.reasoning_tokens
+
+    def _take_prompt(self, delta: Delta) -> None:
+        """Take in the counts of the prompt. Anthropic's last usage may leave out the cached ones,
+        and its first may be a placeholder of zeros."""
+        cached, prompt = self.usage_cached_tokens, self.usage_prompt_tokens
+        if cached >= 0 and delta.cached_tokens < 0:
+            return
+        self.usage_prompt_tokens = delta.prompt_tokens
+        if cached == CONTRADICTORY_TOKENS:
+            return
+        is_other = prompt > 0 and prompt != delta.prompt_tokens
+        is_other |= cached > 0 and cached != delta.cached_tokens
+        self.usage_cached_tokens = CONTRADICTORY_TOKENS if is_other else delta.cached_tokens
+        self.usage_cache_write_tokens = delta.cache_write_tokens
 
     def _keep_text(self, delta: Delta) -> None:
         if delta.parts and self._choices is None:

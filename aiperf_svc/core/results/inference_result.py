@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc.core.records.accounts import Accounts
+from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
@@ -180,6 +181,8 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     """Results of each target, if there are several."""
     models: tuple[GroupStats, ...] = ()
     """Results of each model, if there are several."""
+    cache: CacheUse | None = None
+    """Cached tokens by turn and by conversation, if they are known."""
     system: SystemReport | None = None
     """What telemetry shows of the system under test; None without a source."""
     aiperf_config: msgspec.Raw = msgspec.Raw(b"{}")

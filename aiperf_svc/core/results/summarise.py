@@ -8,6 +8,7 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.core.records.accounts import Accounts, balance
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.by_group import Groups
+from aiperf_svc.core.results.cache_use import cache_use
 from aiperf_svc.core.results.distributions import distributions, pooled
 from aiperf_svc.core.results.network import network_metrics
 from aiperf_svc.core.results.objective_batches import objective_batches
@@ -111,6 +112,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         finish_reasons=named_reasons(totals.finish_reasons),
         targets=groups.by_target(),
         models=groups.by_model(),
+        cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
     )
     failures = Failures(
         completed=totals.completed,

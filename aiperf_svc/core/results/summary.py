@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.records.accounts import Accounts, WorkerAccount
+from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.inference_result import (
     AddressFacts,
     ErrorCount,
@@ -190,6 +191,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Results of each target, if there are several."""
     models: tuple[GroupResult, ...] = ()
     """Results of each model, if there are several."""
+    cache: CacheUse | None = None
+    """Cached tokens by turn and by conversation; None without conversations, or if they are
+    unknown."""
     system: SystemReport | None = None
     """What that says about the system; None without a source."""
     client: SourceLog | None = None
@@ -242,6 +246,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
         hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
         targets=tuple(map(_group_stats, summary.targets)),
         models=tuple(map(_group_stats, summary.models)),
+        cache=summary.cache,
         system=summary.system,
         config=context.config.model_dump(mode="json"),
         aiperf_config=aiperf_config,

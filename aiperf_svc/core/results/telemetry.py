@@ -41,6 +41,12 @@ def _load_facts(summary: Summary) -> LoadFacts:
         latency_ms=summary.measured("request_latency", "p50") or 0.0,
         requests=int(summary.scalars["request_count"]),
         is_client_valid=summary.verdict.verdict is Severity.VALID,
+        cached_tokens=summary.scalars.get("total_usage_prompt_cache_read_tokens", 0.0),
+        prompt_tokens=sum(
+            summary.scalars.get(f"total_usage_prompt_cache_{kind}_tokens", 0.0)
+            for kind in ("read", "miss")
+        ),
+        cached_coverage=summary.scalars.get("cached_token_coverage", 0.0),
         output_tokens=summary.scalars.get("total_osl", 0.0),
     )
 

@@ -11,6 +11,7 @@ from aiperf_svc.core.stats.columns import Chunk, PhaseRows, padded
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS, UNKNOWN_TOKENS
 
 OSL_ROUNDING_TOKENS = 1.0
 """Difference in output length that is ignored: splitting a text into tokens again does not always
@@ -63,6 +64,10 @@ class Totals(msgspec.Struct):
     """Completed requests with tokens that have no text."""
     with_blank_leads: int = 0
     """Completed requests that may have begun with such tokens."""
+    cached_above_prompt: int = 0
+    """Completed requests of which the server states more cached tokens than prompt tokens."""
+    usage_contradictions: int = 0
+    """Completed requests whose usage came twice, with different counts of the prompt."""
     osl_known: int = 0
     """Completed requests with a known output length and a known requested one."""
     osl_off: int = 0
@@ -203,6 +208,17 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     totals.without_content_tokens += _count(np.isnan(content) & (made >= 0))
     _add_lengths(totals, done)
     _add_streamed(totals, done)
+    _add_cached(totals, done)
+
+
+def _add_cached(totals: Totals, done: Chunk) -> None:
+    """Count usages that cannot be."""
+    stated = done["cached_tokens"]
+    if (stated == UNKNOWN_TOKENS).all():
+        return
+    prompt = done["usage_prompt_tokens"]
+    totals.cached_above_prompt += _count((prompt >= 0) & (stated > prompt))
+    totals.usage_contradictions += _count(stated == CONTRADICTORY_TOKENS)
 
 
 def _add_lengths(totals: Totals, done: Chunk) -> None:

@@ -145,6 +145,7 @@ PORTABLE = (
             "vllm:prefix_cache_queries",
             "vllm:gpu_prefix_cache_queries",
             "sglang:prompt_tokens",
+            "trtllm_prompt_tokens",
             # llama.cpp counts the tokens that it computes apart from those that it had.
             "llamacpp:prompt_tokens",
             "llamacpp:prompt_tokens_cached",
@@ -159,8 +160,17 @@ PORTABLE = (
             "vllm:prefix_cache_hits",
             "vllm:gpu_prefix_cache_hits",
             "sglang:cached_tokens",
+            "trtllm_prompt_cached_tokens",
             "llamacpp:prompt_tokens_cached",
         ),
+    ),
+    Portable(
+        "external_prefix_hits",
+        Kind.COUNTER,
+        "tokens",
+        "Prefix cache hits outside of the GPU",
+        # Tokens that were not in vLLM's own cache are looked up in that of a connector.
+        ("vllm:external_prefix_cache_hits",),
     ),
     Portable(
         "prompt_tokens",
@@ -170,6 +180,7 @@ PORTABLE = (
         (
             "vllm:prompt_tokens",
             "sglang:prompt_tokens",
+            "trtllm_prompt_tokens",
             "tgi_request_input_length_sum",
             "llamacpp:prompt_tokens",
             "llamacpp:prompt_tokens_cached",

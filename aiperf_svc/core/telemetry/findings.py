@@ -17,6 +17,10 @@ ARRIVED_SHARE = 0.10
 Requests in transit and in the client's reads make up a few percent."""
 KV_FULL = 0.95
 """Use of the KV cache above which a server begins to queue or restart requests."""
+HITS_APART = 0.05
+"""Limit of the difference between the share of cached tokens that responses state and that of the
+server's counters. Both count whole blocks. Other clients, a warmup within the window of a page,
+preempted requests, whose tokens count again, and replicas without a page make the rest."""
 COLD_HIT_SHARE = 0.05
 """Limit of the share of prompt tokens found in the prefix cache. Above it, a server did less work
 than prompts of this length need."""
@@ -57,6 +61,11 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Completed requests."""
     is_client_valid: bool = True
     """False if the client's lateness may be part of its times."""
+    cached_tokens: float = 0.0
+    prompt_tokens: float = 0.0
+    """Sums of the requests that state both; 0 without any."""
+    cached_coverage: float = 0.0
+    """Their share of the completed requests."""
     output_tokens: float = 0.0
     """Their output tokens, reasoning included, since GPUs compute all of them. 0 if unknown."""
 
@@ -73,6 +82,7 @@ def judge_system(
         _preemptions(used, facts, metrics),
         _kv_cache(used, facts, metrics),
         _prefix_hits(used, facts, metrics),
+        _hits_agree(used, facts),
         *_gpus(used, facts, metrics),
         *(_source(report) for report in sources),
     ]
@@ -168,8 +178,7 @@ def _prefix_hits(
     logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
 ) -> Reason | None:
     window = facts.begin_ns, facts.end_ns
-    queries = series.counter(logs, "prefix_queries", *window)
-    hits = series.counter(logs, "prefix_hits", *window)
+    queries, hits = _queries_and_hits(logs, window)
     if queries and hits is not None:
         share = hits / queries
     else:
@@ -183,6 +192,34 @@ def _prefix_hits(
     if share > COLD_HIT_SHARE:
         text += ": the time to first token is not that of prompts which are new to the server"
     return note("prefix_hits", text)
+
+
+def _hits_agree(logs: list[SourceLog], facts: LoadFacts) -> Reason | None:
+    """Compare the cached tokens of the responses with the server's counters."""
+    window = facts.begin_ns, facts.end_ns
+    queries, hits = _queries_and_hits(logs, window)
+    if not queries or hits is None or not facts.prompt_tokens:
+        return None
+    client, server = facts.cached_tokens / facts.prompt_tokens, hits / queries
+    return graded(
+        "cached_tokens_agree",
+        abs(client - server),
+        HITS_APART,
+        text=f"the responses state that {client:.1%} of {facts.prompt_tokens:,.0f} prompt tokens "
+        f"were cached ({facts.cached_coverage:.0%} of the requests state it), the counters of the "
+        f"server show {server:.1%} of {queries:,.0f}",
+        remedy="look for other clients of the server, preemptions, and replicas that are not among "
+        "the sources; the counters are of all requests, the responses of this run's",
+    )
+
+
+def _queries_and_hits(
+    logs: list[SourceLog], window: tuple[int, int]
+) -> tuple[float | None, float | None]:
+    queries = series.counter(logs, "prefix_queries", *window)
+    hits = series.counter(logs, "prefix_hits", *window)
+    external = series.counter(logs, "external_prefix_hits", *window)
+    return queries, None if hits is None else hits + (external or 0.0)
 
 
 def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> list[Reason]:

@@ -390,6 +390,29 @@ EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _output_tokens,
     _input_tokens,
     Check(
+        "cached_tokens",
+        lambda e: e.share(e.totals.cached_above_prompt) if e.totals.cached_above_prompt else None,
+        0.0,
+        text=lambda e: (
+            "the server states more cached tokens than prompt tokens in "
+            f"{e.totals.cached_above_prompt:,} responses, which no share of cached tokens includes"
+        ),
+        remedy="look at `usage` in a response of the server: its cached tokens are part of the "
+        "prompt tokens in all known APIs",
+    ),
+    Check(
+        "usage_twice",
+        lambda e: e.share(e.totals.usage_contradictions) if e.totals.usage_contradictions else None,
+        0.0,
+        text=lambda e: (
+            "the server states the tokens of the prompt twice, with different numbers, in "
+            f"{e.totals.usage_contradictions:,} responses; the last number counts as prompt "
+            "tokens, and the cached tokens as unknown"
+        ),
+        remedy="look at the events with `usage` in a stream of the server or of the gateway in "
+        "front of it",
+    ),
+    Check(
         "time_order",
         lambda e: e.share(e.totals.impossible),
         IMPOSSIBLE_SHARE,

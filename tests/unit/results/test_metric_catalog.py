@@ -49,6 +49,8 @@ def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
 def test_every_metric_is_computed() -> None:
     closed = fake_run.closed_loop(requests=200)
     closed["reasoning_tokens"] = closed["hidden_tokens"] = 3
+    closed["usage_prompt_tokens"], closed["cached_tokens"] = 500, 100
+    closed["cache_write_tokens"] = 50
     closed["flags"][0] |= Flag.ABANDONS | Flag.BLOCKED
     slo = {"goodput": {"time_to_first_token": 35}}
     found = set()

@@ -11,7 +11,7 @@ import pytest
 from aiperf_svc.adapters.storage import column_store
 from aiperf_svc.adapters.storage.column_store import BUFFER_ROWS, ColumnStore
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows
 from tests.support import fake_run
 
 
@@ -97,3 +97,18 @@ def test_memory_for_a_full_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.M
         store.append(fake_run.make_rows(300))
         with pytest.raises(EnvironmentProblem, match="No space left on device"):
             store.append(fake_run.make_rows(100))
+
+
+@pytest.mark.parametrize("stated", [0, 1, BUFFER_ROWS, 2 * BUFFER_ROWS + 3])
+def test_rare_column_has_no_file_until_it_differs(tmp_path: Path, stated: int) -> None:
+    count = 2 * BUFFER_ROWS + 3
+    rows = fake_run.make_rows(count)
+    rows["cached_tokens"][count - stated :] = 7
+    with ColumnStore(tmp_path / "columns") as store:
+        store.append(rows)
+        columns = store.open()
+        for name in RARE:
+            assert np.array_equal(columns[name], rows[name])
+        size = (tmp_path / "columns" / "cached_tokens.column").stat().st_size
+        assert size == (4 * count if stated else 0)
+        assert not (tmp_path / "columns" / "cache_write_tokens.column").stat().st_size

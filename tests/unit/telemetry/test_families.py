@@ -49,7 +49,7 @@ def _portable(page: str) -> dict[str, float]:
                 "running": 32, "waiting": 7, "kv_usage": 0.8731, "preemptions": 3,
                 "prefix_queries": 182044, "prefix_hits": 91008, "prompt_tokens": 182044,
                 "generation_tokens": 40960, "time_to_first_token": 328,
-                "inter_token_latency": 40632, "queue_time": 328,
+                "inter_token_latency": 40632, "queue_time": 328, "external_prefix_hits": 0,
             },
         ),
         (

@@ -1,0 +1,79 @@
+"""What results have of a server's prefix cache: shares by turn and by conversation.
+
+All shares are ratios of sums, cached tokens over prompt tokens of the same requests. A mean of the
+requests' ratios would give a short first turn the weight of a long last one. The runner reads this
+without NumPy.
+"""
+
+import msgspec
+
+
+class TurnCache(msgspec.Struct, frozen=True, kw_only=True):
+    """The cached tokens of all requests that were the same turn of their conversations."""
+
+    turn: int
+    """From 0."""
+    requests: int
+    """Completed requests."""
+    known: int
+    """Those of them whose cached tokens are known."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Sums over the known ones."""
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Requests, prompt tokens and cached tokens."""
+        return self.requests, self.prompt_tokens, self.cached_tokens
+
+    @property
+    def share(self) -> float | None:
+        """Cached tokens over prompt tokens; None if none is known."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+
+class SessionCache(msgspec.Struct, frozen=True, kw_only=True):
+    """The distribution of the conversations' shares, each a ratio of sums over its turns."""
+
+    count: int
+    p10: float
+    p50: float
+    p90: float
+
+
+class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The use of the server's prefix cache in a run of conversations."""
+
+    turns: tuple[TurnCache, ...]
+    sessions: SessionCache
+
+
+MOST_LINES = 12
+"""Lines of a table with a line for each turn."""
+
+
+def turn_ranges(use: CacheUse) -> list[tuple[str, TurnCache]]:
+    """Return the lines of a table: turns from 1, such as `3` or `5-8`, and their sums. Each turn
+    has a line; many are in lines of 1, 2, 3-4, 5-8 and so on."""
+    turns = use.turns
+    if len(turns) <= MOST_LINES:
+        return [(str(each.turn + 1), each) for each in turns]
+    lines, begin, end = [], 0, 1
+    while begin < len(turns):
+        some = turns[begin:end]
+        name = str(begin + 1) if len(some) == 1 else f"{begin + 1}-{begin + len(some)}"
+        total = TurnCache(
+            turn=begin,
+            requests=sum(each.requests for each in some),
+            known=sum(each.known for each in some),
+            prompt_tokens=sum(each.prompt_tokens for each in some),
+            cached_tokens=sum(each.cached_tokens for each in some),
+        )
+        lines.append((name, total))
+        begin, end = end, 2 * end
+    return lines
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text."""
+    return "–" if share is None else f"{share:.1%}"

@@ -1,0 +1,56 @@
+"""Computes the use of a server's prefix cache by turn and by conversation."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.results.cache_stats import CacheUse, SessionCache, TurnCache
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.metric_catalog import Population
+
+MOST_TURNS = 1_000
+"""Most turns with a share of their own; later ones are counted with the last."""
+_SHARES = (10, 50, 90)
+Counts = NDArray[np.float64]
+
+
+def cache_use(rows: PhaseRows) -> CacheUse | None:
+    """Return the cached tokens by turn and by conversation; None for a run of single requests, and
+    for a server that states no cached tokens. Uses memory for two numbers of each conversation."""
+    # Sums of requests, known ones, prompt tokens and cached tokens.
+    by_turn = np.zeros((4, MOST_TURNS))
+    by_session = np.zeros((2, 0))
+    for done in rows.chunks(Population.COMPLETED):
+        turns = np.minimum(done["turn"], MOST_TURNS - 1)
+        by_turn[0] += np.bincount(turns, minlength=MOST_TURNS)
+        cached = f.read_from_cache(done)
+        is_known = ~np.isnan(cached)
+        if not is_known.any():
+            continue
+        prompt = done["usage_prompt_tokens"][is_known].astype(np.float64)
+        cached, turns = cached[is_known], turns[is_known]
+        for place, weights in enumerate((None, prompt, cached), start=1):
+            by_turn[place] += np.bincount(turns, weights, MOST_TURNS)
+        sessions = done["index"][is_known].astype(np.int64)
+        missing = int(sessions.max()) + 1 - by_session.shape[1]
+        if missing > 0:
+            by_session = np.pad(by_session, ((0, 0), (0, missing + by_session.shape[1])))
+        for place, weights in enumerate((prompt, cached)):
+            found = np.bincount(sessions, weights)
+            by_session[place, : len(found)] += found
+    last = int(np.flatnonzero(by_turn[0])[-1]) if by_turn[0].any() else 0
+    prompt, cached = by_session[:, by_session[0] > 0]
+    if not last or not len(prompt):
+        return None
+    p10, p50, p90 = np.percentile(cached / prompt, _SHARES).tolist()
+    return CacheUse(
+        turns=tuple(_turn(turn, by_turn[:, turn]) for turn in range(last + 1)),
+        sessions=SessionCache(count=len(prompt), p10=p10, p50=p50, p90=p90),
+    )
+
+
+def _turn(turn: int, sums: Counts) -> TurnCache:
+    requests, known, prompt, cached = map(int, sums)
+    return TurnCache(
+        turn=turn, requests=requests, known=known, prompt_tokens=prompt, cached_tokens=cached
+    )

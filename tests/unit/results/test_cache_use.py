@@ -1,0 +1,80 @@
+"""Shares of cached tokens are ratios of sums, by run, conversation and turn."""
+
+import pytest
+
+from aiperf_svc.core.results.cache_stats import CacheUse, SessionCache, TurnCache, turn_ranges
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS
+from tests.support.fake_run import make_rows, results
+
+PROMPT = [100, 1_000, 100, 3_000]
+CACHED = [0, 900, 0, 2_400]
+"""Two conversations of two turns."""
+STATED = {"usage_prompt_tokens": PROMPT, "cached_tokens": CACHED}
+TALKS = {"index": [0, 0, 1, 1], "turn": [0, 1, 0, 1]}
+
+
+def test_share_of_the_run_is_a_ratio_of_sums() -> None:
+    found = results(make_rows(4, **STATED, **TALKS)).scalars
+    assert found["cached_token_share"] == 3_300 / 4_200
+    assert found["overall_usage_prompt_cache_read_pct"] == pytest.approx(100 * 3_300 / 4_200)
+    assert found["cached_token_coverage"] == 1.0
+    assert found["total_usage_prompt_cache_read_tokens"] == 3_300
+    assert found["total_usage_prompt_cache_miss_tokens"] == 900
+    assert "total_usage_prompt_cache_write_tokens" not in found
+
+
+def test_turns_and_conversations_have_shares_of_their_own() -> None:
+    found = results(make_rows(4, **STATED, **TALKS)).cache
+    assert found is not None
+    assert [(turn.share, turn.known) for turn in found.turns] == [(0.0, 2), (3_300 / 4_000, 2)]
+    shares = sorted([900 / 1_100, 2_400 / 3_100])
+    assert found.sessions == SessionCache(
+        count=2,
+        p10=pytest.approx(shares[0] + 0.1 * (shares[1] - shares[0])),
+        p50=pytest.approx(sum(shares) / 2),
+        p90=pytest.approx(shares[0] + 0.9 * (shares[1] - shares[0])),
+    )
+
+
+def test_server_without_cache_fields_has_no_share() -> None:
+    summary = results(make_rows(4, usage_prompt_tokens=PROMPT, **TALKS))
+    assert not [tag for tag in summary.scalars if "cache" in tag]
+    assert not [tag for tag in summary.metrics if "cache" in tag]
+    assert summary.cache is None
+
+
+def test_unknown_counts_are_no_zeros() -> None:
+    found = results(make_rows(2, usage_prompt_tokens=[100, 500], cached_tokens=[50, -1])).scalars
+    assert found["cached_token_share"] == 0.5
+    assert found["cached_token_coverage"] == 0.5
+
+
+def test_single_requests_have_no_table_of_turns() -> None:
+    assert results(make_rows(4, **STATED)).cache is None
+
+
+def test_impossible_counts_are_named_and_left_out() -> None:
+    summary = results(make_rows(2, usage_prompt_tokens=100, cached_tokens=[50, 101]))
+    assert summary.scalars["cached_token_share"] == 0.5
+    (check,) = [each for each in summary.verdict.checks if each.check == "cached_tokens"]
+    assert (check.severity, check.measured) == (Severity.DEGRADED, 0.5)
+
+
+def test_contradictory_usage_is_named_and_left_out() -> None:
+    rows = make_rows(2, usage_prompt_tokens=100, cached_tokens=[50, CONTRADICTORY_TOKENS])
+    summary = results(rows)
+    assert summary.scalars["cached_token_coverage"] == 0.5
+    (check,) = [each for each in summary.verdict.checks if each.check == "usage_twice"]
+    assert "in 1 responses" in check.text
+
+
+def test_many_turns_are_shown_in_ranges() -> None:
+    sessions = SessionCache(count=1, p10=0.0, p50=0.0, p90=0.0)
+    turns = tuple(
+        TurnCache(turn=n, requests=2, known=1, prompt_tokens=10, cached_tokens=n) for n in range(13)
+    )
+    lines = turn_ranges(CacheUse(turns=turns, sessions=sessions))
+    assert [name for name, _ in lines] == ["1", "2", "3-4", "5-8", "9-13"]
+    assert lines[-1][1].counts == (10, 50, 8 + 9 + 10 + 11 + 12)
+    assert len(turn_ranges(CacheUse(turns=turns[:12], sessions=sessions))) == 12
