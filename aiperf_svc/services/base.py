@@ -1,8 +1,8 @@
 """The base class of all services: it registers, follows the run's state, and reports.
 
 A service names in `work` what it does in which state. It learns the state from the event bus, does
-the work, and says in its heartbeats which state's work it has finished. Heartbeats and states are
-published repeatedly, so a lost message costs a short delay and nothing else.
+the work, and reports in its heartbeats which state's work it has finished. Heartbeats and states
+are published repeatedly, so a lost message costs a short delay and nothing else.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ PREPARING = (RunState.CONFIGURING, RunState.READY)
 services that never come. The work of later states ends by itself, with what it has."""
 REGISTERING_GROWTH = 1.5
 """Growth of the time between two heartbeats until the roster shows this service. A roster of
-thousands takes a while: nobody is served by asking many times a second."""
+thousands takes a while, and frequent heartbeats would only slow it down."""
 
 
 class BaseService:
-    """This is the base class of the seven services."""
+    """Base class of the seven services."""
 
     service: ClassVar[Service]
     is_control: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class BaseService:
         self.roster: RosterPublished | None = None
         self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
         self.finished = asyncio.Event()
-        """This is set when the service has nothing more to do in the run."""
+        """Set when the service has nothing more to do in the run."""
         self._state_number = 0
         self._controller_epoch = 0
         self._states: asyncio.Queue[RunState] = asyncio.Queue()
@@ -101,7 +101,7 @@ class BaseService:
         """Take part in the run until cancelled or `finished`."""
         tasks: list[Coroutine[Any, Any, None]] = [
             self._send_heartbeats(),
-            receive_each(self._subscriber, self._take),
+            receive_each(self._subscriber, self._dispatch),
             self._follow(),
             self._vitals.watch_loop(),
             *self.tasks(),
@@ -117,7 +117,7 @@ class BaseService:
     async def close(self) -> None:
         """Release what is not a socket of the bus, after `run` has ended."""
 
-    # --- what a service may override -------------------------------------------------------------
+    # --- methods that a service may override -----------------------------------------------------
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
         """Called for each heartbeat of a service (control services only)."""
@@ -132,21 +132,22 @@ class BaseService:
         """Called when the records manager has confirmed records."""
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
-        """Called when the user has asked for the end of the run (control services only)."""
+        """Called when the user has requested the end of the run (control services only)."""
 
     def on_start_requested(self, message: StartRequested) -> None:
-        """Called when a held run is told when to start (control services only)."""
+        """Called when a held run gets its start time (control services only)."""
 
     def counts(self) -> tuple[WorkerCounts, ...]:
         """Return the accounts of each phase (workers and timing manager)."""
         return ()
 
     def target_addresses(self) -> tuple[AddressUse, ...]:
-        """Return what a worker sent to each address of the target, at the end of the load."""
+        """Return the requests that a worker sent to each address of the target, at the end of the
+        load."""
         return ()
 
     def network(self) -> tuple[tuple[HistogramDelta, ...], ...]:
-        """Return what the way to each URL takes, at the end of the load (workers only)."""
+        """Return the round-trip times to each URL, at the end of the load (workers only)."""
         return ()
 
     def phases(self) -> tuple[PhaseReport, ...]:
@@ -158,27 +159,28 @@ class BaseService:
         return None
 
     def progress_text(self) -> str:
-        """Return what takes time while the run is configured, in words (dataset manager and
+        """Return a text about what takes time while the run is configured (dataset manager and
         workers)."""
         return ""
 
     def steps(self) -> StepProgress | None:
-        """Return how far a benchmark on ranks is (timing manager only)."""
+        """Return the progress of a benchmark on ranks (timing manager only)."""
         return None
 
     def finding(self) -> dict[str, Any] | None:
-        """Return what decides which trial follows, as plain objects (records manager only)."""
+        """Return the finding that the choice of the next trial depends on (records manager
+        only)."""
         return None
 
     def can_stop_early(self) -> bool:
-        """Return whether the load need not go on (records manager only)."""
+        """Return whether the load can end early (records manager only)."""
         return False
 
     def clock(self) -> ClockEstimate:
         """Return the estimated offset of a worker's clock."""
         return ClockEstimate()
 
-    # --- what a service uses ---------------------------------------------------------------------
+    # --- methods that a service uses -------------------------------------------------------------
 
     @property
     def header(self) -> tuple[str, str, int]:
@@ -202,9 +204,9 @@ class BaseService:
         self._beat_now.set()
 
     def fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:
-        """Tell the controller that this service cannot go on."""
+        """Report to the controller that this service has failed."""
         if not self.error:
-            # It may quote a file, a server or a store, and goes to everybody.
+            # It may contain text of a file, a server or a store, and all services receive it.
             reason = lines(reason, limit=MESSAGE_LIMIT)
             self.log.error("%s", reason)
             self.error, self.exit_code = reason, exit_code
@@ -247,7 +249,7 @@ class BaseService:
             network=self.network(),
         )
 
-    def _take(self, message: AnyMessage, topic: bytes) -> None:
+    def _dispatch(self, message: AnyMessage, topic: bytes) -> None:
         if message.run_id != self.context.run_id:
             return
         if topic == REPORT and not is_report(message):
@@ -257,7 +259,7 @@ class BaseService:
             case Heartbeat():
                 self.on_heartbeat(message)
             case RunStatePublished():
-                self._take_state(message)
+                self._handle_state(message)
             case RosterPublished():
                 if self.roster is None or message.number > self.roster.number:
                     self.roster = message
@@ -273,7 +275,7 @@ class BaseService:
             case _:
                 self.log.warning("not expected on the event bus: %s", type(message).__name__)
 
-    def _take_state(self, message: RunStatePublished) -> None:
+    def _handle_state(self, message: RunStatePublished) -> None:
         if self._controller_epoch == 0:
             self._controller_epoch = message.epoch
         if message.epoch != self._controller_epoch or message.number <= self._state_number:
@@ -309,7 +311,7 @@ class BaseService:
                     continue
             self.reached = state
             if state.is_final and not self.stays_after_end:
-                # The controller waits for it, and this process may end at once.
+                # The controller waits for this heartbeat, and the process may end right after it.
                 await self.publish(self._report_topic, self._heartbeat())
                 self.finished.set()
             else:
@@ -339,7 +341,7 @@ class BaseService:
 
 
 def is_report(message: AnyMessage) -> bool:
-    """Return whether a worker or record processor may send this: a heartbeat of its own."""
+    """Return whether a worker or record processor may send this message: only its own heartbeat."""
     return (
         isinstance(message, Heartbeat)
         and message.service in REPLICAS
@@ -348,7 +350,7 @@ def is_report(message: AnyMessage) -> bool:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, at most so long, and return whether it is set.
+    """Wait for an event, at most `seconds`, and return whether it is set.
 
     Python 3.11's `wait_for` loses a cancellation that comes together with the event.
     """
@@ -360,7 +362,7 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def every(seconds: float, action: Callable[[], Awaitable[None] | None]) -> None:
-    """Call `action` about every so many seconds, until cancelled."""
+    """Call `action` about every `seconds`, until cancelled."""
     while True:
         await asyncio.sleep(seconds)
         result = action()
@@ -369,10 +371,10 @@ async def every(seconds: float, action: Callable[[], Awaitable[None] | None]) ->
 
 
 def mono_ns() -> int:
-    """Return the monotonic time, which is used for intervals."""
+    """Return the monotonic time, for intervals."""
     return monotonic_ns()
 
 
 def wall_ns() -> int:
-    """Return the wall-clock time, which is used for due times and timestamps."""
+    """Return the wall-clock time, for due times and timestamps."""
     return time_ns()

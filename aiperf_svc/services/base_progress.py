@@ -1,4 +1,4 @@
-"""What is shown of a run of any kind while it goes: its state, its members, what became of it."""
+"""The part of the live status that all kinds of runs have: state, members and outcome."""
 
 import asyncio
 from time import monotonic_ns, time_ns
@@ -13,27 +13,27 @@ from aiperf_svc.services.base import is_set_within
 
 
 class StatusChanges:
-    """The number of the latest change."""
+    """Number of the latest change of a status, so that a client that has seen one can wait for the
+    next."""
 
     def __init__(self) -> None:
         self.number = 1
         self._next = asyncio.Event()
 
     def note(self) -> None:
-        """Count a change, and wake up who waits for it."""
+        """Count a change, and wake the clients that wait for it."""
         self.number += 1
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, after: int, timeout_s: float) -> None:
-        """Wait until the number is not `after` any more, or the time is up."""
+        """Wait until the number differs from `after`, or the time is up."""
         if self.number == after:
             await is_set_within(self._next, timeout_s)
 
 
 class BaseProgress:
-    """Builds the part of `Status` that all kinds of runs have. Changes are numbered, so that a
-    client can wait for the next one."""
+    """Builds the part of `Status` that all kinds of runs have."""
 
     def __init__(self) -> None:
         self._changes = StatusChanges()
@@ -59,7 +59,7 @@ class BaseProgress:
     def set_state(self, state: RunStatePublished) -> None:
         """Set the state of the run."""
         if state.state is not self._state:
-            # A load that starts with others starts later than its state.
+            # A load that starts together with others starts later than its state.
             wait_ns = max(0, state.start_wall_ns - time_ns())
             self._phase_mono_ns = monotonic_ns() + wait_ns
         self._state, self._reason = state.state, state.reason
@@ -68,7 +68,7 @@ class BaseProgress:
         self._changes.note()
 
     def set_client(self, load: ClientLoad | None) -> None:
-        """Set what the own services do."""
+        """Set the CPU load of the client."""
         self._client = load
 
     def set_verdict(self, verdict: str) -> None:
@@ -95,7 +95,7 @@ class BaseProgress:
         return (self._reason or "unknown reason") if self._state is RunState.FAILED else ""
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until `status().number` is not `after` any more, or the time is up."""
+        """Wait until `status().number` differs from `after`, or the time is up."""
         await self._changes.wait(after, timeout_s)
 
     def status(self) -> Status:

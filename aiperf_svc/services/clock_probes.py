@@ -16,7 +16,7 @@ FIRST_PROBES_S = 0.02
 
 
 async def probe_clock(service: BaseService, socket: zmq.asyncio.Socket) -> None:
-    """Ask the timing manager for its time, often at first, until cancelled."""
+    """Request the time of the timing manager, often at first, until cancelled."""
     sent = 0
     usual_s = probe_interval_s(service.context.topology.workers)
     while True:

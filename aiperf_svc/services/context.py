@@ -45,12 +45,12 @@ class RunContext:
     """True if the process ends after the run. A pod stays, as it would only be started again."""
     api_token: str = ""
     metrics_token: str = ""
-    """Token that reads the page of metrics and nothing else; empty if there is none."""
+    """Token that can only read the page of metrics; empty if there is none."""
     results_socket: Path | None = None
     """Socket file of the results API, if the runner is on this machine; it is HTTP otherwise."""
     api_port: int = 9090
     namespace: str = ""
-    """Namespace of this pod, where its service needs to know it."""
+    """Namespace of this pod, if its service needs it."""
     curve: CurveKeys | None = None
     run: RunValues = field(default_factory=RunValues)
     experiment: ExperimentContext | None = None

@@ -37,7 +37,7 @@ from aiperf_svc.services.base import BaseService, mono_ns
 from aiperf_svc.services.context import RunContext
 
 AHEAD = 16
-"""Number of blocks that are made before they are asked for."""
+"""Number of blocks that are made before they are requested."""
 KEPT = 64
 """Number of blocks of a streamed dataset that are kept, of 256 KiB each."""
 
@@ -73,7 +73,7 @@ class StreamedBlocks:
     def __init__(self, dataset: StreamedDataset, header: Header) -> None:
         self._dataset = dataset
         self._header = header
-        # One thread: making a block uses what was made for the one before.
+        # One thread: each block depends on the one before.
         self._thread = ThreadPoolExecutor(1, "dataset")
         self._made: OrderedDict[int, Future[bytes]] = OrderedDict()
         """The block used last is at the end."""
@@ -158,8 +158,8 @@ class DatasetManager(BaseService):
         return self._progress
 
     async def _build(self) -> None:
-        built = await build_dataset(self.context.inference, progress=self._take_progress)
-        # The entries themselves go: the blocks are all that is asked for.
+        built = await build_dataset(self.context.inference, progress=self._set_progress)
+        # Workers request only blocks, so the entries are not kept.
         self._blocks = blocks_of(built, self.header)
         self._shape = DatasetShape(
             *self.header,
@@ -174,7 +174,7 @@ class DatasetManager(BaseService):
         if isinstance(built, BuiltDataset):
             self._write_inputs(built)
         else:
-            self.log.info("inputs.json is left out: the requests are made during the load")
+            self.log.info("inputs.json is not written: the requests are made during the load")
         self._progress = ""
         self._ready.set()
 
@@ -184,7 +184,7 @@ class DatasetManager(BaseService):
             self._blocks.close()
 
     def _write_inputs(self, built: BuiltDataset) -> None:
-        """inputs.json, when this process can reach the folder of the results."""
+        """Write inputs.json if this process can reach the folder of the results."""
 
         def write(part: Path) -> None:
             with part.open("wb") as file:
@@ -195,7 +195,7 @@ class DatasetManager(BaseService):
         except EnvironmentProblem as error:
             self.log.warning("%s", error)
 
-    def _take_progress(self, text: str) -> None:
+    def _set_progress(self, text: str) -> None:
         self._progress = text
         self.beat()
 
@@ -214,7 +214,7 @@ class DatasetManager(BaseService):
             case ForcedLengthAsked():
                 await self._socket.send(encode(self._decide_forced_length(message)))
             case _:
-                # A REP socket must reply; an empty block says that there is none.
+                # A REP socket must reply; an empty block means that there is none.
                 self.log.warning("no response for %s", message)
                 await self._socket.send(b"")
 

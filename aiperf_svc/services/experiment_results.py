@@ -1,4 +1,5 @@
-"""The side of the records manager that outlives a trial: the results API over all trials.
+"""The results of all trials of an experiment, and the API that serves them. It stays from trial to
+trial.
 
 To a client an experiment is one long run: the states of its trials follow each other, and only the
 last one is final. The results are those of the experiment; each trial has its own below `trials/`.
@@ -62,14 +63,14 @@ class ExperimentResults:
         self._results: TrialResults | None = None
         self._published: TrialPublished | None = None
         self._results_of: TrialPublished | None = None
-        """The trial whose results these are: another one may have been published since."""
+        """The trial that `_results` belongs to. Another one may have been published since."""
         self._numbers_before = 0
-        """Highest number of a status of the trials before."""
+        """Highest number of a status of earlier trials."""
         self._changed = asyncio.Event()
         self._ended: list[EndedTrial] = []
         """Ended trials in the order of running, with the last attempt of each."""
         self._results_of_search: list[SearchedTrial] = []
-        """What a search makes of each of these trials."""
+        """Result of each of these trials for a search."""
         self._written: ExperimentFolder | None = None
         self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
         self._upload_name = context.run.upload_into or _upload_name(context)
@@ -94,18 +95,18 @@ class ExperimentResults:
 
     @property
     def search(self) -> SearchConfig | None:
-        """The search that the trials belong to; None without one."""
+        """The search of the experiment; None without one."""
         experiment = self._context.config.experiment
         return experiment.search if experiment is not None else None
 
     def bucket_folder(self, folder: str) -> str:
-        """Return where in the bucket the trial with this folder goes."""
+        """Return the folder in the bucket for the trial with this folder."""
         return f"{self._upload_name}/{TRIALS}/{folder}"
 
-    # --- what the trials tell --------------------------------------------------------------------
+    # --- from the trials -------------------------------------------------------------------------
 
     async def set_trial(self, published: TrialPublished) -> None:
-        """Take the trial that begins, or the end of the experiment."""
+        """Set the trial that begins, or handle the end of the experiment."""
         if published.is_over:
             await self._write(self._write_all)
         if self._published is None:
@@ -114,7 +115,7 @@ class ExperimentResults:
         self._note_change()
 
     async def set_results(self, results: TrialResults) -> None:
-        """Take the records manager of the trial that has begun, and serve. Raises
+        """Set the records manager of the current trial, and begin to serve. Raises
         EnvironmentProblem."""
         self._numbers_before = self.status().number if self._results is not None else 0
         self._results, self._results_of = results, self._published
@@ -125,8 +126,8 @@ class ExperimentResults:
             self._api = await serve_results(self, self._context)
 
     async def add(self, state: RunState, reason: str, results: RunResult | None) -> Finding | None:
-        """Take the end of the trial that is on, and write what is known of the experiment. Returns
-        what decides which trial follows."""
+        """Record the end of the current trial, and write the results so far. Returns the finding
+        that the choice of the next trial depends on."""
         published = self._published
         assert published is not None
         self._ended_mono_s = monotonic()
@@ -153,7 +154,7 @@ class ExperimentResults:
         return Finding(row.measured.verdict, row.measured.cause, result)
 
     def _replaced(self, trial: Trial) -> tuple[str, ...]:
-        """Return why earlier attempts of the trial that has ended do not count."""
+        """Return the reasons why earlier attempts of the ended trial do not count."""
         if not self._ended or self._ended[-1].number != trial.number:
             return ()
         before = self._ended[-1]
@@ -173,12 +174,13 @@ class ExperimentResults:
         return trial_result(results, self.search)
 
     def _search_report(self) -> SearchReport | None:
-        """What the search for a limit knows now; None without one."""
+        """Return the state of the search for a limit; None without one."""
         if self.search is None:
             return None
         machine = search_machine(self._context.inference)
         for row, result in zip(self._ended, self._results_of_search, strict=True):
-            # One that was cut short tells nothing of its load, and runs again when it is resumed.
+            # A cancelled trial does not judge its load, and is repeated when the experiment is
+            # resumed.
             if row.outcome.state != RunState.CANCELLED:
                 machine.add(row.outcome.trial.parameters, result)
         return machine.report if isinstance(machine, Search) else None
@@ -201,7 +203,7 @@ class ExperimentResults:
         manifest = self._folder_of_experiment().write_all(self._ended, self._search_report())
         s3 = self._context.config.artifacts.s3
         if s3 is not None and not self._context.run.upload_into:
-            # Trials are there already, but for those that ended before this process was started.
+            # Trials are uploaded already, except those that ended before this process was started.
             done = uploads.upload(self._context.artifacts, manifest, s3, into=self._upload_name)
             log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
             self._uploaded_to = done.url
@@ -218,7 +220,7 @@ class ExperimentResults:
         return self._written
 
     def _write_scenario(self, row: EndedTrial) -> None:
-        """Write what a scenario makes of a trial, if it has results."""
+        """Write the scenario's result of a trial, if the trial has results."""
         from aiperf_svc.adapters.storage.artifacts import write_manifest
         from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
 
@@ -235,10 +237,10 @@ class ExperimentResults:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- what the API asks for -------------------------------------------------------------------
+    # --- for the API -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return the status of the trial that is on, as a part of the experiment's."""
+        """Return the status of the current trial, as a part of the experiment's."""
         published, results = self._published, self._results
         assert results is not None
         status = results.status()
@@ -249,7 +251,7 @@ class ExperimentResults:
         elif published is not self._results_of:
             state, reason = RunState.PENDING.value, ""
         elif RunState(status.state).is_final:
-            # What comes next is not decided yet.
+            # The next trial is not decided yet.
             state = RunState.PROCESSING.value
         return msgspec.structs.replace(
             status,
@@ -290,38 +292,38 @@ class ExperimentResults:
         )
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`."""
+        """Wait until the number of the status differs from `after`, or the time is up."""
         if self.status().number != after or self._results is None:
             return
-        switched = asyncio.create_task(self._changed.wait(), name="another trial")
-        told = asyncio.create_task(
-            self._results.wait_change(after - self._numbers_before, timeout_s), name="news"
+        switched = asyncio.create_task(self._changed.wait(), name="next trial")
+        number_changed = asyncio.create_task(
+            self._results.wait_change(after - self._numbers_before, timeout_s), name="status change"
         )
         try:
-            await asyncio.wait((switched, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((switched, number_changed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (switched, told):
+            for task in (switched, number_changed):
                 task.cancel()
-            await asyncio.gather(switched, told, return_exceptions=True)
+            await asyncio.gather(switched, number_changed, return_exceptions=True)
 
     def cancel(self, reason: str) -> None:
-        """Ask for the end of the experiment."""
+        """Request the end of the experiment."""
         self._cancel_reason = reason
         if self._results is not None:
             self._results.cancel(reason)
 
     def start(self, at_wall_ns: int) -> None:
-        """Give the trial that is on its start."""
+        """Set the start time of the current trial."""
         if self._results is not None:
             self._results.start(at_wall_ns)
 
     def collected(self) -> None:
-        """Let this process end: nobody needs it any more."""
+        """Let this process end: the results have been fetched."""
         self.finished.set()
 
     def results(self) -> ExperimentResult | None:
-        """Return the results of the experiment once a trial has ended, even if a full disk holds no
-        more of experiment.json."""
+        """Return the results of the experiment once a trial has ended. They need no
+        experiment.json, which a full disk may prevent."""
         if not self._ended:
             return None
         from aiperf_svc.adapters.exports.experiment_export import experiment_result
@@ -339,8 +341,8 @@ class ExperimentResults:
 
 
 def _upload_name(context: RunContext) -> str:
-    """Return where in the bucket the experiment goes. The folder in a pod has no name of its
-    own."""
+    """Return the folder in the bucket for the experiment. In a pod the artifact folder has a fixed
+    name."""
     experiment = context.config.experiment
     if context.results_socket is not None and experiment is not None:
         return uploads.folder_of_experiment(context.artifacts, experiment)
@@ -348,7 +350,7 @@ def _upload_name(context: RunContext) -> str:
 
 
 def finished_trials(context: RunContext) -> list[TrialOutcome]:
-    """Return the trials that had ended before, in the order of running."""
+    """Return the trials that had ended before this process was started, in the order of running."""
     if not context.run.is_resumed:
         return []
     from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
@@ -360,12 +362,12 @@ def finished_trials(context: RunContext) -> list[TrialOutcome]:
 
 
 def _numbers(context: RunContext) -> frozenset[int]:
-    """Return the numbers of the trials that these processes run; none of a search."""
+    """Return the numbers of the planned trials; empty for a search."""
     experiment = context.config.experiment
     assert experiment is not None
     return frozenset(t.number for t in plan_trials(experiment, context.config.random_seed))
 
 
 def trial_of(published: TrialPublished) -> Trial:
-    """Return the trial that is on."""
+    """Return the current trial."""
     return Trial(published.number, published.parameters, published.repetition)

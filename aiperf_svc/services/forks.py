@@ -28,12 +28,12 @@ from aiperf_svc.adapters.host.child_processes import set_command_line
 from aiperf_svc.domain.exit_codes import ExitCode
 
 LENGTH_BYTES = 8
-"""Length of the number before the orders that says how many bytes they are, little-endian."""
+"""Length of the prefix that gives the size of the orders in bytes, little-endian."""
 _REPLIED = 0
 
 
 class Order(NamedTuple):
-    """A process that the runner wants."""
+    """A process that the runner requests."""
 
     services: list[str]
     environ: dict[str, str]
@@ -58,15 +58,15 @@ def become_ordered(fd: int) -> list[str]:
     for order in orders if _is_single_threaded() else ():
         pid = os.fork()
         if pid == 0:
-            return _become(order, sock)
+            return _become_service(order, sock)
         pids.append(pid)
     sock.sendall(json.dumps(pids).encode())
-    # The runner waits for this end: nothing is to be tidied up first.
+    # The runner waits for this end, so there is no cleanup.
     os._exit(_REPLIED)
 
 
 def _import_services() -> None:
-    # Here and not above: the runner imports this module.
+    # Not at the top: the runner imports this module.
     from aiperf_svc.adapters.host.machine import raise_fd_limit
     from aiperf_svc.protocol.services import Service
     from aiperf_svc.services.host import service_class
@@ -74,12 +74,12 @@ def _import_services() -> None:
 
     for service in Service:
         service_class(service)
-    # The runner plans with the limit that its own call of this has given.
+    # The runner plans with the limit that its own call of this returned.
     raise_fd_limit()
 
 
 def _receive(sock: socket.socket) -> list[Order]:
-    """Return the orders. Ends this process if the runner is gone or wants nothing."""
+    """Return the orders. Ends this process if the runner has ended or sends none."""
     with sock.makefile("rb") as stream:
         head = stream.read(LENGTH_BYTES)
         if not head:
@@ -92,7 +92,7 @@ def _is_single_threaded() -> bool:
     return len(list(Path("/proc/self/task").iterdir())) == 1
 
 
-def _become(order: Order, sock: socket.socket) -> list[str]:
+def _become_service(order: Order, sock: socket.socket) -> list[str]:
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     output = os.open(order.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -110,8 +110,8 @@ def _become(order: Order, sock: socket.socket) -> list[str]:
 
 
 def _is_adopted(sock: socket.socket) -> bool:
-    """Wait for the runner; whether it has gone on with the run."""
+    """Wait for the runner. Returns False if it ended instead of continuing with the run."""
     try:
         return bool(sock.recv(1))
     except ConnectionResetError:
-        return False  # It went without reading the reply.
+        return False  # It ended without reading the reply.

@@ -80,7 +80,7 @@ class PrefillGenerator(LoadGenerator):
     # --- from the client -------------------------------------------------------------------------
 
     def on_part(self, request: Request) -> None:
-        """Take in that more of a response has come: its first token frees its slot."""
+        """Handle more bytes of a response: its first token frees its slot."""
         if not request.body_offset or not self._slots.holds(request):
             return
         assert request.kept is not None
@@ -89,13 +89,13 @@ class PrefillGenerator(LoadGenerator):
         ):
             return
         if request.flags & _LAST_TURN:
-            # Nobody needs its bytes: the rest is read in the fast way.
+            # Its bytes are not needed, so the rest is read by the fast path.
             request.kept = None
         self._slots.give_back(request)
         self._run_due(time_ns())
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """Take in the end of a request, which frees its slot if there was no first token."""
+        """Handle the end of a request, which frees its slot if there was no first token."""
         self._slots.give_back(request)
         self._first_tokens.forget(request)
         if outcome == _COMPLETED:
@@ -110,7 +110,7 @@ class PrefillGenerator(LoadGenerator):
     def _send_in_slot(self, request: Request) -> None:
         self._slots.take(request)
         if request.kept is None:
-            # With it each read comes to `on_part`.
+            # The flag makes the client call `on_part` for each read.
             request.kept = bytearray()
         self._send_now(request)
 
@@ -165,7 +165,8 @@ class PrefillGenerator(LoadGenerator):
             super()._send_turn(session, due)
 
     def _revoke_remaining(self) -> None:
-        """Stop. Conversations whose next turn waits for a slot end here, cut by the stop."""
+        """Revoke what is left. Conversations whose next turn waits for a slot end here, cut by the
+        stop."""
         sessions = len(self._turns_waiting)
         self._turns_waiting.clear()
         self._users_waiting = 0
@@ -175,11 +176,11 @@ class PrefillGenerator(LoadGenerator):
 
 
 class QueryGenerator(LoadGenerator):
-    """A closed loop whose users all begin at once. Query `q` has the credits from `q` times their
-    number on. Its requests are due when the last response of the query before has ended."""
+    """A closed loop whose users all begin at once. Query `q` has `n` credits from `q * n` on, with
+    `n` users. Its requests are due when the last response of the query before has ended."""
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """Take in the end of a request, and begin the next query if it was the last one."""
+        """Handle the end of a request, and begin the next query if it was the last one."""
         self._end_into_queue(request, outcome)
 
     def _run_closed_loop(self, now: int) -> None:

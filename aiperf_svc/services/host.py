@@ -34,20 +34,19 @@ from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.workload import WorkerPriority
 
 STOP_S = 4.0
-"""Longest time for an orderly end after SIGTERM. It is less than the launcher waits before it
-kills, so that the log says which service was stuck, and where."""
+"""Longest time for an orderly end after SIGTERM. It is shorter than the time after which the
+launcher kills, so that the log shows which service was stuck, and where."""
 
 ADAPT_S = 0.05
-"""Time between two looks at how much CPU a worker in closed loop uses."""
+"""Time between two checks of the CPU use of a worker in closed loop."""
 
 log = logging.getLogger(__name__)
 
 
 def run_services(names: Sequence[Service]) -> int:
-    """Run the services until the run has ended, in a pod until they are told to stop. Returns an
-    exit code."""
+    """Run the services until the run has ended, or in a pod until SIGTERM. Returns an exit code."""
     die_with_parent()
-    # A worker's pauses are short: a first search of all that is new by then would be a long one.
+    # A worker's pauses must be short, and the first collection of everything new would be long.
     resume_collector()
     try:
         context = read_context()
@@ -61,8 +60,8 @@ def run_services(names: Sequence[Service]) -> int:
 
 
 def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
-    """Set the priority of this process: workers must send and read in time, and processors work on
-    what is measured already.
+    """Set the priority of this process: workers must send and read on time, and record processors
+    handle what is already measured.
 
     In open loop a worker has to keep a schedule, so it goes before all others if that leaves them a
     core. In closed loop it does so while it uses little CPU (`_stay_prompt`). If there are more
@@ -105,19 +104,19 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
             loop.call_soon_threadsafe(stopping.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not a handler of the loop, which a stuck service would not come to.
+        # Not a handler of the loop, which a stuck service would never run.
         signal.signal(number, stop)
-    told = asyncio.create_task(stopping.wait(), name="told to stop")
+    stop_requested = asyncio.create_task(stopping.wait(), name="stop requested")
     try:
         if context.config.experiment is None:
-            await _take_part(context, names, until=(told,))
+            await _run_trial(context, names, until=(stop_requested,))
         else:
-            await _take_part_in_trials(context, names, told)
+            await _run_trials(context, names, stop_requested)
     finally:
-        told.cancel()
+        stop_requested.cancel()
 
 
-async def _take_part(
+async def _run_trial(
     context: RunContext,
     names: Sequence[Service],
     *,
@@ -150,8 +149,8 @@ async def _take_part(
             raise result
 
 
-async def _take_part_in_trials(
-    context: RunContext, names: Sequence[Service], told: asyncio.Task[Any]
+async def _run_trials(
+    context: RunContext, names: Sequence[Service], stop_requested: asyncio.Task[Any]
 ) -> None:
     """Run the services of one trial after the other, until the experiment is over."""
     from aiperf_svc.services.trials import context_of, following_trials
@@ -160,19 +159,19 @@ async def _take_part_in_trials(
         trial = None
         while True:
             following = asyncio.create_task(trials.follower.after(trial), name="next trial")
-            ends = (following, told, *trials.tasks)
+            ends = (following, stop_requested, *trials.tasks)
             if trial is None:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             else:
                 _share_cores(own := context_of(context, trials.shared, trial), names)
                 set_up_logs(own.run_id, names, instance=own.instance)
-                # Nothing that is still to be sent is of use: the controller has heard of the end of
-                # everybody's work before it began another trial.
-                await _take_part(own, names, until=ends, linger_ms=0)
+                # Unsent messages are not needed: the controller knew that all services had finished
+                # before it began the next trial.
+                await _run_trial(own, names, until=ends, linger_ms=0)
             for task in trials.tasks:
                 if task.done():
                     task.result()
-            if told.done():
+            if stop_requested.done():
                 following.cancel()
                 return
             trial = await following
@@ -182,10 +181,10 @@ async def _take_part_in_trials(
             if trial.is_over:
                 break
         if not context.ends_with_run:
-            await told
+            await stop_requested
         elif trials.results is not None:
             fetched = asyncio.create_task(trials.results.finished.wait(), name="fetched")
-            await asyncio.wait((fetched, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((fetched, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             fetched.cancel()
 
 
@@ -193,7 +192,7 @@ def _end_within(seconds: float) -> None:
     """End this process by force if it still runs after so many seconds."""
 
     def end() -> None:
-        log.error("still busy %g s after it was told to stop: ended by force", seconds)
+        log.error("still busy %g s after the request to stop: the process is ended", seconds)
         faulthandler.dump_traceback()
         os._exit(int(ExitCode.ERROR))
 
@@ -214,7 +213,7 @@ _RANK_SERVICES = {
     Service.RECORD_PROCESSOR: ("ranks.step_reader", "StepReader"),
     Service.RECORDS_MANAGER: ("ranks.step_results", "StepResults"),
 }
-"""Module and class of the services that do other work if the workers are ranks."""
+"""Module and class of the services that have another class if the workers are ranks."""
 
 
 def service_class(name: Service, *, is_on_ranks: bool = False) -> type[BaseService]:

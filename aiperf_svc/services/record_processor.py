@@ -23,11 +23,12 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.context import RunContext
 
 GATHERED_REQUESTS = 1_024
-"""Finished requests of a worker that are sent on together. Their rows take 200 KB."""
+"""Number of finished requests of a worker that are sent on together. Their rows take 200 KB."""
 
 
 class RecordProcessor(BaseService):
-    """Takes the batches of its workers, in order, and forgets them once they are passed on."""
+    """Receives the batches of its workers in order, and drops them once their records are sent
+    on."""
 
     service = Service.RECORD_PROCESSOR
 
@@ -47,7 +48,7 @@ class RecordProcessor(BaseService):
         self._knows_workers = asyncio.Event()
         self.work = {
             RunState.CONFIGURING: self._configure,
-            # Records of a worker that the roster has not named yet would be turned away.
+            # Records of a worker that is not in the roster yet would be refused.
             RunState.READY: self._wait_for_roster,
         }
 
@@ -57,7 +58,7 @@ class RecordProcessor(BaseService):
 
     async def _configure(self) -> None:
         config = self.context.inference
-        # In a thread: a tokenizer of the hub may take its time, and heartbeats go on.
+        # In a thread: loading a tokenizer of the hub may take long, and heartbeats must continue.
         counter = None
         if config.counting_tokenizer:
             counter = await asyncio.to_thread(load_token_counter, config.tokenizer)
@@ -81,10 +82,10 @@ class RecordProcessor(BaseService):
             return
         rank = self._ranks.get((message.sender, message.epoch))
         if rank is None or self._assembler is None:
-            self.log.warning("records of %s, which takes no part", message.sender)
+            self.log.warning("ignored records of %s, which is not in the roster", message.sender)
             return
         if message.is_resent:
-            # The manager may have some of these, and takes or refuses a message whole.
+            # The manager may have some of these, and accepts or refuses a message as a whole.
             for part in self._assembler.process(
                 message, worker_rank=rank, wants_lines=self._lines_left > 0
             ):

@@ -1,4 +1,4 @@
-"""Sends a worker's records to a record processor, and again to the next one if that is lost."""
+"""Sends a worker's records to a record processor, and again to another one if that is lost."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from aiperf_svc.protocol.ports import Port
 
 
 class RecordShipping:
-    """Takes the batches of the inference client. Each is kept until it is confirmed."""
+    """Sends the batches of the inference client. Each is kept until it is confirmed."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class RecordShipping:
         on_room: Callable[[], None],
         log: logging.Logger,
     ) -> None:
-        """`on_full` holds the load back when too many records wait, `on_room` lets it go on."""
+        """`on_full` holds the load back when too many records wait, `on_room` resumes it."""
         self._bus, self._header, self._identity = bus, header, identity
         self._on_full, self._on_room, self._log = on_full, on_room, log
         self._outbox = RecordOutbox()
@@ -34,7 +34,7 @@ class RecordShipping:
         """Name of the record processor; empty before there is one."""
         self.is_holding_back = False
         self.dropped = 0
-        """Number of requests whose records were lost with a processor, and are kept no more."""
+        """Number of requests whose records were lost with a processor and are no longer kept."""
         self._number = 0
         self._changed, self._connected, self._sent = (asyncio.Event() for _ in range(3))
 
@@ -56,12 +56,11 @@ class RecordShipping:
             self._on_full()
 
     def confirm(self, highest: int) -> None:
-        """Take in that the records manager has all requests up to this number."""
+        """Record that the records manager has all requests up to this number."""
         self._outbox.confirm(highest)
 
     def send_to(self, processor: str, port: Port, *, address: str = "") -> None:
-        """Send to this record processor. After a change this includes the records that are not
-        confirmed."""
+        """Send to this record processor. After a change, unconfirmed records are sent again."""
         is_change = bool(self.processor)
         if self._socket is not None:
             self._socket.close(0)

@@ -1,8 +1,8 @@
-"""The records manager takes every record once, computes the results and serves them.
+"""The records manager counts every record once, computes the results and serves them.
 
 It appends metric records to columns on disk as they arrive, adds chunk gaps to one histogram, and
-keeps whole batches for the lines of requests. When the load has ended, it waits until every record
-that a worker has numbered is here or declared lost. Then it computes the summary and writes the
+keeps whole batches for the lines of requests. When the load has ended, it waits until every
+numbered record has arrived or is declared lost. Then it computes the summary and writes the
 artifacts.
 """
 
@@ -73,7 +73,8 @@ from aiperf_svc.services.telemetry_reader import TelemetryReader
 
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
-"""inputs.json may take at most this fraction (1/n) of the pod's storage: results come first."""
+"""inputs.json may take at most this fraction (1/n) of the pod's storage, so that the results have
+room."""
 _ANY = 2**62
 MISSING_S = 15.0
 """Missing records are declared lost after so many seconds of draining in which no record arrived
@@ -128,15 +129,15 @@ class RecordsManager(ResultsService[RunProgress]):
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
-            receive_each(self._records, self._take_batch),
+            receive_each(self._records, self._handle_batch),
             every(acknowledge_interval_s(self.context.topology.workers), self._acknowledge),
             every(PROGRESS_S, self._publish_progress),
             self._telemetry.run(),
         ]
 
-    # --- what arrives ----------------------------------------------------------------------------
+    # --- arriving records ------------------------------------------------------------------------
 
-    def _take_batch(self, message: AnyMessage, frame: bytes) -> None:
+    def _handle_batch(self, message: AnyMessage, frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, MetricBatch):
             return
         for span in message.lost:
@@ -145,8 +146,8 @@ class RecordsManager(ResultsService[RunProgress]):
         accepted = [span for span in message.spans if self._ledger.accept(span)]
         if len(accepted) != len(message.spans):
             if accepted:
-                # A processor sends what may be a repeat record by record, so this cannot be.
-                self.fail("a batch of records was in part a repeat")
+                # A processor sends possible repeats one by one, so this is an error.
+                self.fail("a batch of records was partly a repeat")
             return
         rows = np.frombuffer(message.rows, dtype=METRIC_DTYPE)
         self._store.append(rows)
@@ -247,7 +248,7 @@ class RecordsManager(ResultsService[RunProgress]):
             return
         self._early_end = self._detector.early_end()
         if self._early_end is not None:
-            self.log.info("the load can end: %s", self._early_end.text)
+            self.log.info("the load can end early: %s", self._early_end.text)
             self.beat()
 
     def can_stop_early(self) -> bool:
@@ -263,11 +264,11 @@ class RecordsManager(ResultsService[RunProgress]):
                 return
             silent_s = (mono_ns() - self._last_arrival_mono_ns) / 1e9
             if silent_s > MISSING_S:
-                self.log.error("records that never came: %s", missing)
+                self.log.error("records that did not arrive: %s", missing)
                 return
             self._arrived.clear()
             await is_set_within(self._arrived, 0.5)
-            # A look at every worker's records costs as much as one at its credits.
+            # Checking the records of every worker costs as much as checking its credits.
             await asyncio.sleep(grant_interval_s(self.context.topology.workers))
 
     def _workers(self) -> list[Member]:
@@ -291,7 +292,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return missing
 
     async def _process(self) -> None:
-        # Where a run fails, batches are still on their way: lines end where the columns do.
+        # After a failure, batches may still arrive: lines end with the columns.
         self._takes_lines = False
         await self._telemetry.stop()
         self._sample_client(is_last=True)
@@ -305,7 +306,7 @@ class RecordsManager(ResultsService[RunProgress]):
         )
         self.result = result_of(summary)
         self.progress.set_verdict(summary.verdict.verdict.value)
-        # Before the others, which have the space where the disk is too small for all.
+        # Before the other files, which take precedence if the disk is too small for all.
         await asyncio.to_thread(self._jsonl.write)
         await self._copy_inputs()
         try:
@@ -315,7 +316,7 @@ class RecordsManager(ResultsService[RunProgress]):
             self.progress.set_artifact_error(str(error))
 
     async def _copy_inputs(self) -> None:
-        """Keep the prompts with the results where the dataset manager cannot reach them."""
+        """Write the prompts beside the results if the dataset manager cannot reach that folder."""
         path = self.context.artifacts / "inputs.json"
         if not self.context.addresses.is_tcp or await asyncio.to_thread(path.exists):
             return
@@ -424,7 +425,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return self._ledger.missing(worker.id, last) + self._declared_lost(worker, last)
 
     def _declared_lost(self, worker: Member, last: int) -> int:
-        """Return how many of them record processors have declared lost."""
+        """Return how many of a worker's records processors have declared lost."""
         spans = self._lost_records.get(worker.id, ())
         return sum(min(end, last) - first + 1 for first, end in spans if first <= last)
 

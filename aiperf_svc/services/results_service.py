@@ -23,15 +23,15 @@ class Progress(Protocol):
     """Builds the status of a run."""
 
     def set_results_ready(self, is_ready: bool) -> None:
-        """Set whether the summary can be fetched; nothing follows."""
+        """Set whether the summary can be fetched, as the last change."""
         ...
 
     def status(self) -> Status:
-        """Describe the run as it is now."""
+        """Return the current status."""
         ...
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`, at most so long."""
+        """Wait until the number of the status differs from `after`, or the time is up."""
         ...
 
 
@@ -56,7 +56,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self.experiment = context.experiment.results if context.experiment is not None else None
 
     async def run(self) -> None:
-        # Before anything else: a run that never gets its services together says so here too.
+        # First of all, so that the status is served even if the services never all register.
         if self.experiment is None:
             self._api = await serve_results(self, self.context)
         else:
@@ -67,14 +67,14 @@ class ResultsService(BaseService, Generic[ProgressT]):
         return None if self._finding is None else msgspec.to_builtins(self._finding)
 
     async def settle(self) -> None:
-        """Say that the results are final."""
+        """Mark the results as final."""
         self.progress.set_results_ready(self.result is not None)
         if self.experiment is not None:
             reason = self.progress.status().reason
             self._finding = await self.experiment.add(self.state, reason, self.result)
 
     def bucket_folder(self, started_wall_ns: int) -> str:
-        """Return where in the bucket the files of this run go."""
+        """Return the folder in the bucket for the files of this run."""
         if self.experiment is not None:
             return self.experiment.bucket_folder(self.context.artifacts.name)
         return self.context.run.upload_into or uploads.folder_of(
@@ -82,7 +82,8 @@ class ResultsService(BaseService, Generic[ProgressT]):
         )
 
     async def repeat_requests(self) -> None:
-        """Ask again for the end or the start of the run until the published state shows it."""
+        """Repeat the request for the end or the start of the run until the published state shows
+        it."""
         if self._cancel_reason and not self.is_cancelling:
             await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
         if self._given_start_wall_ns and self.state is RunState.READY:
@@ -91,23 +92,23 @@ class ResultsService(BaseService, Generic[ProgressT]):
             )
 
     def status(self) -> Status:
-        """Describe the run as it is now."""
+        """Return the current status."""
         return self.progress.status()
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`."""
+        """Wait until the number of the status differs from `after`, or the time is up."""
         await self.progress.wait_change(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
-        """Ask for the end of the run."""
+        """Request the end of the run."""
         self._cancel_reason = reason
 
     def start(self, at_wall_ns: int) -> None:
-        """Give a held run its start."""
+        """Set the start time of a held run."""
         self._given_start_wall_ns = at_wall_ns
 
     def collected(self) -> None:
-        """Let this process end: nobody needs it any more."""
+        """Let this process end: the results have been fetched."""
         self.finished.set()
 
     async def close(self) -> None:

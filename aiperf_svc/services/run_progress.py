@@ -36,19 +36,19 @@ RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
 RATE_BIN_NS = 100_000_000
 RECORD_DELAY_NS = 500_000_000
-"""Time after which the record of a request that has ended is here, beside the time over which
-records are gathered: the rate is of the time before that."""
+"""Time within which the record of an ended request arrives, in addition to the time over which
+records are gathered. The rate is computed for the time before it."""
 
 Times = NDArray[np.int64]
 
 
 class _Latencies(NamedTuple):
-    """Latencies of some completed requests, in ns; negative if there was no token."""
+    """Latencies of completed requests, in ns; negative if there was no token."""
 
     ttft_ns: Times
     latency_ns: Times
     lag_ns: Times
-    """From due time to start; negative never."""
+    """From due time to start; never negative."""
 
 
 class RunProgress(BaseProgress):
@@ -60,26 +60,26 @@ class RunProgress(BaseProgress):
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
         self._dataset = msgspec.Raw(b"{}")
         self._configuring: dict[str, str] = {}
-        """What takes time while the run is configured, by the service that says so."""
+        """What takes time while the run is configured, by service."""
         self._recent: deque[_Latencies] = deque()
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
         self._outcomes = {phase: np.zeros(len(Outcome), dtype=np.int64) for phase in Phase}
         self._ends: Counter[int] = Counter()
-        """Completed requests of the present phase by the time at which they ended, in bins."""
+        """Completed requests of the current phase by end time, in bins."""
         self._begin_wall_ns = 0
-        """Start of the present phase; 0: not known yet."""
+        """Start of the current phase; 0: not known yet."""
         self._rate = 0.0
         self._delay_ns = RECORD_DELAY_NS + round(batch_interval_s(topology.workers) * 1e9)
         self._main_error = ""
         self._output_tokens = 0
-        """Those of the completed requests of the profiling phase."""
+        """Latencies of the completed requests of the profiling phase."""
         self._server = ServerLoad()
 
-    # --- what is known ---------------------------------------------------------------------------
+    # --- inputs ----------------------------------------------------------------------------------
 
     def add(self, rows: Rows, now_wall_ns: int) -> None:
-        """Add finished requests that have arrived now."""
+        """Add finished requests."""
         is_profiling = rows["phase"] == int(Phase.PROFILING)
         for phase, is_of_phase in ((Phase.WARMUP, ~is_profiling), (Phase.PROFILING, is_profiling)):
             codes = rows["outcome"][is_of_phase]
@@ -88,14 +88,15 @@ class RunProgress(BaseProgress):
         self._finish_reasons += np.bincount(codes, minlength=len(FinishReason))
         is_completed = rows["outcome"] == int(Outcome.COMPLETED)
         ends = rows["end_wall_ns"][is_completed & (rows["phase"] == int(self._phase))]
-        # Clocks of machines may be further apart, and records later.
+        # Clocks of machines may differ by more, and records may arrive later.
         ends = np.clip(ends, now_wall_ns - self._delay_ns, now_wall_ns)
         first = (now_wall_ns - self._delay_ns) // RATE_BIN_NS
         counts = np.bincount(ends // RATE_BIN_NS - first)
         self._ends.update(dict(enumerate(counts.tolist(), first)))
         is_good = is_profiling & is_completed
         self._output_tokens += int(np.maximum(0, rows["output_tokens"][is_good]).sum())
-        # Columns, and of the newest only: to copy whole rows costs more than all else here.
+        # Only columns, and only of the latest rows: copying whole rows would cost more than the
+        # rest.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
         if not len(starts):
             return
@@ -115,12 +116,13 @@ class RunProgress(BaseProgress):
             self._counts[worker] = {c.phase: c for c in counts}
 
     def set_dataset(self, dataset: DatasetFacts) -> None:
-        """Set the dataset manager's report."""
+        """Set the report of the dataset manager."""
         self._dataset = msgspec.Raw(dataset_json(dataset))
         self._changes.note()
 
     def set_configuring(self, sender: str, text: str) -> None:
-        """Set what a service says takes time while the run is configured; empty: nothing does."""
+        """Set the text of a service about what takes time while the run is configured; empty:
+        nothing."""
         if self._configuring.pop(sender, "") != text:
             self._changes.note()
         if text:
@@ -149,7 +151,7 @@ class RunProgress(BaseProgress):
             self._main_error = max(mine, key=lambda sample: sample.count).message
 
     def set_server(self, load: ServerLoad) -> None:
-        """Set what the servers say of themselves."""
+        """Set the load that the servers report."""
         self._server = load
 
     def tick(self, now_wall_ns: int) -> None:
@@ -169,7 +171,7 @@ class RunProgress(BaseProgress):
     def _phase(self) -> Phase:
         return Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
 
-    # --- what is shown ---------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def ended(self, phase: Phase) -> NDArray[np.int64]:
         """Return the number of requests of a phase by `Outcome`, from their records: a worker
@@ -226,7 +228,8 @@ class RunProgress(BaseProgress):
         )
 
     def _tokens_per_s(self) -> float | None:
-        """Return the rate of requests, with as many output tokens each as those so far have had."""
+        """Return the output tokens per second: the rate of requests, times the mean output tokens
+        so far."""
         if self._phase is not Phase.PROFILING or not self._output_tokens:
             return None
         completed = int(self.ended(Phase.PROFILING)[Outcome.COMPLETED])
@@ -256,7 +259,7 @@ class RunProgress(BaseProgress):
 
 
 def _statistic_ms(parts_ns: list[Times], stat: str) -> float | None:
-    """Return a statistic of all parts together, as `_percentiles_ms` does."""
+    """Return a statistic over all parts, as `_percentiles_ms` does."""
     if stat == "avg":
         values = np.concatenate(parts_ns) if parts_ns else np.empty(0, dtype=np.int64)
         values = values[values >= 0]
@@ -266,8 +269,7 @@ def _statistic_ms(parts_ns: list[Times], stat: str) -> float | None:
 
 
 def _percentiles_ms(parts_ns: list[Times], *wanted: float) -> list[float | None]:
-    """Return percentiles of all parts together, without latencies that were never reached; None if
-    there are no values."""
+    """Return percentiles over all parts, without missing latencies; None if there are no values."""
     values = np.concatenate(parts_ns) if parts_ns else np.empty(0, dtype=np.int64)
     values = values[values >= 0]
     if not len(values):

@@ -18,14 +18,13 @@ class Serving(Protocol):
 
 
 async def serve_results(provider: ResultsProvider, context: RunContext) -> Serving:
-    """Serve what `provider` offers until the returned server is closed. Raises
+    """Serve the results of `provider` until the returned server is closed. Raises
     EnvironmentProblem."""
     if context.results_socket is not None:
         local = LocalResultsServer(provider)
         await local.listen(context.results_socket)
         return local
-    # HTTP takes as long to import as all else: the other services of this process need not wait
-    # for it.
+    # Importing the HTTP server takes as long as all else, and the other services need not wait.
     http = await asyncio.to_thread(import_module, "aiperf_svc.adapters.results_api.server")
     server: Serving = await http.serve(
         provider,

@@ -1,5 +1,4 @@
-"""System controller: owns the state of the run and hosts the proxies that everybody talks
-through."""
+"""System controller: owns the state of the run and hosts the proxies that connect all services."""
 
 import asyncio
 import logging
@@ -30,22 +29,22 @@ from aiperf_svc.workloads.registry import workload_of
 
 REPUBLISH_S = 0.5
 CONFIGURING_S = 600.0
-"""Longest time for building the dataset and connecting; downloads are in it."""
+"""Longest time for building the dataset and connecting, including downloads."""
 READY_S = 30.0
-"""Longest time for the services to take in who takes part."""
+"""Longest time until all services have the frozen roster."""
 DRAINING_S = 60.0
-"""Longest time for the last records to arrive; the records manager gives up on them before."""
+"""Longest time for the last records to arrive. The records manager declares them lost earlier."""
 PROCESSING_S = 900.0
 ENDING_S = 15.0
-"""Longest time for the services to do their last work, before the next trial or the end."""
+"""Longest time for the last work of the services, before the next trial or the end."""
 
 log = logging.getLogger(__name__)
 
 
 def _held_s(config: Config, *, is_trial: bool) -> float:
-    """Return how long a run waits for its start: as long as the others that it starts with may take
-    to be ready, if they began with it. Whoever is to give the start may be gone by then. A trial
-    also waits for the end of the one before in the others, whose length is not known here."""
+    """Return how long a held run waits for its start time: as long as runs that began with it may
+    take to be ready. The runner that sets the start may have ended. A trial also waits for the
+    previous trial of the other runs, whose length is unknown here."""
     deployment = config.deployment
     if is_trial:
         return deployment.ttl / 1e9
@@ -64,7 +63,7 @@ class SystemController(BaseService):
 
     service = Service.SYSTEM_CONTROLLER
     is_control = True
-    stays_after_end = True  # It hosts the proxies that the others report their end through.
+    stays_after_end = True  # It hosts the proxies through which the others report their end.
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         experiment = context.experiment
@@ -83,7 +82,7 @@ class SystemController(BaseService):
         self._number = 1
         self._finding: Finding | None = None
         self._has_ended = False
-        """Whether the end of the trial has been told to the experiment."""
+        """Whether the experiment knows the end of the trial."""
         self._since_mono_ns = mono_ns()
         self._changed = asyncio.Event()
         held_s = _held_s(context.config, is_trial=self._sequence is not None)
@@ -99,7 +98,7 @@ class SystemController(BaseService):
         }
         self._marker = context.state / f"started-{context.run_id}"
         if self._marker.exists():
-            self._handle_failed("this run had begun before its controller was restarted")
+            self._handle_failed("the system controller was restarted after the load had begun")
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [self._publish_state(), self._watch_deadlines()]
@@ -110,7 +109,7 @@ class SystemController(BaseService):
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
         if beat.seen_state > self._number and beat.sender != self.id:
-            self._handle_failed("this run had begun before its controller was replaced")
+            self._handle_failed("the system controller was replaced after the load had begun")
         if beat.finding is not None:
             self._finding = msgspec.convert(beat.finding, Finding)
         self._handle(run_machine.HeartbeatReceived(beat))
@@ -132,9 +131,9 @@ class SystemController(BaseService):
             self._end()
 
     def _end(self) -> None:
-        """Let this process end, or tell the experiment that the trial has ended."""
+        """Let this process end, or report the end of the trial to the experiment."""
         if self._sequence is None:
-            if self.state.is_final:  # It came back from the bus, so it was published.
+            if self.state.is_final:  # It was received from the bus, so it was published.
                 self.finished.set()
         elif not self._has_ended:
             self._has_ended = True
@@ -206,6 +205,6 @@ class SystemController(BaseService):
 
     @property
     def _unmet(self) -> str:
-        """What a state waits for if it is no service."""
+        """Return what a state waits for besides services."""
         is_held = self._machine.state is RunState.READY and self.context.run.is_held
-        return "the start, which the runner gives" if is_held else "nobody"
+        return "the start time, which the runner sets" if is_held else "nobody"

@@ -1,4 +1,4 @@
-"""Finds the target of a worker: before the load, when it may not be ready yet, and again while
+"""Resolves the target of a worker: before the load, when it may not be ready yet, and again while
 connections fail, since its pods may have moved."""
 
 import asyncio
@@ -30,8 +30,8 @@ LONGEST_LOOKUP_S = 30.0
 async def find_target(
     config: BenchmarkConfig, *, run_id: str, until_mono_ns: int, note: Callable[[str], None]
 ) -> Target:
-    """Return the target, after waiting until it is ready if the config says so. Calls `note` with
-    the reason of each wait, and with an empty text at the end. Raises ConfigError,
+    """Return the target, after waiting until it is ready if the config requires it. Calls `note`
+    with the reason of each wait, and with an empty text at the end. Raises ConfigError,
     EnvironmentProblem."""
     wait_ns = config.endpoint.wait_for_server
     while True:
@@ -39,7 +39,7 @@ async def find_target(
             target = await asyncio.to_thread(resolve_target, config)
             problem = await why_not_ready(config, target, run_id) if wait_ns else ""
         except ConfigError as error:
-            # The name of a pod that is not there yet has no address.
+            # The name of a pod that does not exist yet has no address.
             if mono_ns() >= until_mono_ns:
                 raise
             problem = str(error)

@@ -1,7 +1,5 @@
-"""Reads the pages of servers and GPU exporters during a run.
-
-It is a part of the records manager and does not affect the run's success. Failures are logged and
-reported in the results.
+"""Reads the metrics pages of servers and GPU exporters during a run. It is a part of the records
+manager and does not affect the run's success. Failures are logged and reported in the results.
 """
 
 import asyncio
@@ -60,7 +58,7 @@ class TelemetryReader:
         self._started = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_over = False
-        """Whether the results are being made: later pages are ignored."""
+        """Whether the results are being computed: later pages are ignored."""
 
     @property
     def logs(self) -> list[SourceLog]:
@@ -88,7 +86,7 @@ class TelemetryReader:
             if self._sources:
                 await self._read_all()
         except Exception as error:
-            log.exception("telemetry has ended; the run goes on without it")
+            log.exception("telemetry has ended; the run continues without it")
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             for source in self._sources:
@@ -143,12 +141,12 @@ class TelemetryReader:
         endpoint = self._config.endpoint.model_copy(update={"proxy": None})
         config = self._config.model_copy(update={"endpoint": endpoint})
         try:
-            # The load waits for the first pages, and not for a resolver that is away.
+            # The load waits for the first pages, but not for a resolver that does not respond.
             async with asyncio.timeout(None if is_target else LOOK_UP_S):
                 found = await look_up_apart(at_url(config, source.url))
         except (ConfigError, TimeoutError):
             return [SourceAddress(source, frozenset({host}))]
-        # A machine may have an address of either version of IP.
+        # A machine may have IPv4 and IPv6 addresses.
         hosts = [str(each.address[0]) for each in found if each.family == found[0].family]
         if not is_target or is_tls or len(hosts) == 1:
             return [SourceAddress(source, frozenset(str(each.address[0]) for each in found))]
@@ -200,7 +198,7 @@ class TelemetryReader:
             namespace = exporter.users_namespace or self._namespace
             used = used_by(page, namespace, exporter.users)
             if used is None:
-                source.fail("the target's pods use no GPU of it")
+                source.fail("it has no GPU that the target's pods use")
                 return
             page = used
         source.add(

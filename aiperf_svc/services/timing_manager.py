@@ -158,7 +158,7 @@ class TimingManager(BaseService):
         self._shape: DatasetShape | None = None
         self._hooks = HookCalls(context)
         self._has_news = asyncio.Event()
-        """This is set by each event that a waiting phase has to consider."""
+        """Set by each event that a waiting phase has to consider."""
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.WARMUP: partial(self._run_phase, Phase.WARMUP),
@@ -170,7 +170,7 @@ class TimingManager(BaseService):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._drop, self._from_worker),
-            receive_each(self._returns, self._take_return),
+            receive_each(self._returns, self._handle_return),
         ]
 
     def counts(self) -> tuple[WorkerCounts, ...]:
@@ -194,7 +194,7 @@ class TimingManager(BaseService):
             case ClockProbed():
                 await self._send_to(identity, reply_to(self, message, arrival))
 
-    def _take_return(self, message: AnyMessage, _frame: bytes) -> None:
+    def _handle_return(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, CreditsReturned):
             return
         machine = self._phases.get(message.counts.phase)
@@ -209,7 +209,8 @@ class TimingManager(BaseService):
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            # Gone; its silence is noticed by the worker manager, its credits become lost.
+            # It is gone. The worker manager notices its missing heartbeats, and its credits become
+            # lost.
             self.log.warning("no worker %s", identity.decode())
 
     async def _send(self, worker: str, message: Message) -> None:
@@ -241,7 +242,7 @@ class TimingManager(BaseService):
             self._has_news.clear()
             await self._has_news.wait()
         if self.context.run.is_held:
-            # All workers have attached: the server is there.
+            # All workers have connected, so the server responds.
             await self._hooks.before(first_phase(self.context.inference), is_first=True)
 
     async def _fetch_shape(self) -> None:
@@ -298,9 +299,9 @@ class TimingManager(BaseService):
                     self.log.error("%s has not accounted for %d credits", worker, count)
                 case ReportClockSetBack(by_ns=by_ns):
                     self.fail(
-                        f"the clock of the timing manager's machine was set back by "
-                        f"{by_ns / 1e9:,.0f} s during the load, whose times are by that clock; let "
-                        "the clock settle before a run (chrony, NTP)"
+                        f"the clock of the timing manager's machine went back by "
+                        f"{by_ns / 1e9:,.0f} s during the load, so its times are wrong; wait until "
+                        "the clock is synchronised (chrony, NTP) before a run"
                     )
 
     def _report(self) -> None:

@@ -1,4 +1,4 @@
-"""Worker manager: knows who takes part, who is healthy, and who is lost."""
+"""Worker manager: keeps the roster of services, and notices those that are lost."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -45,7 +45,7 @@ class WorkerManager(BaseService):
         if len(self._roster.refused) > len(self._refused):
             for name in self._roster.refused - self._refused:
                 self._refused.add(name)
-                self.log.warning("%s came too late or too many; it stays idle", name)
+                self.log.warning("%s registered too late, or is one too many; it stays idle", name)
 
     async def _freeze(self) -> None:
         self._roster.freeze()
@@ -56,7 +56,7 @@ class WorkerManager(BaseService):
             await asyncio.sleep(CHECK_S)
             for member, silent_ns in self._roster.lose_silent(self._clock.ns).items():
                 silent_s = silent_ns / 1e9
-                self.log.error("%s is lost: no sign of life for %.1f s", member.id, silent_s)
+                self.log.error("%s is lost: no heartbeat for %.1f s", member.id, silent_s)
                 self._changed.set()
 
     async def _publish_roster(self) -> None:
@@ -64,7 +64,7 @@ class WorkerManager(BaseService):
             unseen = self._unseen()
             if self._changed.is_set() or unseen:
                 self._changed.clear()
-                # Made before the first is sent: while one waits, the roster may change.
+                # Made before the first is sent: the roster may change while a message waits.
                 for topic, message in self._messages(unseen):
                     await self.publish(topic, message)
                 await asyncio.sleep(roster_interval_s(self._roster.count))

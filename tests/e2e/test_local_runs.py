@@ -160,9 +160,7 @@ def test_a_killed_record_processor_is_seen_within_5_s_costs_no_record_and_is_not
     log = (artifacts(tmp_path) / "logs" / "worker-manager.log").read_text()
     (seen,) = [line for line in map(json.loads, log.splitlines()) if "is lost" in line["message"]]
     # By the manager's clock, which does not count what a busy machine keeps it from hearing.
-    silence = re.fullmatch(
-        r"record-processor-1 is lost: no sign of life for (\S+) s", seen["message"]
-    )
+    silence = re.fullmatch(r"record-processor-1 is lost: no heartbeat for (\S+) s", seen["message"])
     assert silence is not None
     assert float(silence[1]) < 5
     # Each request once, though what the dead one had was sent again.

@@ -188,7 +188,7 @@ async def test_a_failed_run_keeps_what_was_measured_until_then(
             await run.wait_for_state("failed")
             assert await asyncio.to_thread(has_begun.wait, WAIT_S)
             late = late_batch()
-            manager._take_batch(decode(late), late)
+            manager._handle_batch(decode(late), late)
             may_write.set()
             while not (status := manager.status()).results_ready:
                 await manager.wait_change(status.number, 1)

@@ -115,7 +115,7 @@ def test_stuck_service_is_ended_with_its_location(body: str) -> None:
         process.terminate()
         _, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == ExitCode.ERROR
-    assert "still busy 0.1 s after it was told to stop: ended by force" in errors
+    assert "still busy 0.1 s after the request to stop: the process is ended" in errors
     assert "most recent call first" in errors
 
 

@@ -80,7 +80,7 @@ def patch_workers(path: str) -> None:
     """Have the workers of the command run this file before they import what it changes, as the
     `sitecustomize` of a process that is executed."""
     patch = compile(Path(path).read_text(), path, "exec")
-    become = forks._become
+    become = forks._become_service
 
     def become_patched(*order: object) -> list[str]:
         services: list[str] = become(*order)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def patch_workers(path: str) -> None:
             _run_first(patch)
         return services
 
-    forks._become = become_patched  # type: ignore[assignment]
+    forks._become_service = become_patched  # type: ignore[assignment]
 
 
 def _run_first(patch: CodeType) -> None:

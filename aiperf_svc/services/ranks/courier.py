@@ -1,9 +1,9 @@
-"""Worker of a benchmark on ranks: does in its rank what the schedule orders.
+"""Worker of a benchmark on ranks: carries out the orders of the schedule in its rank.
 
 A courier never decides what runs or when. It prepares a step, starts its commands at the due time,
-sees them end, counts what the rank's interfaces and its container did meanwhile, and sends what the
-commands left to the record processor. Its status is sent again and again, as orders are, so that a
-lost message costs a moment.
+waits for their end, counts what the rank's interfaces and its container did meanwhile, and sends
+the output of the commands to the record processor. Its status is sent again and again, as orders
+are, so that a lost message causes only a short delay.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _STAGES = tuple(StepStage)
 
 
 class Courier(BaseService):
-    """One rank's courier."""
+    """The courier of one rank."""
 
     service = Service.WORKER
 
@@ -78,16 +78,16 @@ class Courier(BaseService):
         self._files: dict[str, bytes] = {}
         self._step: StepCommands | None = None
         self._stage: StepStage | None = None
-        """The newest stage of the step that was begun."""
+        """The latest stage of the step that has begun."""
         self._done: StepStage | None = None
-        """The newest stage of the step whose work is done."""
+        """The latest stage of the step whose work is done."""
         self._wanted: asyncio.Queue[StepOrder] = asyncio.Queue()
         self._launched: dict[str, str] = {}
-        """Command that runs for another rank, to the launch that it belongs to."""
+        """Command that runs for another rank, to its launch."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._traffic: Traffic | None = None
-        """Traffic of the step that runs."""
+        """Traffic of the current step."""
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,
@@ -119,7 +119,7 @@ class Courier(BaseService):
         assert isinstance(reply, RankFiles)
         self._files = reply.files
         if not place.is_container:
-            # A pod's init container has done it; the loop may be running from there.
+            # In a pod the init container has made it, and the loop may already run there.
             await asyncio.to_thread(make_folder, place.folder)
         self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
         self._launches = LaunchRequests(place.folder, self._on_launch_asked)
@@ -141,7 +141,7 @@ class Courier(BaseService):
         await self._orders.send(encode(attached))
 
     async def _check_tools(self) -> None:
-        """Raises EnvironmentProblem when a tool is missing, with the name of its package."""
+        """Raise EnvironmentProblem with the package name if a tool is missing."""
         config = self.context.ranks
         workload = tool_of(config)
         role = tool_of(config).role_names(config)[self._rank]
@@ -196,14 +196,14 @@ class Courier(BaseService):
                 if self._clock.is_known:
                     self._clock_known.set()
             case StepOrder():
-                self._take_order(message)
+                self._handle_order(message)
             case CommandLaunched():
                 self._launch(message)
             case LaunchEnded() if self._launches is not None:
                 number = message.launch.partition("-")[2]
                 self._launches.reply(number, message.exit_code, message.stdout, message.stderr)
 
-    def _take_order(self, order: StepOrder) -> None:
+    def _handle_order(self, order: StepOrder) -> None:
         if self._shell is None or self._place is None:
             return
         current = self._step.plan.number if self._step else 0
@@ -228,7 +228,7 @@ class Courier(BaseService):
             return
         self._stage = order.stage
         if order.stage is StepStage.FINISH and self._running is not None:
-            # Only an abort comes while commands run; the step's own wait must not go on.
+            # Only an abort comes while commands run. It ends the wait for the step.
             self._running.cancel()
         self._wanted.put_nowait(order)
 
@@ -285,7 +285,7 @@ class Courier(BaseService):
         )
 
     def _progress(self, step: StepCommands) -> str:
-        """How far the commands are, by the newest line of theirs that says it."""
+        """Return the progress of the commands, by their latest line that reports it."""
         config = self.context.ranks
         workload = tool_of(config)
         texts = (workload.progress(config, line) for line in step.last_lines())
@@ -297,7 +297,7 @@ class Courier(BaseService):
         await self._returns.send(encode(message))
 
     async def _send_output(self, step: StepCommands, plan: bytes) -> None:
-        """Everything that the step left, and last the courier's own report."""
+        """Send all output of the step, and last the courier's own report."""
         number = 0
         for piece in step.pieces():
             await self._send_piece(
@@ -362,7 +362,8 @@ class Courier(BaseService):
         self._spawn(self._return(asked))
 
     def _launch(self, ordered: CommandLaunched) -> None:
-        """Run a command for another rank. It ends with it: `mpirun` ends its daemons."""
+        """Run a command for another rank. It ends when that rank's command ends: `mpirun` ends its
+        daemons."""
         assert self._shell is not None
         assert self._place is not None
         name = f"launch-{ordered.launch}"
@@ -389,7 +390,7 @@ class Courier(BaseService):
 
     async def close(self) -> None:
         if self._shell is not None:
-            # A container that ends is started again, later each time.
+            # Kubernetes restarts a container that ends, with a growing delay.
             is_container = self._place is not None and self._place.is_container
             has_others = self.context.experiment is not None
             await self._shell.close(leaves_loop=is_container and has_others)

@@ -1,7 +1,8 @@
-"""Record processor of a benchmark on ranks: gathers what the ranks left of a step, and reads it.
+"""Record processor of a benchmark on ranks: collects the output of the ranks for a step, and parses
+it.
 
-Every piece is passed on to the records manager, which keeps the raw output; the reading follows
-when the last piece of the last rank is here.
+Every piece is passed on to the records manager, which keeps the raw output; it is parsed when the
+last piece of the last rank has arrived.
 """
 
 import asyncio
@@ -37,12 +38,12 @@ class StepReader(BaseService):
         self._look_again = asyncio.Event()
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        return [receive_each(self._raw, self._take_output), self._conclude_after_losses()]
+        return [receive_each(self._raw, self._handle_output), self._conclude_after_losses()]
 
-    async def _take_output(self, message: AnyMessage, _frame: bytes) -> None:
+    async def _handle_output(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, StepOutput):
             return
-        # Before it is looked at: the raw output is kept whatever becomes of its reading.
+        # Before parsing, so that the raw output is kept even if it cannot be parsed.
         await self._records.send(encode(message))
         step = self._steps.setdefault(message.step, GatheredStep(message.step))
         step.add(message)

@@ -1,5 +1,5 @@
-"""Records manager of a benchmark on ranks: keeps the raw output, computes the results, and hands
-them out."""
+"""Records manager of a benchmark on ranks: keeps the raw output, computes the results, and serves
+them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -45,10 +45,10 @@ class StepsProgress(BaseProgress):
         super().__init__()
         self._kind = kind
         self._steps = StepProgress(total=0, ended=0, attempts=0)
-        """Of no steps, until the timing manager has planned them."""
+        """Empty until the timing manager has planned the steps."""
 
     def set_steps(self, steps: StepProgress) -> None:
-        """Set how far the steps are."""
+        """Set the progress of the steps."""
         if steps != self._steps:
             self._steps = steps
             self._changes.note()
@@ -98,13 +98,13 @@ class StepResults(ResultsService[StepsProgress]):
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
-            receive_each(self._records, self._take_record),
+            receive_each(self._records, self._handle_record),
             every(PROGRESS_S, self._publish_progress),
         ]
 
-    # --- what arrives ----------------------------------------------------------------------------
+    # --- arriving records ------------------------------------------------------------------------
 
-    def _take_record(self, message: AnyMessage, _frame: bytes) -> None:
+    def _handle_record(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id:
             return
         match message:
@@ -142,15 +142,14 @@ class StepResults(ResultsService[StepsProgress]):
     # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Wait for the records of all attempts that the schedule has seen end, but for those whose
-        ranks were all lost."""
+        """Wait for the records of all ended attempts, except those whose ranks were all lost."""
         self._last_arrival_mono_ns = mono_ns()
         while (
             self._progress is None
             or len(self._steps) < self._progress.attempts - self._progress.silent
         ):
             if (mono_ns() - self._last_arrival_mono_ns) / 1e9 > MISSING_S:
-                self.log.error("some steps left no record")
+                self.log.error("some steps have no record")
                 return
             self._arrived.clear()
             await is_set_within(self._arrived, 0.5)
@@ -195,11 +194,11 @@ class StepResults(ResultsService[StepsProgress]):
 
     @property
     def _unrecorded(self) -> str:
-        """What went wrong in attempts that left no record; empty when all left one."""
+        """Return what went wrong in attempts without a record; empty if all have one."""
         progress = self._progress
         if progress is None or len(self._steps) >= progress.attempts:
             return ""
-        return "; ".join(progress.failures) or "some steps left no record"
+        return "; ".join(progress.failures) or "some steps have no record"
 
     def _write(self, result: ToolResult) -> None:
         if self._raw.error:

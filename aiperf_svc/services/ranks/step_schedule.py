@@ -1,8 +1,8 @@
-"""Timing manager of a benchmark on ranks: has the steps run in their order.
+"""Timing manager of a benchmark on ranks: runs the steps in their order.
 
-What happens when is decided in `workloads/step_machine.py`; this service reports events and the
-time to it, and sends the orders that it asks for. It also passes on what a rank's command wants to
-start on another rank, as `mpirun` does.
+`workloads/step_machine.py` decides what happens when. This service reports events and the time to
+it, and sends the orders that it returns. It also forwards the commands that a rank starts on
+another rank, as `mpirun` does.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from aiperf_svc.workloads.step_machine import (
 from aiperf_svc.workloads.steps import Rank
 
 LOOK_S = 0.25
-"""Longest time between two looks at the time."""
+"""Longest time between two checks of the time."""
 
 
 class StepSchedule(BaseService):
@@ -58,10 +58,10 @@ class StepSchedule(BaseService):
         self._orders = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
         self._returns = bus.bind(zmq.PULL, Port.CREDIT_RETURN)
         self._attached: dict[int, tuple[RankAttached, bytes]] = {}
-        """Rank to what its courier said, and the courier's identity on the socket."""
+        """Rank to the latest status of its courier, and the courier's identity on the socket."""
         self._machine: StepMachine | None = None
         self._launches: dict[str, int] = {}
-        """Launch to the rank that asked for it."""
+        """Launch to the rank that requested it."""
         self._has_news = asyncio.Event()
         self._infos: tuple[RankInfo, ...] = ()
         self._attempts = self._silent = 0
@@ -74,7 +74,7 @@ class StepSchedule(BaseService):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._orders, self._from_courier),
-            receive_each(self._returns, self._take_return),
+            receive_each(self._returns, self._handle_return),
         ]
 
     def steps(self) -> StepProgress | None:
@@ -98,7 +98,7 @@ class StepSchedule(BaseService):
         )
 
     def _text(self) -> str:
-        """How far the first rank is that says so."""
+        """Return the progress of the first rank that reports one."""
         said = [(rank, text) for rank, text in sorted(self._texts.items()) if text]
         if not said:
             return ""
@@ -118,7 +118,7 @@ class StepSchedule(BaseService):
             case ClockProbed():
                 await self._send_to(identity, reply_to(self, message, arrival))
 
-    async def _take_return(self, message: AnyMessage, _frame: bytes) -> None:
+    async def _handle_return(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id:
             return
         rank = self._rank_of(message.sender, message.epoch)
@@ -160,7 +160,7 @@ class StepSchedule(BaseService):
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            # Gone; the worker manager notices its silence.
+            # It is gone; the worker manager notices its missing heartbeats.
             self.log.warning("no courier %s", identity.decode())
 
     def on_roster(self, roster: RosterPublished) -> None:
@@ -225,7 +225,7 @@ class StepSchedule(BaseService):
         self.log.info("steps are over: %s", machine.end.value)
 
     async def _wait_for_start(self) -> None:
-        """Wait for the start that the run was given, if it was."""
+        """Wait for the start time of the run, if it has one."""
         while not self._is_stopping and (left_ns := self.start_wall_ns - wall_ns()) > 0:
             self._has_news.clear()
             await is_set_within(self._has_news, left_ns / 1e9)
