@@ -24,7 +24,7 @@ class PodCommand(NamedTuple):
 POD_COMMANDS = {
     "deadline": PodCommand(
         "Delete the stack of this pod when its time to live has expired.",
-        "aiperf_svc.adapters.ttl.deadline:run_deadline",
+        "aiperf_svc.adapters.cluster.teardown.deadline:run_deadline",
     ),
     "rank-setup": PodCommand(
         "Prepare the pod of a rank: create the folder that it shares with its courier, or set the\n"

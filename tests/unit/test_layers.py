@@ -1,0 +1,58 @@
+"""Rules of the layers that import-linter and ruff cannot see: names of modules in strings, and
+builtins that do I/O."""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = [path.name for path in (ROOT / "aiperf_svc").iterdir() if path.is_dir()]
+MODULE = re.compile(rf"aiperf_svc\.({'|'.join(PACKAGES)})(\.[a-z_0-9]+)+(:\w+)?")
+DECIDING = ("domain", "plan", "core", "workloads")
+"""Layers that do no I/O. `on_ranks` below `workloads` has programs that run in ranks' images."""
+IO_BUILTINS = {"open", "print", "input"}
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def names_in_strings(path: Path) -> Iterator[str]:
+    """Yield the texts of a module that are the name of one of ours, and of nothing else."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and MODULE.fullmatch(text):
+            yield text
+
+
+def exists(name: str) -> bool:
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        return find_spec(module) is not None
+    source = find_spec(module)
+    return source is not None and hasattr(__import__(module, fromlist=["_"]), attribute)
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({name for path in modules("aiperf_svc", "infra") for name in names_in_strings(path)}),
+)
+def test_module_named_in_a_string_exists(name: str) -> None:
+    assert exists(name)
+
+
+def test_layers_that_decide_call_no_builtin_with_io() -> None:
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.func.id}"
+        for path in modules(*(f"aiperf_svc/{layer}" for layer in DECIDING))
+        if "on_ranks" not in path.parts
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in IO_BUILTINS
+    ]
+    assert calls == []
