@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
+from aiperf_svc.config.dataset import TRACES, DatasetKind
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
@@ -48,7 +49,23 @@ def _load_facts(summary: Summary) -> LoadFacts:
         ),
         cached_coverage=summary.scalars.get("cached_token_coverage", 0.0),
         output_tokens=summary.scalars.get("total_osl", 0.0),
+        unnatural=_unnatural(summary),
     )
+
+
+def _unnatural(summary: Summary) -> str:
+    """Return what makes the accepted share of drafts unlike that of real use."""
+    context = summary.context
+    dataset, extra = context.config.dataset, context.config.endpoint.extra_inputs
+    facts = context.topology.dataset
+    probe = facts.forced_output_length if facts is not None else None
+    is_forced = probe is not None and probe.requests and probe.finding != "refused"
+    found = []
+    if is_forced or extra.get("ignore_eos") is True or extra.get("min_tokens"):
+        found.append("forced ends (ignore_eos, min_tokens)")
+    if dataset.kind is DatasetKind.SYNTHETIC or dataset.kind in TRACES:
+        found.append(f"random text (dataset.kind: {dataset.kind})")
+    return " and ".join(found)
 
 
 def _last_start_ns(summary: Summary, begin_ns: int) -> int:

@@ -27,6 +27,9 @@ class Portable(msgspec.Struct, frozen=True):
     unit: str
     title: str
     families: tuple[str, ...]
+    of_routers: tuple[str, ...] = ()
+    """Families of what is in front of the servers. They are counted if no server's page has the
+    quantity, since they cover the same requests."""
     is_worst: bool = False
     """True if the highest value of several servers counts; False: their sum."""
     scale: float = 1.0
@@ -78,6 +81,9 @@ SUPERSEDED = {
     "vllm:gpu_prefix_cache_hits": "vllm:prefix_cache_hits",
     "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
     "sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds",
+    "inference_objective_running_requests": "llm_d_epp_request_running",
+    "inference_objective_input_tokens_sum": "llm_d_epp_request_input_tokens_sum",
+    "inference_objective_output_tokens_sum": "llm_d_epp_request_output_tokens_sum",
 }
 """Older names of families. Some versions of a server have both; then the older one is not
 counted."""
@@ -93,6 +99,12 @@ PORTABLE = (
             "sglang:num_running_reqs",
             "tgi_batch_current_size",
             "llamacpp:requests_processing",
+            "trtllm_num_requests_running",
+        ),
+        of_routers=(
+            "dynamo_frontend_inflight_requests",
+            "llm_d_epp_request_running",
+            "inference_objective_running_requests",
         ),
     ),
     Portable(
@@ -106,6 +118,7 @@ PORTABLE = (
             "tgi_queue_size",
             "nv_inference_pending_request_count",
             "llamacpp:requests_deferred",
+            "trtllm_num_requests_waiting",
         ),
     ),
     Portable(
@@ -118,7 +131,9 @@ PORTABLE = (
             "vllm:gpu_cache_usage_perc",
             "sglang:token_usage",
             "llamacpp:kv_cache_usage_ratio",
+            "trtllm_kv_cache_utilization",
         ),
+        of_routers=("dynamo_component_kvstats_gpu_cache_usage_percent",),
         is_worst=True,
     ),
     Portable(
@@ -126,7 +141,11 @@ PORTABLE = (
         Kind.GAUGE,
         "ratio",
         "Prefix cache hit rate",
-        ("sglang:cache_hit_rate",),
+        (
+            "sglang:cache_hit_rate",
+            "trtllm_kv_cache_hit_rate",
+        ),
+        of_routers=("dynamo_component_kvstats_gpu_prefix_cache_hit_rate",),
         is_worst=True,
     ),
     Portable(
@@ -185,6 +204,11 @@ PORTABLE = (
             "llamacpp:prompt_tokens",
             "llamacpp:prompt_tokens_cached",
         ),
+        of_routers=(
+            "dynamo_frontend_input_sequence_tokens_sum",
+            "llm_d_epp_request_input_tokens_sum",
+            "inference_objective_input_tokens_sum",
+        ),
     ),
     Portable(
         "generation_tokens",
@@ -196,7 +220,48 @@ PORTABLE = (
             "sglang:generation_tokens",
             "tgi_request_generated_tokens_sum",
             "llamacpp:tokens_predicted",
+            "trtllm_generation_tokens",
         ),
+        of_routers=(
+            "dynamo_frontend_output_sequence_tokens_sum",
+            "llm_d_epp_request_output_tokens_sum",
+            "inference_objective_output_tokens_sum",
+        ),
+    ),
+    Portable(
+        "spec_steps",
+        Kind.COUNTER,
+        "steps",
+        "Speculation steps",
+        (
+            "vllm:spec_decode_num_drafts",
+            "sglang:spec_verify_calls",
+            "llamacpp:spec_decode_num_drafts",
+        ),
+    ),
+    Portable(
+        "spec_drafted",
+        Kind.COUNTER,
+        "tokens",
+        "Drafted tokens",
+        tuple(f"{each}spec_decode_num_draft_tokens" for each in ("vllm:", "llamacpp:", "trtllm_")),
+    ),
+    Portable(
+        "spec_accepted",
+        Kind.COUNTER,
+        "tokens",
+        "Accepted draft tokens",
+        tuple(
+            f"{each}spec_decode_num_accepted_tokens" for each in ("vllm:", "llamacpp:", "trtllm_")
+        ),
+    ),
+    Portable(
+        "spec_length_gauge",
+        Kind.GAUGE,
+        "tokens",
+        "Acceptance length by the server's gauge",
+        ("sglang:spec_accept_length", "trtllm_spec_decode_acceptance_length"),
+        is_worst=True,
     ),
     Portable(
         "queue_seconds",
@@ -211,7 +276,15 @@ PORTABLE = (
         Kind.HISTOGRAM,
         "s",
         "TTFT on the server",
-        ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+        (
+            "vllm:time_to_first_token_seconds",
+            "sglang:time_to_first_token_seconds",
+            "trtllm_time_to_first_token_seconds",
+        ),
+        of_routers=(
+            "dynamo_frontend_time_to_first_token_seconds",
+            "llm_d_epp_request_ttft_seconds",
+        ),
     ),
     Portable(
         "inter_token_latency",
@@ -223,6 +296,11 @@ PORTABLE = (
             "vllm:time_per_output_token_seconds",
             "sglang:inter_token_latency_seconds",
             "sglang:time_per_output_token_seconds",
+            "trtllm_time_per_output_token_seconds",
+        ),
+        of_routers=(
+            "dynamo_frontend_inter_token_latency_seconds",
+            "llm_d_epp_request_streaming_itl_seconds",
         ),
     ),
     Portable(
@@ -234,6 +312,7 @@ PORTABLE = (
             "vllm:request_queue_time_seconds",
             "sglang:queue_time_seconds",
             "tgi_request_queue_duration",
+            "trtllm_request_queue_time_seconds",
         ),
     ),
 )
@@ -284,9 +363,40 @@ them microseconds in their help texts. Older exporters write DCGM's values for n
 real numbers and numbers of 64 bits that are blank, not found, not supported or not permitted
 (dcgm_structs.h)."""
 
-GPU_EXPORTERS = (DCGM,)
+AMD = GpuExporter(
+    fields=(
+        GpuField("gpu_power_usage", "gpu_package_power", "W"),
+        GpuField("gpu_power_usage", "gpu_average_package_power", "W"),
+        GpuField("energy_consumption", "gpu_energy_consumed", "MJ", Kind.COUNTER, 1e-12),
+        GpuField("gpu_utilization", "gpu_gfx_activity", "%"),
+        GpuField("mem_utilization", "gpu_umc_activity", "%"),
+        GpuField("gpu_memory_used", "gpu_used_vram", "GB", scale=1.048576e-3),
+        GpuField("gpu_memory_free", "gpu_free_vram", "GB", scale=1.048576e-3),
+        GpuField("gpu_temperature", "gpu_junction_temperature", "°C"),
+        GpuField("gpu_temperature", "gpu_edge_temperature", "°C"),
+        GpuField("power_violation_share", "gpu_violation_ppt_residency_percentage", "%"),
+        GpuField(
+            "thermal_violation_share", "gpu_violation_socket_thermal_residency_percentage", "%"
+        ),
+    ),
+    no_values=frozenset((float(2**16 - 1), float(2**32 - 1), float(2**64 - 1))),
+    host="hostname",
+    uuid="serial_number",
+    index="gpu_id",
+    model="card_model",
+    pod_labels={
+        "app.kubernetes.io/name": ("metrics-exporter",),
+        "app": ("amdgpu-metrics-exporter", "amd-device-metrics-exporter"),
+    },
+    port=5000,
+)
+"""AMD's device-metrics-exporter, with the labels of its chart. The first of two families with one
+meaning is that of MI300 and later, the second that of MI200. Energy is in µJ, memory in MiB. The
+numbers that stand for a missing value are the largest of their width. A GPU that is partitioned
+counts once, by its serial number."""
+
+GPU_EXPORTERS = (DCGM, AMD)
 """The exporters whose pages are understood, and that are found in a cluster."""
-NO_VALUES = frozenset(value for each in GPU_EXPORTERS for value in each.no_values)
 GPU_FIELDS = tuple({f.name: f for each in GPU_EXPORTERS for f in each.fields}.values())
 """Each field of a GPU once, in the order of the report."""
 
@@ -295,7 +405,7 @@ RANK_LABELS = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
 
 _BY_FAMILY: dict[str, list[Portable]] = {}
 for _portable in PORTABLE:
-    for _family in _portable.families:
+    for _family in (*_portable.families, *_portable.of_routers):
         _BY_FAMILY.setdefault(_family, []).append(_portable)
 _GPU_BY_FAMILY = {f.family: (each, f) for each in GPU_EXPORTERS for f in each.fields}
 _PARTS = ("_bucket", "_sum", "_count")
@@ -319,7 +429,7 @@ def family_of(series: Series) -> str:
 def portables_of(series: Series) -> Sequence[Portable]:
     """Return the portable quantities to which a series contributes. None for the shares of single
     priorities, which SGLang reports in addition to the total."""
-    if series.label("priority"):
+    if series.label("priority") and series.name.startswith("sglang:"):
         return ()
     return _BY_FAMILY.get(family_of(series), ())
 
@@ -334,6 +444,12 @@ def exporter_of(series: Series) -> GpuExporter | None:
     """Return the kind of exporter of a series; None if it is not a GPU field."""
     found = _GPU_BY_FAMILY.get(series.name)
     return None if found is None else found[0]
+
+
+def is_blank(series: Series, value: float) -> bool:
+    """Return whether a number stands for a missing value of a GPU field."""
+    exporter = exporter_of(series)
+    return exporter is not None and value in exporter.no_values
 
 
 def is_known(series: Series) -> bool:

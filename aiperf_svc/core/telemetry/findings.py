@@ -68,6 +68,9 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Their share of the completed requests."""
     output_tokens: float = 0.0
     """Their output tokens, reasoning included, since GPUs compute all of them. 0 if unknown."""
+    unnatural: str = ""
+    """Why drafts are accepted unlike those of real use: forced ends, random text. Empty if they
+    are not known to be."""
 
 
 def judge_system(
@@ -83,6 +86,7 @@ def judge_system(
         _kv_cache(used, facts, metrics),
         _prefix_hits(used, facts, metrics),
         _hits_agree(used, facts),
+        *_speculation(used, facts, metrics),
         *_gpus(used, facts, metrics),
         *(_source(report) for report in sources),
     ]
@@ -222,6 +226,60 @@ def _queries_and_hits(
     return queries, None if hits is None else hits + (external or 0.0)
 
 
+def _speculation(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> list[Reason]:
+    """Report the acceptance of drafts: of sums, since a mean of the servers' gauges would weigh
+    idle times as much as busy ones."""
+    window = facts.begin_ns, facts.end_ns
+    steps, drafted, accepted = (
+        series.counter(logs, name, *window)
+        for name in ("spec_steps", "spec_drafted", "spec_accepted")
+    )
+    gauge = series.gauge(logs, "spec_length_gauge", *window)
+    gauge = gauge[gauge > 0]
+    if not steps and not drafted and not len(gauge):
+        return []
+    said = []
+    if steps and accepted is not None:
+        length = metrics["server_acceptance_length"] = 1 + accepted / steps
+        said.append(f"acceptance length {length:.3g} tokens a step")
+    elif steps and (of_all := _generated_a_step(logs, facts, steps)) is not None:
+        metrics["server_acceptance_length"] = of_all
+        said.append(f"acceptance length {of_all:.3g} tokens a step, of generated tokens and steps")
+    elif len(gauge):
+        said.append(f"acceptance length {gauge[-1]:.3g} by the last value of the server's gauge")
+    if drafted and accepted is not None:
+        metrics["server_drafted_tokens"], metrics["server_accepted_tokens"] = drafted, accepted
+        rate = metrics["server_draft_acceptance_rate"] = accepted / drafted
+        said.append(f"{accepted:,.0f} of {drafted:,.0f} drafted tokens accepted ({rate:.1%})")
+    found = [note("speculation", f"speculation: {', '.join(said) or f'{steps:,.0f} steps'}")]
+    if facts.unnatural:
+        reason = graded(
+            "speculation_comparable",
+            1.0,
+            (0.0, 0.0),
+            unit="",
+            text=f"the server speculates, and the load has {facts.unnatural}: drafts are accepted "
+            "unlike those of real use, so the speed is not comparable with that of another drafter "
+            "or of a server without one",
+            remedy="use a dataset of real texts and natural ends: without an output length, "
+            "or with --no-force-output-length",
+        )
+        found.append(reason)
+    return found
+
+
+def _generated_a_step(logs: list[SourceLog], facts: LoadFacts, steps: float) -> float | None:
+    """Return the tokens of a step, without the first token of each request, which prefill makes."""
+    window = facts.begin_ns, facts.end_ns
+    generated = series.counter(logs, "generation_tokens", *window)
+    firsts = series.histogram(logs, "time_to_first_token", *window)
+    if not generated or firsts is None:
+        return None
+    return (generated - firsts.count) / steps
+
+
 def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> list[Reason]:
     watts: list[float] = []
     joules: list[float] = []
@@ -287,12 +345,15 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
 
 def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:
     """Return the share of the load in which a limit held the clock down: by the counter of such
-    time, else by the samples of the reasons. None without either."""
+    time, by samples of its share, or of the reasons. None without any of them."""
     if (counted := gpu.fields.get(f"{kind}_violation")) is not None:
         field, number = counted
         growth = _growth(gpu.log.sampled(number), facts, longest_share=1.0)
         length_us = (facts.end_ns - facts.begin_ns) / 1e3
         return None if growth is None else growth * field.scale / length_us
+    if (stated := gpu.fields.get(f"{kind}_violation_share")) is not None:
+        values = within(gpu.log.sampled(stated[1]), facts.begin_ns, facts.end_ns)
+        return float(values.mean()) / 100 if len(values) >= MIN_READS else None
     if (sampled := gpu.fields.get("clocks_event_reasons")) is not None:
         values = within(gpu.log.sampled(sampled[1]), facts.begin_ns, facts.end_ns)
         if len(values) >= MIN_READS:

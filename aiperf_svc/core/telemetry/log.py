@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.changes import ChangeFinder, NewSeries
-from aiperf_svc.core.telemetry.families import NO_VALUES, RANK_LABELS, gpu_field_of, portables_of
+from aiperf_svc.core.telemetry.families import RANK_LABELS, gpu_field_of, is_blank, portables_of
 from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_POINTS = 2_000_000
@@ -95,7 +95,7 @@ class SourceLog:
     ) -> None:
         """Add a page. `clock_offset_s` is the difference between the source's clock and ours."""
         if self.is_gpu:
-            known = {series: v for series, v in page.values.items() if v not in NO_VALUES}
+            known = {series: v for series, v in page.values.items() if not is_blank(series, v)}
             page = page._replace(values=known)
         changes = self._finder.take(page)
         place = len(self._wall_ns)

@@ -62,8 +62,11 @@ Member = tuple[SourceLog, int, Series]
 
 
 def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
-    """Return every series of a portable quantity, as source, number and series."""
-    return [member for log in logs for member in _of_source(log, portable)]
+    """Return every series of a portable quantity, as source, number and series: those of servers,
+    or of routers if no server has it."""
+    found = [member for log in logs for member in _of_source(log, portable)]
+    of_servers = [each for each in found if family_of(each[2]) not in portable.of_routers]
+    return of_servers or found
 
 
 def _of_source(log: SourceLog, portable: Portable) -> list[Member]:

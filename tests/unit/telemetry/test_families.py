@@ -5,17 +5,20 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.core.telemetry.families import (
-    GPU_FIELDS,
+    AMD,
+    DCGM,
     PORTABLE,
     SUPERSEDED,
+    GpuExporter,
     Kind,
     family_type,
     gpu_field_of,
+    is_blank,
     portables_of,
 )
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
-from aiperf_svc.core.telemetry.series import ServerLoad, members, server_load
+from aiperf_svc.core.telemetry.series import ServerLoad, gpus, members, server_load
 from tests.support.fake_sources import at
 
 DATA = Path(__file__).parents[2] / "data/telemetry"
@@ -50,6 +53,7 @@ def _portable(page: str) -> dict[str, float]:
                 "prefix_queries": 182044, "prefix_hits": 91008, "prompt_tokens": 182044,
                 "generation_tokens": 40960, "time_to_first_token": 328,
                 "inter_token_latency": 40632, "queue_time": 328, "external_prefix_hits": 0,
+                "spec_steps": 9100, "spec_drafted": 27300, "spec_accepted": 19110,
             },
         ),
         (
@@ -68,6 +72,7 @@ def _portable(page: str) -> dict[str, float]:
                 "preemptions": 2, "prefix_queries": 812890, "prefix_hits": 101600,
                 "prompt_tokens": 812890, "generation_tokens": 75757, "queue_time": 500,
                 "time_to_first_token": 500, "inter_token_latency": 75257,
+                "spec_steps": 31357, "spec_length_gauge": 2.4,
             },
         ),
         (
@@ -77,13 +82,37 @@ def _portable(page: str) -> dict[str, float]:
                 "generation_tokens": 62869, "queue_time": 512,
             },
         ),
+        (
+            "trtllm",
+            {
+                "running": 16, "waiting": 3, "kv_usage": 0.62, "prefix_hit_rate": 0.25,
+                "prefix_queries": 51200, "prefix_hits": 12800, "prompt_tokens": 51200,
+                "generation_tokens": 12800, "time_to_first_token": 100, "inter_token_latency": 100,
+                "queue_time": 100, "spec_drafted": 12000, "spec_accepted": 8400,
+                "spec_length_gauge": 3.1,
+            },
+        ),
+        (
+            "dynamo",
+            {
+                "running": 12, "kv_usage": 0.37, "prefix_hit_rate": 0.5, "prompt_tokens": 40960,
+                "generation_tokens": 10240, "time_to_first_token": 80, "inter_token_latency": 1000,
+            },
+        ),
+        (
+            "llm-d",
+            {
+                "running": 21, "prompt_tokens": 12000, "generation_tokens": 3600,
+                "time_to_first_token": 40, "inter_token_latency": 400,
+            },
+        ),
         ("triton", {"waiting": 4, "queue_seconds": 0.120345}),
         (
             "llamacpp",
             {
                 "running": 4, "waiting": 4, "prefix_queries": 2453 + 18483,
                 "prefix_hits": 18483, "prompt_tokens": 2453 + 18483,
-                "generation_tokens": 11801,
+                "generation_tokens": 11801, "spec_steps": 0, "spec_drafted": 0, "spec_accepted": 0,
             },
         ),
     ],
@@ -92,6 +121,12 @@ def test_portable_quantities_match_the_page_of_each_server(
     page: str, expected: dict[str, float]
 ) -> None:
     assert _portable(page) == pytest.approx(expected)
+
+
+def test_routers_count_only_what_no_server_reports() -> None:
+    dynamo, vllm = _read("dynamo"), _read("vllm")
+    assert server_load([dynamo]).running == 12
+    assert server_load([dynamo, vllm]).running == 32
 
 
 def test_shares_of_priorities_are_not_added_twice() -> None:
@@ -129,15 +164,32 @@ def test_names_are_the_same_with_and_without_total() -> None:
 
 def test_newer_and_older_names_have_one_meaning() -> None:
     for old, new in SUPERSEDED.items():
-        pairs = [(old in each.families, new in each.families) for each in PORTABLE]
+        known = [(*each.families, *each.of_routers) for each in PORTABLE]
+        pairs = [(old in families, new in families) for families in known]
         assert (True, True) in pairs
         assert {is_old == is_new for is_old, is_new in pairs} == {True}
 
 
-def test_all_gpu_fields_of_the_exporter_are_known() -> None:
-    page = PageReader().read((DATA / "dcgm.txt").read_text())
-    found = {field.name for series in page.values if (field := gpu_field_of(series)) is not None}
-    assert found == {field.name for field in GPU_FIELDS}
+@pytest.mark.parametrize(("page", "exporter"), [("dcgm", DCGM), ("amd", AMD)])
+def test_all_gpu_fields_of_the_exporter_are_known(page: str, exporter: GpuExporter) -> None:
+    series = PageReader().read((DATA / f"{page}.txt").read_text()).values
+    found = {field.name for each in series if (field := gpu_field_of(each)) is not None}
+    assert found == {field.name for field in exporter.fields}
+
+
+def test_gpus_of_amd_have_the_units_of_all() -> None:
+    log = _read("amd")
+    one, two = gpus([log])
+    assert (one.uuid, one.index, one.name) == ("692549000", "0", "692549000 on node-m")
+    values = {name: log.last(number) * field.scale for name, (field, number) in two.fields.items()}
+    assert values["gpu_power_usage"] == 598
+    assert values["energy_consumption"] == pytest.approx(4.0)
+    assert values["gpu_memory_used"] == pytest.approx(156.24, rel=1e-3)
+
+
+def test_blank_values_are_those_of_the_exporter() -> None:
+    assert is_blank(Series("gpu_package_power"), 65_535)
+    assert not is_blank(Series("DCGM_FI_DEV_FB_USED"), 65_535)
 
 
 def test_the_parts_of_a_histogram_have_its_type() -> None:

@@ -120,6 +120,58 @@ def test_prefix_hits_are_a_share_of_queries() -> None:
     assert "not that of prompts which are new" in check(report, "prefix_hits").text
 
 
+SPEC = "vllm:spec_decode_num_"
+
+
+def test_acceptance_is_that_of_sums_over_replicas() -> None:
+    # A step of the first accepts 2 of 3 drafts, one of the second 1 of 3; the second has a third
+    # of the steps.
+    def replica(steps: int, accepted: int) -> SourceLog:
+        a_page = {"drafts": steps, "draft_tokens": 3 * steps, "accepted_tokens": accepted}
+        return server({SPEC + key: n * value for key, value in a_page.items()} for n in range(25))
+
+    report = judged(replica(30, 60), replica(10, 10))
+    assert report.metrics["server_acceptance_length"] == pytest.approx(1 + 70 / 40)
+    assert report.metrics["server_draft_acceptance_rate"] == pytest.approx(70 / 120)
+    assert report.metrics["server_drafted_tokens"] == pytest.approx(120 * 20)
+    assert "acceptance length 2.75 tokens a step" in check(report, "speculation").text
+    assert report.verdict is Severity.VALID
+
+
+def test_length_of_sglang_is_of_generated_tokens_and_steps() -> None:
+    pages = (
+        {
+            "sglang:spec_verify_calls_total": 40 * n, "sglang:generation_tokens_total": 101 * n,
+            "sglang:time_to_first_token_seconds_count": n, "sglang:spec_accept_length": 9,
+            "sglang:time_to_first_token_seconds_sum": n,
+        }
+        for n in range(25)
+    )  # fmt: skip
+    report = judged(source(pages))
+    assert report.metrics["server_acceptance_length"] == pytest.approx(100 / 40)
+    assert "server_draft_acceptance_rate" not in report.metrics
+
+
+def test_gauge_of_the_acceptance_is_named_as_one() -> None:
+    pages = ({"trtllm_spec_decode_acceptance_length": 1 + n / 10} for n in range(25))
+    report = judged(server(pages))
+    assert "3.2 by the last value of the server's gauge" in check(report, "speculation").text
+    assert "server_acceptance_length" not in report.metrics
+
+
+def test_server_that_does_not_speculate_has_no_finding() -> None:
+    pages = ({f"{SPEC}drafts": 7, "sglang:spec_accept_length": 0} for _ in range(25))
+    assert not [each for each in judged(server(pages)).checks if "speculation" in each.check]
+
+
+def test_speculation_on_forced_ends_is_not_comparable() -> None:
+    pages = ({f"{SPEC}drafts": 30 * n} for n in range(25))
+    report = judged(server(pages), unnatural="forced ends (ignore_eos, min_tokens)")
+    found = check(report, "speculation_comparable")
+    assert (found.severity, report.verdict) == (Severity.INVALID, Severity.INVALID)
+    assert "the load has forced ends (ignore_eos, min_tokens)" in found.text
+
+
 def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
     """A GPU, and a series that changes on each page."""
     label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
@@ -195,6 +247,15 @@ def test_reasons_of_a_low_clock_count_without_a_counter() -> None:
     report = judged(gpu({"CLOCKS_EVENT_REASONS": reasons[n % 3]} for n in range(25)))
     found = check(report, "gpu_throttling")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(1 / 3, abs=0.02))
+
+
+def test_share_of_limited_time_counts_as_the_exporter_states_it() -> None:
+    label = '{serial_number="1",hostname="node-m"}'
+    name = f"gpu_violation_ppt_residency_percentage{label}"
+    report = judged(source(({name: n % 5, "tick": n} for n in range(25)), is_gpu=True))
+    found = check(report, "gpu_throttling")
+    assert found.measured == pytest.approx(0.02, abs=0.002)
+    assert "power limits reduced the clock of 1 on node-m" in found.text
 
 
 def test_throttled_gpu_degrades_the_system_by_name() -> None:
