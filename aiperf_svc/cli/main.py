@@ -132,6 +132,6 @@ def _print_json(text: str, error: BaseException, arguments: Sequence[str]) -> No
     """Print an error as a JSON object for `--json`. A command prints its own object at its end, so
     there is never a second one."""
     if JSON in arguments:
-        from aiperf_svc.runner.terminal import print_failure
+        from aiperf_svc.adapters.terminal.output import print_failure
 
         print_failure(error, lines(text))

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.terminal import output
+from aiperf_svc.adapters.terminal.output import Say
+from aiperf_svc.adapters.terminal.status_text import plain_line, trial_line
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.runner import terminal
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stages import Stage
-from aiperf_svc.runner.status_text import plain_line, trial_line
-from aiperf_svc.runner.terminal import Say
 
 PLAIN_S = 2.0
 """Seconds between two lines of the plain display within one state."""
@@ -42,7 +42,7 @@ class Display(Protocol):
 class Silent:
     """Shows what happened only."""
 
-    def __init__(self, say: Say = terminal.say) -> None:
+    def __init__(self, say: Say = output.say) -> None:
         self._say = say
 
     def show(self, status: Status) -> None:
@@ -59,7 +59,7 @@ class Silent:
 class Plain(Silent):
     """A line at every new state and every two seconds."""
 
-    def __init__(self, say: Say = terminal.say) -> None:
+    def __init__(self, say: Say = output.say) -> None:
         super().__init__(say)
         self._shown_mono_s = -PLAIN_S
         self._state = ""
@@ -87,7 +87,7 @@ def make_display(options: RunOptions, title: str, topology: Topology) -> Display
         return Silent()
     if kind == "plain":
         return Plain()
-    from aiperf_svc.runner.live_display import LiveDisplay
+    from aiperf_svc.adapters.terminal.live_display import LiveDisplay
 
     return LiveDisplay(title, topology)
 
@@ -124,14 +124,14 @@ class WholeScreen:
 
     def say(self, text: str) -> None:
         """Print a text for people on standard error."""
-        terminal.say(text)
+        output.say(text)
 
     def begin(self, stage: Stage) -> None:
         """Show nothing: each stage prints what it does."""
 
     def preview(self, text: str) -> None:
         """Print it."""
-        terminal.say(text)
+        output.say(text)
 
     def display(self, title: str, topology: Topology) -> Display:
         """Return the display that the user asked for."""
@@ -169,7 +169,7 @@ class Board:
         prefix = f"{name:<{self._width}}  "
         prefixed = "\n".join(prefix + line for line in text.split("\n"))
         if self._table is None:
-            terminal.say(prefixed)
+            output.say(prefixed)
         else:
             self._table.say(prefixed)
 
@@ -248,7 +248,7 @@ def make_board(options: RunOptions, names: Sequence[str]) -> Iterator[Board]:
     if kind != "rich":
         yield Board(kind, names)
         return
-    from aiperf_svc.runner.live_display import LiveTable
+    from aiperf_svc.adapters.terminal.live_display import LiveTable
 
     with LiveTable(names) as table:
         yield Board(kind, names, table)

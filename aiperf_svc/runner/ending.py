@@ -12,7 +12,6 @@ from aiperf_svc.adapters.exports.manifest import NAME, TEMPORARY_SUFFIX, Manifes
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import terminal
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 
@@ -69,5 +68,8 @@ def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> Ex
     if outcome.artifacts is not None:
         refresh(outcome.artifacts)
     outcome = sent(outcome, artifacts)
-    terminal.print_outcome(outcome, options)
+    # Rich takes long to import.
+    from aiperf_svc.runner import printing
+
+    printing.print_outcome(outcome, options)
     return outcome.exit_code

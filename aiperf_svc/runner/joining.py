@@ -23,6 +23,8 @@ from aiperf_svc.adapters.storage.joint_artifacts import (
     write_joint,
     write_joint_experiment,
 )
+from aiperf_svc.adapters.terminal.joint_tables import print_joint, print_joint_experiment
+from aiperf_svc.adapters.terminal.output import console_on, print_json
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.joint_trials import (
@@ -39,8 +41,6 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import terminal
-from aiperf_svc.runner.joint_tables import print_joint, print_joint_experiment
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.start_gate import Offset
@@ -119,7 +119,7 @@ def _print(
     options: RunOptions,
     code: ExitCode,
 ) -> None:
-    with terminal.console_on(sys.stderr if options.json else sys.stdout) as console:
+    with console_on(sys.stderr if options.json else sys.stdout) as console:
         show(console)
         for run in runs:
             if run.outcome.left:
@@ -134,7 +134,7 @@ def _print(
             ],
             "results": results,
         }
-        terminal.print_json(content)
+        print_json(content)
 
 
 def total_of(runs: Sequence[JointRun], folder: Path, trial: Trial) -> RunResult | None:

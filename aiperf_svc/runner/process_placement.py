@@ -236,7 +236,7 @@ class LocalServices:
             else:
                 self._execute(orders)
             # This takes as long to import as the services to start: both at the same time.
-            import_module("aiperf_svc.runner.tables")
+            import_module("aiperf_svc.runner.printing")
 
             display = context.screen.display(run.title, run.topology)
             follower = Follower(

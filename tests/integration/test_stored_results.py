@@ -31,8 +31,8 @@ from aiperf_svc.runner import resuming
 from aiperf_svc.runner.joining import JointRun, finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.printing import print_results
 from aiperf_svc.runner.shape_trials import ShapeTrials
-from aiperf_svc.runner.tables import print_results
 from aiperf_svc.workloads.registry import parse_benchmark
 
 STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"

@@ -36,12 +36,11 @@ AHEAD = (
     "cli.flag_config",
     "cli.main",
     "cli.runs",
-    "runner.experiment_tables",
-    "runner.live_display",
+    "adapters.terminal.experiment_tables",
+    "adapters.terminal.live_display",
     "runner.joining",
     "runner.process_placement",
-    "runner.tool_tables",
-    "runner.tables",
+    "runner.printing",
 )
 """Modules that are imported when they are needed, beside those of services."""
 _ENV_START, _ENV_END = 47, 48

@@ -53,15 +53,15 @@ async def _check(args: argparse.Namespace) -> "ClusterReport":
     import aiperf_svc
     from aiperf_svc.adapters.cluster.api.connection import connect
     from aiperf_svc.adapters.cluster.preflight.cluster_checks import check_cluster
+    from aiperf_svc.adapters.terminal import output
     from aiperf_svc.plan.stack import services_image
-    from aiperf_svc.runner import terminal
     from aiperf_svc.runner.stack.request import CONTEXT, IMAGE
 
     version = aiperf_svc.__version__
     image = services_image(args.image or os.environ.get(IMAGE, ""), version=version)
     context = args.context or os.environ.get(CONTEXT)
     async with connect(kubeconfig=args.kubeconfig, context=context) as cluster:
-        return await check_cluster(cluster, image=image, version=version, say=terminal.say)
+        return await check_cluster(cluster, image=image, version=version, say=output.say)
 
 
 def _exit_code(report: "ClusterReport", *, is_strict: bool) -> ExitCode:

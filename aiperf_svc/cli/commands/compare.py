@@ -170,8 +170,8 @@ def _print(found: "Comparisons", args: argparse.Namespace) -> None:
 
         print(markdown.render_groups(found))
         return
-    from aiperf_svc.runner.comparison_tables import print_comparisons
-    from aiperf_svc.runner.terminal import WIDTH, console_on
+    from aiperf_svc.adapters.terminal.comparison_tables import print_comparisons
+    from aiperf_svc.adapters.terminal.output import WIDTH, console_on
 
     with console_on(sys.stdout, width=WIDTH + 20) as console:
         print_comparisons(found, console)

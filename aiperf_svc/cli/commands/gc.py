@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """Remove, and print what is left."""
     import json
 
-    from aiperf_svc.runner import signals, terminal
+    from aiperf_svc.adapters.terminal import output
+    from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest
 
     stacks = [stack for name in args.stacks for stack in stacks_of(name, args)]
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         if stack.name
     ]
     requests = [request, *elsewhere] if request.stacks or not elsewhere else elsewhere
-    with terminal.ignore_closed_stderr():
+    with output.ignore_closed_stderr():
         done = signals.run(_all(requests))
     if done.folders:
         print(f"removed: temporary files of killed runs, {done.folders} folders", file=sys.stderr)

@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
         return 0
-    from aiperf_svc.runner.comparison_tables import print_history
-    from aiperf_svc.runner.terminal import console_on
+    from aiperf_svc.adapters.terminal.comparison_tables import print_history
+    from aiperf_svc.adapters.terminal.output import console_on
 
     with console_on(sys.stdout) as console:
         print_history(found, console)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetch and print."""
 
-    from aiperf_svc.runner import ending, signals, terminal
+    from aiperf_svc.runner import ending, printing, signals
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.outcome import RunOutcome
     from aiperf_svc.runner.stack.attached import attach, fetch
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     outcome = signals.run(fetched(stacks[0]))
     if outcome.artifacts is not None:
         ending.refresh(outcome.artifacts)
-    terminal.print_outcome(outcome, RunOptions(json=args.json))
+    printing.print_outcome(outcome, RunOptions(json=args.json))
     return int(outcome.exit_code)
 
 

@@ -26,11 +26,11 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from aiperf_svc.adapters.results_api.status import Status
+    from aiperf_svc.adapters.terminal.status_text import final_line, plain_line
     from aiperf_svc.domain.foreign_text import one_line
     from aiperf_svc.protocol.run_states import RunState
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
-    from aiperf_svc.runner.status_text import final_line, plain_line
 
     def show(stack: NamedStack, status: Status) -> None:
         if args.json:

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(msgspec.json.format(msgspec.json.encode(described)).decode())
     else:
-        from aiperf_svc.runner.terminal import console_on
+        from aiperf_svc.adapters.terminal.output import console_on
 
         with console_on(sys.stdout) as console:
             _print(described, console)
@@ -130,7 +130,7 @@ def _print(described: dict[str, Any], console: "Console") -> None:
 
 def _print_arrivals(described: dict[str, Any], console: "Console") -> None:
     """Print the arrivals over time as bars."""
-    from aiperf_svc.runner.terminal import bar_chart, joined
+    from aiperf_svc.adapters.terminal.output import bar_chart, joined
 
     part_s, counts = described["arrivals"]["part_s"], described["arrivals"]["counts"]
     rates = joined([count / part_s for count in counts], console.width - 2)

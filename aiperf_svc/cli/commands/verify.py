@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        from aiperf_svc.runner.rules_tables import print_report
-        from aiperf_svc.runner.terminal import console_on
+        from aiperf_svc.adapters.terminal.output import console_on
+        from aiperf_svc.adapters.terminal.rules_tables import print_report
 
         with console_on(sys.stdout, width=120) as console:
             print_report(report, console)

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         content: Any = described[0] if args.kind else described
         print(msgspec.json.format(msgspec.json.encode(content)).decode())
     elif args.kind:
-        from aiperf_svc.runner.terminal import console_on
+        from aiperf_svc.adapters.terminal.output import console_on
 
         with console_on(sys.stdout) as console:
             _print_kind(described[0], console)

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.cluster.watching.startup_watch import (
 )
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
+from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -33,7 +34,6 @@ from aiperf_svc.runner.stack.plan_file import write_plan
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.runner.terminal import Say
 
 DEPLOYED = "what is deployed"
 

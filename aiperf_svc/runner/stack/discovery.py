@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, grouped
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
+from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.telemetry import MAX_SOURCES
@@ -25,7 +26,6 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.terminal import Say
 from aiperf_svc.workloads.gpus import is_gpu
 from aiperf_svc.workloads.shapes import is_fanned_out
 

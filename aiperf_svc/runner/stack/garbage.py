@@ -21,10 +21,11 @@ from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
+from aiperf_svc.adapters.terminal import output
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner import folders, terminal
+from aiperf_svc.runner import folders
 from aiperf_svc.runner.shape_trials import experiment_of
 from aiperf_svc.runner.stack import bring_up, deployed, project
 from aiperf_svc.runner.stack.project import check_locks
@@ -173,22 +174,22 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
             return done
         for name in chosen:
             nothing = f"{name}: the objects in its state; no object in the cluster has its label"
-            terminal.say(f"to remove: {_described(found[name]) if name in found else nothing}")
+            output.say(f"to remove: {_described(found[name]) if name in found else nothing}")
             if folder := _folder_to_resume(home, name):
-                terminal.say(f"  --resume {folder} continues its experiment instead")
-        if not request.yes and not terminal.can_ask():
+                output.say(f"  --resume {folder} continues its experiment instead")
+        if not request.yes and not output.can_ask():
             raise ConfigError(
                 "cannot ask for confirmation without a terminal; --yes removes without a question"
             )
-        if not request.yes and not await terminal.ask("Remove this?"):
+        if not request.yes and not await output.ask("Remove this?"):
             done.declined = True
             return done
         for name in chosen:
             try:
-                await home.wait_for_killed(name, terminal.say)
+                await home.wait_for_killed(name, output.say)
                 with home.hold(name) as held:
                     removal = _Removal(request, home, cluster, name, found.get(name), held=held)
-                    async with watched_contact(cluster, note=terminal.say):
+                    async with watched_contact(cluster, note=output.say):
                         report = await removal.all()
             except AiperfError as error:
                 if isinstance(error, Unverified):
@@ -280,7 +281,7 @@ class _Removal:
             await self._claim(record)
             shared = record.namespace if record.before is not None else self._request.namespace
             await remove_by_label(self._cluster, msgspec.structs.replace(record, namespace=shared))
-            async with WaitReports(self._cluster, record, terminal.say).running():
+            async with WaitReports(self._cluster, record, output.say).running():
                 report = await wait_until_gone(self._cluster, record, timeout_s=GONE_S)
             if report.unverified and not report.left:
                 raise await unverified(record, report, self._cluster)
@@ -288,7 +289,7 @@ class _Removal:
                 # The record stays for a later removal with the state.
                 return report
             if cli is not None and await cli.export():
-                teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
+                teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=output.say)
                 if not await teardown.update_state():
                     raise EnvironmentProblem(
                         f"{report.in_words} in the cluster, but the state could not be updated; "
@@ -321,7 +322,7 @@ class _Removal:
         if folder is not None and record.own and not (folder / ".pulumi").is_dir():
             # No command works without the state, and the record identifies the run's objects.
             self._is_state_lost = True
-            terminal.say(
+            output.say(
                 f"stack {self._stack}: its state in {folder} is gone; using its record instead"
             )
             return None
@@ -350,7 +351,7 @@ class _Removal:
         locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
         if locks:
             check_locks(locks, stack=self._stack, force=self._request.force)
-            terminal.say(f"stack {self._stack}: removing the lock of {locks[0]}")
+            output.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
         elif ended.code:
             self._do_without_state(f"`pulumi refresh` failed: {ended.reason}")
@@ -371,7 +372,7 @@ class _Removal:
                 me=this_process(self._request.environ),
                 is_own=self._is_proved or is_overdue,
                 take_over=self._request.take_over,
-                say=terminal.say,
+                say=output.say,
             )
 
     def _do_without_state(self, why: str) -> None:
@@ -380,7 +381,7 @@ class _Removal:
                 f"it is unknown whether stack {self._stack} is in use: {why}\nWith --force its "
                 "objects are removed anyway, and its state is left as it is"
             )
-        terminal.say(f"stack {self._stack}: removed without its state: {why}")
+        output.say(f"stack {self._stack}: removed without its state: {why}")
 
     async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
         """Return the record with the roots to remove: for a run of this machine, those that it

@@ -9,11 +9,12 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import terminal, trial_lists
+from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import PartContext
@@ -221,8 +222,8 @@ class Launch:
         if text is None:
             return StageResult.INTERRUPTED
         self._screen.preview(text)
-        if not self._options.yes and terminal.can_ask():
-            agreed = await self._interrupts.result_of(terminal.ask("Create this stack?"))
+        if not self._options.yes and output.can_ask():
+            agreed = await self._interrupts.result_of(output.ask("Create this stack?"))
             if not agreed:
                 return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
         return StageResult.DONE

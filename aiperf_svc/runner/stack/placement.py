@@ -9,13 +9,14 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
+from aiperf_svc.adapters.terminal import output
 from aiperf_svc.config.clusters import ClusterPlace
 from aiperf_svc.config.deployment import Namespace
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import resuming, signals, terminal
+from aiperf_svc.runner import resuming, signals
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
 from aiperf_svc.runner.parts import MOST_BY_ROOM, Expansion, Member, PartContext, Work
@@ -44,7 +45,7 @@ def run_stacks(
     requests = member_requests(request, clusters)
     expansion = expand_requests(requests)
     placement = StackPlacement(requests, expansion, options)
-    with terminal.ignore_closed_stderr():
+    with output.ignore_closed_stderr():
         return Session(expansion, placement, options.run, timeout_s=options.timeout_s).run()
 
 
@@ -63,7 +64,7 @@ def run_in_namespace(
         resume = options.run.resume
         mode = resuming.namespace_mode(resume) if resume else signals.run(_mode(request, namespace))
         what = "exists and is kept" if mode == "existing" else "is created, and removed at the end"
-        terminal.say(f"namespace {namespace} {what}")
+        output.say(f"namespace {namespace} {what}")
         request = _with_namespace(request, namespace, mode)
     return run_stacks(request, options)
 
@@ -129,12 +130,12 @@ class StackPlacement:
         if self._is_single:
             return True
         for text in self._previews():
-            terminal.say(text)
-        if self._options.yes or not terminal.can_ask():
+            output.say(text)
+        if self._options.yes or not output.can_ask():
             return True
-        if signals.run(terminal.ask("Create these stacks?")):
+        if signals.run(output.ask("Create these stacks?")):
             return True
-        terminal.say(NOTHING_MADE)
+        output.say(NOTHING_MADE)
         return False
 
     def _previews(self) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.preflight.checklist import ReadObjects, preflight
 from aiperf_svc.adapters.cluster.watching.startup_watch import UNSCHEDULABLE_S
+from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -14,7 +15,6 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.terminal import Say
 
 MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 

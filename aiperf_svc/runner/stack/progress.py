@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from aiperf_svc.adapters.pulumi.cli import Event
-from aiperf_svc.runner.terminal import Say
+from aiperf_svc.adapters.terminal.output import Say
 
 EVERY_S = 3.0
 """Seconds between two lines."""

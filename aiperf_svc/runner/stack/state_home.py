@@ -24,8 +24,8 @@ from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
+from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.runner.terminal import Say
 
 POLL_S = 0.2
 """Seconds between two looks at the holder of a stack."""

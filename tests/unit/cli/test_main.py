@@ -206,7 +206,8 @@ def test_the_command_of_a_local_run_does_without_the_libraries_of_its_services()
         "import sys\n"
         "from aiperf_svc.cli.main import main\n"
         "main(['profile', '-u', 'h', '-m', 'm', '--concurrency', '1', '--dry-run'])\n"
-        "from aiperf_svc.runner import live_display, process_placement, tables\n"
+        "from aiperf_svc.adapters.terminal import live_display\n"
+        "from aiperf_svc.runner import printing, process_placement\n"
         "sys.stderr.write(', '.join({'numpy', 'aiohttp', 'uvloop'} & set(sys.modules)))"
     )
     ended = subprocess.run(

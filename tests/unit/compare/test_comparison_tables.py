@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from aiperf_svc.runner.comparison_tables import print_comparison
+from aiperf_svc.adapters.terminal.comparison_tables import print_comparison
 from tests.support.runs_to_compare import compared, of_requests
 
 LATENCIES = np.linspace(1e8, 2e8, 1_000)

@@ -14,12 +14,12 @@ from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.report.blocks import Block, markup
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.adapters.terminal.experiment_tables import print_experiment
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import Ending, SearchPoint, SearchReport
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveResult
-from aiperf_svc.runner.experiment_tables import print_experiment
 from tests.support import fake_run
 from tests.support.fake_results import objective
 from tests.support.fake_trials import outcome, sweep

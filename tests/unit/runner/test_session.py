@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from aiperf_svc.adapters.terminal.live_display import MEMBER_ROWS, LiveTable
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.live_display import MEMBER_ROWS, LiveTable
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import Member, PartContext, Work, expand

@@ -18,9 +18,9 @@ from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
 from aiperf_svc.adapters.pulumi.cli import Ended
+from aiperf_svc.adapters.terminal import output
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import terminal
 from aiperf_svc.runner.stack import bring_up, garbage, teardown
 from aiperf_svc.runner.stack.garbage import (
     Collected,
@@ -404,7 +404,7 @@ async def test_a_stack_that_no_state_knows_is_removed_by_its_label(played: FakeS
 async def test_nothing_is_removed_unasked(
     played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "can_ask", lambda: False)
+    monkeypatch.setattr(output, "can_ask", lambda: False)
     with pytest.raises(ConfigError, match="--yes removes without a question"):
         await played.collected("s", yes=False)
     assert played.removed == []

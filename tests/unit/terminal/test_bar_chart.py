@@ -1,6 +1,6 @@
 """Bars in eighths of a character."""
 
-from aiperf_svc.runner.terminal import bar_chart, joined
+from aiperf_svc.adapters.terminal.output import bar_chart, joined
 
 
 def test_the_highest_value_fills_its_column_and_the_others_their_share() -> None:

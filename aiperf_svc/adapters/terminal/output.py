@@ -13,12 +13,9 @@ import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
-from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
 
 if TYPE_CHECKING:
     from rich.console import Console
-
 
 Say = Callable[[str], None]
 """Prints a text for people."""
@@ -107,16 +104,6 @@ def console_on(stream: TextIO, *, width: int = WIDTH) -> Iterator["Console"]:
     yield Console(file=text, width=width, highlight=False, markup=False)
     stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
     stream.flush()
-
-
-def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
-    """Tables to standard output; with `--json` they go to standard error."""
-    from aiperf_svc.runner.tables import print_results
-
-    with console_on(sys.stderr if options.json else sys.stdout) as console:
-        print_results(outcome, console)
-    if options.json:
-        print_json(outcome.as_json())
 
 
 def print_failure(error: BaseException, reason: str) -> None:

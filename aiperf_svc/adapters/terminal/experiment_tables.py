@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Parameter
@@ -18,7 +19,6 @@ from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
-from aiperf_svc.runner.verdict_lines import print_text
 
 MEAN_WIDTH = 17
 """Columns of a mean with its interval."""

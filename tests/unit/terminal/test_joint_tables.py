@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from aiperf_svc.adapters.terminal.joint_tables import print_joint
 from aiperf_svc.core.results.joint_result import Joint, JointMember
 from aiperf_svc.core.results.run_result import MetricStats
-from aiperf_svc.runner.joint_tables import print_joint
 
 METRICS = {
     "request_count": MetricStats(unit="requests", avg=12_345.0),

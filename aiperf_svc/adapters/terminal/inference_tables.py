@@ -1,7 +1,6 @@
-"""Prints a finished run on a terminal: results, errors, objectives, and the verdict."""
+"""Prints a finished inference run on a terminal: results, errors, objectives and verdict."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from rich import box
@@ -9,7 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.adapters.terminal.verdict_lines import (
+    indented,
+    print_objectives,
+    print_text,
+    print_verdict,
+)
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import percent, turn_ranges
 from aiperf_svc.core.results.inference_result import (
@@ -24,15 +28,11 @@ from aiperf_svc.core.results.inference_result import (
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import TierResult
-from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.domain.foreign_text import lines, one_line
+from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric
 from aiperf_svc.domain.number_text import number
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.tool_tables import print_tool_result
-from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
 
 WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
@@ -43,35 +43,10 @@ SHORT_UNITS = {"tokens/sec/user": "tok/s"}
 SHOWN_ERRORS = 8
 SHOWN_MESSAGE = 400
 """Characters of an error's first message: why a certificate is refused, and what helps."""
-ENDINGS = {"failed": ("Failed: ", "bold red"), "cancelled": ("Stopped early: ", "yellow")}
 
 
-def print_results(outcome: RunOutcome, console: Console) -> None:
-    """Print everything about a finished run."""
-    if outcome.results is not None:
-        console.print()
-    match outcome.results:
-        case InferenceResult() as results:
-            _print_inference(results, console)
-        case ToolResult() as results:
-            print_tool_result(results, console)
-        case ExperimentResult() as results if outcome.artifacts is not None:
-            _print_experiment(results, outcome.artifacts, console)
-    _print_end(outcome, console)
-
-
-def _print_experiment(results: ExperimentResult, folder: Path, console: Console) -> None:
-    # Only experiments need what it takes to sum up their trials.
-    from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
-    from aiperf_svc.core.experiments.summary import summarise
-    from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
-
-    found = summarise(read_outcomes(folder, results.trials))
-    print_experiment(found, console, results.search)
-    print_scenarios(folder, console)
-
-
-def _print_inference(found: InferenceResult, console: Console) -> None:
+def print_inference_result(found: InferenceResult, console: Console) -> None:
+    """Print the metrics of a run, its errors and objectives, and its verdict."""
     config = found.config_view
     console.print(_title(found.name, config.endpoint), style="bold")
     if not all(stats.is_single for stats in found.metrics.values()):
@@ -103,7 +78,7 @@ def _print_groups(found: InferenceResult, console: Console) -> None:
     if not found.targets and not found.models:
         return
     # Only runs with several targets or models need this.
-    from aiperf_svc.runner.joint_tables import joint_tables
+    from aiperf_svc.adapters.terminal.joint_tables import joint_tables
 
     kinds: tuple[Literal["targets", "models"], ...] = ("targets", "models")
     for kind in kinds:
@@ -405,25 +380,3 @@ def _print_system(system: SystemReport, console: Console) -> None:
     for check in system.checks:
         if check.severity is Severity.INFO:
             console.print(indented(Text(one_line(check.text), style="dim"), 2))
-
-
-def _print_end(outcome: RunOutcome, console: Console) -> None:
-    text = outcome.reason or ("" if outcome.results else "nothing was measured")
-    if text:
-        prefix, style = ENDINGS.get(outcome.state, ("", "bold red"))
-        print_text(console, Text(f"{prefix}{lines(text)}", style=style))
-    if outcome.artifact_error:
-        print_text(console, Text(f"error: {lines(outcome.artifact_error)}", style="bold red"))
-    if outcome.artifacts is not None:
-        report = outcome.artifacts / "report.html"
-        where = report if report.is_file() else f"{outcome.artifacts}/"
-        console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
-        if outcome.was_interrupted and isinstance(outcome.results, ExperimentResult):
-            how = f"the trials that are left: the same command with --resume {outcome.artifacts}"
-            console.print(Text(how), soft_wrap=True)
-    if outcome.uploaded_to:
-        console.print(Text(f"Uploaded: {outcome.uploaded_to}/"), soft_wrap=True)
-    if outcome.left:
-        console.print(Text("Left behind:", style="bold red"))
-        for each in outcome.left:
-            print_text(console, Text(f"  {one_line(each)}"))

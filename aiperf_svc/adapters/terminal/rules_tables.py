@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.rules.report import CurvePoint, Outcome, PointOutcome, RulesReport
 from aiperf_svc.domain.number_text import number
-from aiperf_svc.runner.verdict_lines import print_text
 
 _STYLES = {Outcome.MET: "green", Outcome.NOT_MET: "bold red", Outcome.UNCHECKED: "dim"}
 

@@ -6,12 +6,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.adapters.terminal.verdict_lines import (
+    indented,
+    print_objectives,
+    print_text,
+    print_verdict,
+)
 from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import MetricResult, StepTable, ToolResult
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
-from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_text, print_verdict
 
 SHOWN_TABLES = 2
 SHOWN_ROWS = 12

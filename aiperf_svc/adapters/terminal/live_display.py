@@ -12,12 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, LiveObjective, Status
-from aiperf_svc.domain.foreign_text import lines, one_line
-from aiperf_svc.domain.number_text import milliseconds, number, seconds
-from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.stages import Stage
-from aiperf_svc.runner.status_text import (
+from aiperf_svc.adapters.terminal.status_text import (
     is_loading,
     main_error,
     on_server,
@@ -28,6 +23,10 @@ from aiperf_svc.runner.status_text import (
     step_line,
     time_left,
 )
+from aiperf_svc.domain.foreign_text import lines, one_line
+from aiperf_svc.domain.number_text import milliseconds, number, seconds
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.run_states import RunState
 
 STEPS = (
     RunState.CONFIGURING,
@@ -278,7 +277,7 @@ def _grid(rows: Sequence[Sequence[Text]]) -> RenderableType:
     return Padding(table, INDENT)
 
 
-WAITING, ENDED = "waiting", Stage.FINISHED.value
+WAITING, FINISHED = "waiting", "finished"
 MEMBER_ROWS = 16
 """Most rows. Of more parts, those that have finished and those that wait are counted."""
 
@@ -315,17 +314,17 @@ class LiveTable:
     def _drawn(self) -> Table:
         shown = self._rows
         if len(shown) > MEMBER_ROWS:
-            shown = {n: row for n, row in shown.items() if row[0] not in (WAITING, ENDED)}
+            shown = {n: row for n, row in shown.items() if row[0] not in (WAITING, FINISHED)}
         table = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(3):
             table.add_column(no_wrap=True, overflow="ellipsis")
         for name, (state, text) in list(shown.items())[:MEMBER_ROWS]:
-            style = "dim" if state in (WAITING, ENDED) else "bold cyan"
+            style = "dim" if state in (WAITING, FINISHED) else "bold cyan"
             table.add_row(
                 Text(one_line(name), style="bold"), Text(state, style=style), one_line(text)
             )
         if len(shown) < len(self._rows):
             states = [state for state, _ in self._rows.values()]
-            counts = f"{states.count(WAITING):,} waiting, {states.count(ENDED):,} finished"
+            counts = f"{states.count(WAITING):,} waiting, {states.count(FINISHED):,} finished"
             table.add_row("", "", Text(counts, style="dim"))
         return table

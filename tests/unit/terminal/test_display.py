@@ -13,11 +13,8 @@ from aiperf_svc.adapters.results_api.status import (
     StepStatus,
     TrialRow,
 )
-from aiperf_svc.plan.topology import Group, Topology
-from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.display import Plain
-from aiperf_svc.runner.live_display import LiveDisplay
-from aiperf_svc.runner.status_text import (
+from aiperf_svc.adapters.terminal.live_display import LiveDisplay
+from aiperf_svc.adapters.terminal.status_text import (
     final_line,
     in_flight,
     plain_line,
@@ -26,6 +23,9 @@ from aiperf_svc.runner.status_text import (
     short_names,
     trial_line,
 )
+from aiperf_svc.plan.topology import Group, Topology
+from aiperf_svc.protocol.services import Service
+from aiperf_svc.runner.display import Plain
 
 TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
 
@@ -217,7 +217,7 @@ def test_names_of_keys_are_their_shortest_ends_that_tell_them_apart() -> None:
 
 
 def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -> None:
-    limit = {"stat": "p95", "bound": "max", "limit": 60.0, "unit": "ms"}
+    limit: dict[str, Any] = {"stat": "p95", "bound": "max", "limit": 60.0, "unit": "ms"}
     now = status(
         output_tokens_per_s=1_270.4, server_running=5, server_waiting=3, in_flight=8,
         objectives=(
@@ -232,7 +232,13 @@ def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -
 
 
 def test_at_80_columns_large_numbers_and_several_objectives_are_whole() -> None:
-    limit = {"stat": "p95", "bound": "max", "limit": 6_000.0, "unit": "ms", "value": 1_234.0}
+    limit: dict[str, Any] = {
+        "stat": "p95",
+        "bound": "max",
+        "limit": 6_000.0,
+        "unit": "ms",
+        "value": 1_234.0,
+    }
     metrics = ("time_to_first_token", "request_latency", "inter_token_latency")
     now = status(
         completed=123_456, requested_requests=1_000_000, errored=12, in_flight=12_000, workers=120,

@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.comparison import history_views, wording
+from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.compare.history import History
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.runner.verdict_lines import print_text
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 WIDE = 1000

@@ -8,7 +8,7 @@ from typing import TextIO
 import pytest
 from rich.console import Console
 
-from aiperf_svc.runner import terminal
+from aiperf_svc.adapters.terminal import output
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def test_a_reader_that_has_left_stops_nothing(
     left: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", left)
-    with terminal.ignore_closed_stderr():
+    with output.ignore_closed_stderr():
         for _ in range(2):
-            terminal.say("destroying the stack")
+            output.say("destroying the stack")
             Console(stderr=True).print("again")
     assert sys.stderr is left
 
@@ -34,13 +34,13 @@ def test_a_reader_that_has_left_stops_nothing(
 def test_without_that_it_would(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", left)
     with pytest.raises(BrokenPipeError):
-        terminal.say("destroying the stack")
-    with terminal.ignore_closed_stderr():
+        output.say("destroying the stack")
+    with output.ignore_closed_stderr():
         # What the stream still holds would fail once more when it is closed.
         sys.stderr.flush()
 
 
 def test_what_is_read_arrives(capsys: pytest.CaptureFixture[str]) -> None:
-    with terminal.ignore_closed_stderr():
-        terminal.say("leak check: nothing is left")
+    with output.ignore_closed_stderr():
+        output.say("leak check: nothing is left")
     assert capsys.readouterr().err == "leak check: nothing is left\n"

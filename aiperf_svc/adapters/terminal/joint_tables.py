@@ -10,13 +10,13 @@ from rich.text import Text
 
 from aiperf_svc.adapters.report import joint_page as words
 from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
+from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios
+from aiperf_svc.adapters.terminal.verdict_lines import print_text
 from aiperf_svc.core.experiments.joint_trials import JointExperiment
 from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.results.joint_result import Joint, rows
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.domain.number_text import number
-from aiperf_svc.runner.experiment_tables import print_experiment, print_scenarios
-from aiperf_svc.runner.verdict_lines import print_text
 
 WIDEST_NAME = 16
 """Width of a column that its name may ask for; a longer name is folded where there is no room."""

@@ -10,7 +10,7 @@ from aiperf_svc.core.results.measured import Column, Table
 from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.tables import print_results
+from aiperf_svc.runner.printing import print_results
 from tests.support import fake_steps as fake
 
 

@@ -11,7 +11,7 @@ from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.tables import print_results
+from aiperf_svc.runner.printing import print_results
 from tests.support import fake_run
 from tests.support.fake_results import DATASET, as_json, decoded
 
@@ -292,8 +292,12 @@ def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
 
 
 def test_who_stops_an_experiment_is_told_how_it_goes_on(tmp_path: Path) -> None:
-    content = {"schema_version": "experiment/1", "search": None, "trials": []}
-    given = {"state": "cancelled", "reason": "interrupted by the user", "artifacts": tmp_path}
+    content: dict[str, Any] = {"schema_version": "experiment/1", "search": None, "trials": []}
+    given: dict[str, Any] = {
+        "state": "cancelled",
+        "reason": "interrupted by the user",
+        "artifacts": tmp_path,
+    }
     text = printed(content, was_interrupted=True, **given)
     assert text.splitlines()[-1] == (
         f"the trials that are left: the same command with --resume {tmp_path}"
