@@ -18,9 +18,10 @@ from aiperf_svc.adapters.report.blocks import (
     document,
     name_cell,
     section,
+    sentence,
     table,
 )
-from aiperf_svc.adapters.report.plots import Plot, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, HALF, Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group
 from aiperf_svc.core.compare.measured_run import MeasuredRun
@@ -51,15 +52,15 @@ def _sections(
     sides = (("base", comparison.base), ("new", comparison.new))
     return [
         *(
-            Note(f"{name}: {text}")
+            Note(sentence(f"{name}: {text}"))
             for name, side in sides
             for text in (wording.runs(side), *wording.left_out(side))
         ),
-        Heading("Differences in config and surroundings"),
+        Heading("Differences in config and environment"),
         _differences(comparison),
         Heading("Metrics"),
         _rows(comparison),
-        *map(Note, comparison.notes),
+        *(Note(sentence(note)) for note in comparison.notes),
         *_shifts(comparison),
         Plots(_plots(base, new)),
     ]
@@ -81,7 +82,7 @@ def _rows(comparison: Comparison) -> Table:
         *cells, word = wording.cells(row)
         shown = [name_cell(wording.name(row)), *map(Cell, cells), Cell(word, "state")]
         rows.append(Row(shown, _CLASSES.get(row.word, "")))
-    return table(("Metric", *wording.HEADS), rows)
+    return table(("Metric", *wording.HEADS[:-2], "Evidence", "Result"), rows)
 
 
 def _shifts(comparison: Comparison) -> list[Block]:
@@ -99,10 +100,17 @@ def _shifts(comparison: Comparison) -> list[Block]:
 def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[Plot]:
     sides = [[run for run in side if run.is_usable] for side in (base, new)]
     tags = [tag for tag in sides[0][0].curves if any(tag in run.curves for run in sides[1])]
-    return [_plot(sides[0][0].metrics[tag], tag, sides) for tag in tags]
+    widths = [HALF] * len(tags)
+    if len(tags) % 2:
+        # The first one takes both columns, which leaves no gap.
+        widths[0] = FULL
+    return [
+        _plot(sides[0][0].metrics[tag], tag, sides, width)
+        for tag, width in zip(tags, widths, strict=True)
+    ]
 
 
-def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]]) -> Plot:
+def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], width: int) -> Plot:
     """Plot a line for each run, in the colour of its side; only the first of a side is named."""
     curves = [[run.curves[tag] for run in side if tag in run.curves] for side in sides]
     everything = np.concatenate([values for side in curves for _, values in side])
@@ -122,4 +130,5 @@ def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]]) ->
     y = scales.linear(high / divisor or 1.0)
     if low > 0:
         y = scales.logarithmic(low / divisor, high / divisor)
-    return figure(info.name, f"{unit}, by percentile", series, x=scales.nines(highest), y=y)
+    x = scales.nines(highest)
+    return figure(info.name, f"{unit}, by percentile", series, x=x, y=y, width=width)

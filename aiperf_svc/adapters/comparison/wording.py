@@ -58,6 +58,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 HEADS = ("base", "new", "delta", "95% interval", "", "")
+"""The last two columns are the evidence and the word, which need no heading on a terminal."""
 
 
 def percent(share: float) -> str:
@@ -82,8 +83,8 @@ def conclusion(comparison: Comparison | Comparisons) -> str:
         (word, sum(row.gates and row.word is word for row in comparison.rows)) for word in Word
     ]
     names = {Word.UNSURE: "~ (not enough data)", Word.UNJUDGED: "? (not judged)"}
-    said = ", ".join(f"{count} {names.get(word, word)}" for word, count in counts if count)
-    return f"{said or 'nothing to judge'} at a tolerance of {comparison.tolerance * 100:.4g}%"
+    found = ", ".join(f"{count} {names.get(word, word)}" for word, count in counts if count)
+    return f"{found or 'nothing to judge'} at a tolerance of {comparison.tolerance * 100:.4g}%"
 
 
 def skipped(found: Comparisons) -> list[str]:

@@ -229,7 +229,8 @@ def table(head: Iterable[Cell | str], rows: Iterable[Row]) -> Table:
 
 def name_cell(name: str, unit: str = "") -> Cell:
     """Return the first cell of a row, with the unit of its numbers."""
-    return Cell(name, unit="" if unit in STEADY_UNITS else unit, is_head=True)
+    is_named = unit in STEADY_UNITS or name.endswith(unit)
+    return Cell(name, unit="" if is_named else unit, is_head=True)
 
 
 def number_cell(value: float | None, mark: str = "") -> Cell:
@@ -275,7 +276,7 @@ def check_table(reasons: Iterable[Reason]) -> Table:
             Cell(each.text, "wide"),
         ]
         rows.append(Row(cells, each.severity))
-    return table(("Check", "Result", "Measured", "Limit", Cell(style="text")), rows)
+    return table(("Check", "Result", "Measured", "Limit", Cell("Explanation", "text")), rows)
 
 
 def objective_row(
@@ -301,7 +302,7 @@ def objective_row(
 
 def objectives(rows: Sequence[Row]) -> list[Block]:
     """Return the table of all objectives; nothing without any."""
-    head = ("Objective", "Limit", "Measured", "", Cell(style="text"))
+    head = ("Objective", "Limit", "Measured", "Outcome", Cell("Reason", "text"))
     return section("Service level objectives", table(head, rows))
 
 

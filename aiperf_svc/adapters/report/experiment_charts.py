@@ -18,6 +18,8 @@ from aiperf_svc.domain.number_text import number
 
 MOST_PLOTS = 6
 """Metrics that are plotted against the parameter."""
+MOST_LABELS = 24
+"""Most points of a plot that have labels."""
 LARGEST_MAP = 400
 """Most cells of a heat map."""
 
@@ -111,7 +113,7 @@ def search_curve(report: SearchReport) -> Plot | None:
         bands.append(Band(report.holds, report.breaks, "bracket"))
     return figure(
         title,
-        f"{note}; by {report.parameter}",
+        f"{note}, by {report.parameter}",
         series,
         x=x,
         y=scales.logarithmic(min(values), max(values))
@@ -147,7 +149,7 @@ def search_path(summary: ExperimentSummary, report: SearchReport) -> Plot | None
     marks = [f"trial {number}: {value:g} {report.unit}" for number, value in found]
     return figure(
         "Path of the search",
-        f"{report.parameter}{', logarithmic' if is_log else ''}; by trial",
+        f"{report.parameter}{', logarithmic' if is_log else ''}, by trial",
         [Series("trial", "a", [(float(number), value) for number, value in found], marks=marks)],
         x=scales.listed([float(number) for number, _ in found]),
         y=scales.logarithmic(min(values), max(values))
@@ -170,18 +172,31 @@ def throughput_against_latency(summary: ExperimentSummary) -> Plot | None:
     def hints(some: Sequence[Combination]) -> list[str]:
         return [f"{_hint(summary, e, up)}; {_hint(summary, e, down)}" for e in some]
 
+    def labels(some: Sequence[Combination]) -> list[str]:
+        if len(summary.parameters) != 1 or len(found.points) > MOST_LABELS:
+            return []
+        return [words.value_text(value) for e in some for value in e.parameters.values()]
+
     rest = [each for each in found.points if not any(each is one for one in found.optimal)]
     everything = points(found.points)
     latencies = [latency for _, latency in everything]
     is_log = scales.is_wide(latencies)
     series = [
-        Series("on the front", "a", points(found.optimal), marks=hints(found.optimal)),
-        Series("others", "d", points(rest), marks=hints(rest), has_line=False),
+        Series(
+            "Pareto front",
+            "a",
+            points(found.optimal),
+            marks=hints(found.optimal),
+            labels=labels(found.optimal),
+        ),
+        Series("others", "d", points(rest), marks=hints(rest), has_line=False, labels=labels(rest)),
     ]
+    name = summary.parameters[0].name if labels(found.points) else ""
     name_up, name_down = (words.metric_name(summary, key) for key in (up, down))
     return figure(
         f"{name_down} against {name_up}",
-        f"{unit_down}{', logarithmic' if is_log else ''}; by {unit_up}",
+        f"{unit_down}{', logarithmic' if is_log else ''}, against {unit_up}"
+        + (f"; labels: {name}" if name else ""),
         [each for each in series if each.points],
         x=scales.linear(max(x for x, _ in everything) or 1.0),
         y=scales.logarithmic(min(latencies), max(latencies))

@@ -17,7 +17,6 @@ from aiperf_svc.adapters.report.blocks import (
     Note,
     Plots,
     Row,
-    Table,
     document,
     name_cell,
     number_cell,
@@ -61,7 +60,7 @@ def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> 
         *_left_out(summary),
         *section("Trials that were run again", Items(words.replaced(summary.rows))),
         *(_slo(summary) if search is None else []),
-        _best(summary, search),
+        *_best(summary, search),
         Plots([plot for plot in plots if plot is not None]),
         Heading("Combinations"),
         *combinations(summary),
@@ -98,14 +97,20 @@ def _left_out(summary: ExperimentSummary) -> list[Block]:
     return [Box(tone, title, [(line, "") for line in lines])]
 
 
-def _best(summary: ExperimentSummary, search: SearchReport | None) -> Table:
+def _best(summary: ExperimentSummary, search: SearchReport | None) -> list[Block]:
+    found = best_of(summary, search)
+    are_single = all(each.value.half_width is None for each in found)
     rows = []
-    for each in best_of(summary, search):
+    for each in found:
         divisor, unit = words.unit_of(summary, each.key)
         value = Cell(f"{words.mean_text(each.value, divisor)} {unit}")
-        where = Cell(words.best_place_text(each), "wide")
+        where = Cell(words.best_place_text(each, is_interval_noted=not are_single), "wide")
         rows.append(Row([name_cell(words.metric_name(summary, each.key)), value, where]))
-    return table(("Best", "Mean", Cell("At", "text")), rows)
+    note = Note("One run of each combination: the values have no confidence intervals.")
+    return [
+        table(("Best", "Value" if are_single else "Mean", Cell("At", "text")), rows),
+        *([note] if rows and are_single else []),
+    ]
 
 
 def combinations(summary: ExperimentSummary) -> list[Block]:
@@ -127,7 +132,7 @@ def combinations(summary: ExperimentSummary) -> list[Block]:
 
     names = [each.name for each in summary.parameters]
     head = [*_wrapped([*names, "n", ""]), *_metric_heads(summary, keys, units)]
-    notes = ["n: trials that a mean is of. ±: half of its 95% interval."]
+    notes = ["n: number of trials in the mean. ±: half of its 95% confidence interval."]
     if found is not None and optimal:
         up, down = (words.metric_name(summary, key) for key in (found.throughput, found.latency))
         notes.append(f"★: no other combination is better in {up} and in {down} at once.")

@@ -57,10 +57,11 @@ def mean_text(value: Aggregate | None, divisor: float) -> str:
     return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
 
 
-def best_place_text(best: Best) -> str:
-    """Say which combination is best, and what the experiment does not tell of it."""
+def best_place_text(best: Best, *, is_interval_noted: bool = True) -> str:
+    """Return which combination is best, with a note if it has no interval, and those that may be as
+    good."""
     text = parameters_text(best.combination.parameters)
-    if best.value.half_width is None:
+    if best.value.half_width is None and is_interval_noted:
         text += " (one run, without an interval)"
     names = [parameters_text(each.parameters) for each in best.rivals]
     if names:

@@ -96,7 +96,7 @@ def render(joint: Joint) -> bytes:
     blocks = [
         Header(joint.name, [f"{len(joint.members)} {joint.kind}", start(joint)]),
         table(HEAD, members),
-        Heading("Each and the total"),
+        Heading(f"{joint.kind.capitalize()} and total"),
         columns(joint, is_short=True),
         *(Note(sentence(note)) for note in (how(joint), *joint.notes) if note),
         Details("All metrics", [columns(joint, is_short=False)]),

@@ -41,6 +41,8 @@ class Series:
     intervals: Sequence[tuple[float, float, float]] = ()
     """Vertical bars: place, lower and upper end."""
     has_line: bool = True
+    labels: Sequence[str] = ()
+    """Text above each point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,9 @@ def _marks(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
     for (place, value), text in zip(series.points, series.marks, strict=False):
         style = f"dot {series.style}"
         yield Shape(style, x=f"{x(place):.1f}", y=f"{_up(y, value):.1f}", text=text)
+    for (place, value), text in zip(series.points, series.labels, strict=False):
+        above = f"{max(_up(y, value) - 8, TOP):.1f}"
+        yield Shape(x=f"{x(place):.1f}", y=above, anchor="middle", text=text)
 
 
 def _intervals(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:

@@ -104,13 +104,16 @@ def distributions(summary: Summary, tags: set[str]) -> list[Block]:
 
 
 def scalars(summary: Summary, tags: set[str]) -> Table:
-    """Return the metrics among `tags` that are one number."""
-    rows = [
-        number_row(metric.name, metric.unit, [summary.scalars[metric.tag]])
+    """Return the metrics among `tags` that are one number, two in a row."""
+    pairs = [
+        number_row(metric.name, metric.unit, [summary.scalars[metric.tag]]).cells
         for metric in METRICS
         if metric.tag in tags and metric.tag in summary.scalars
     ]
-    return table(("Metric", "Value"), rows)
+    half = -(-len(pairs) // 2)
+    beside = [*pairs[half:], *([(Cell(), Cell())] * (len(pairs) % 2))]
+    rows = [Row([*left, *right]) for left, right in zip(pairs[:half], beside, strict=True)]
+    return table(("Metric", "Value", Cell("Metric", "text"), "Value"), rows)
 
 
 def objectives(summary: Summary) -> list[Block]:
@@ -164,8 +167,8 @@ def finish_reasons(counts: dict[str, int]) -> Table:
 
 
 def _stat(found: Distribution, stat: str) -> Cell:
-    mark = "*" if stat in found.unreliable else ""
     value = found.stats.get(stat)
+    mark = "*" if stat in found.unreliable and value is not None else ""
     if value is None and stat in found.beyond:
         return Cell(f"> {number(found.beyond[stat])}", is_faint=True)
     return number_cell(value, mark)

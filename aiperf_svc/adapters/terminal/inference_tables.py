@@ -142,7 +142,7 @@ def _stat(found: MetricStats, stat: str) -> Text:
     value, beyond = found.stat(stat), (found.beyond or {}).get(stat)
     if value is None and beyond is not None:
         return Text(f">{number(beyond)}", style="yellow")
-    mark = "*" if found.is_unreliable(stat) else ""
+    mark = "*" if found.is_unreliable(stat) and value is not None else ""
     return Text(f"{number(value)}{mark}", style="dim" if mark or value is None else "")
 
 

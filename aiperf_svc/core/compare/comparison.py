@@ -334,14 +334,14 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
         if max(map(len, values)) == 1:
             yield "? single runs: run-to-run noise unknown"
             if any(each.batches for side in values for each in side):
-                yield "the interval of single runs is of the means over their parts"
+                yield "the intervals of single runs compare the means over parts of the runs"
         else:
             yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
     floor = FLOORS.get(key.stat, 0)
     least = min(each.count for side in values for each in side)
     if 0 < least < floor:
         name = key.stat.replace("_", ".")
-        yield f"{name} needs {floor:,} requests in each run; the smallest run has {least:,}"
+        yield f"the {name} needs {floor:,} requests in each run; the smallest run has {least:,}"
 
 
 def _side(runs: Sequence[MeasuredRun]) -> Side:

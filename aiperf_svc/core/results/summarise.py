@@ -106,6 +106,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
             end_ns=window.end_ns,
             ramp_ns=window.ramp_ns,
             stop_ns=window.stop_ns,
+            usual_ms=0.0 if context.config.load.is_open_loop else _median_ms(metrics),
         ),
         first_start_wall_ns=totals.first_start if totals.sent else window.begin_ns,
         last_end_wall_ns=window.end_ns,
@@ -285,8 +286,12 @@ def _slot_use(
             begin_ns=max(window.steady_ns, window.begin_ns + load.prefill_ramp),
             **given,
         )
-    usual_ms = latency.stat("p50") or 0.0
-    return use if use is not None and use.window_s * 1e3 >= usual_ms else None
+    return use if use is not None and use.window_s * 1e3 >= _median_ms(metrics) else None
+
+
+def _median_ms(metrics: dict[str, MetricSummary]) -> float:
+    latency = metrics.get("request_latency")
+    return 0.0 if latency is None else latency.stat("p50") or 0.0
 
 
 def _arrivals(

@@ -44,9 +44,14 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Time at which sending ended, if it ended by time."""
 
 
-def bin_width_s(duration_s: float, requests: int) -> float:
-    """Return the narrowest round width with at most `MAX_BINS` bins, and fewer for few requests."""
-    most = min(MAX_BINS, max(FEW_BINS, requests // BIN_REQUESTS))
+def bin_width_s(duration_s: float, requests: int, *, usual_s: float = 0.0) -> float:
+    """Return the narrowest round width with at most `MAX_BINS` bins, and fewer for few requests. A
+    bin is as long as the usual request, if that leaves `FEW_BINS`: the requests of a closed loop
+    come in waves of that length, which narrower bins would draw."""
+    most = min(MAX_BINS, requests // BIN_REQUESTS)
+    if usual_s:
+        most = min(most, int(duration_s / usual_s))
+    most = max(FEW_BINS, most)
     for width in _WIDTHS_S:
         if duration_s <= width * most:
             return width
@@ -62,12 +67,14 @@ def timeline(
     end_ns: int,
     ramp_ns: int,
     stop_ns: int,
+    usual_ms: float = 0.0,
 ) -> Timeline | None:
-    """Bin the phase from its start to its last end; None if that takes no time."""
+    """Bin the phase from its start to its last end; None if that takes no time. `usual_ms` is the
+    median latency of the requests of a closed loop."""
     if end_ns <= begin_ns:
         return None
     requests = sum(chunk.rows for chunk in rows.chunks())
-    width_s = bin_width_s((end_ns - begin_ns) / 1e9, requests)
+    width_s = bin_width_s((end_ns - begin_ns) / 1e9, requests, usual_s=usual_ms / 1e3)
     width_ns = round(width_s * 1e9)
     bins = _Bins(begin_ns, width_ns, math.ceil((end_ns - begin_ns) / width_ns))
     started, completed, errors = bins.zeros(), bins.zeros(), bins.zeros()

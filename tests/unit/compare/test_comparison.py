@@ -108,7 +108,7 @@ def test_a_percentile_of_few_requests_has_a_footnote() -> None:
     few = [measured(f"a{i}", {P99: RunValue(v, 661)}) for i, v in enumerate(FAST)]
     many = [measured(f"b{i}", {P99: RunValue(v, 662)}) for i, v in enumerate(FAST)]
     assert compared(few, many).notes == (
-        "p99 needs 662 requests in each run; the smallest run has 661",
+        "the p99 needs 662 requests in each run; the smallest run has 661",
     )
     assert compared(many, side("c", FAST, P99)).notes == ()
 

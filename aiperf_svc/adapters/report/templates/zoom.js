@@ -25,8 +25,8 @@
     for (const [begin, end] of spans) chart.ctx.fillRect(inside(begin), top, inside(end) - inside(begin), height);
   };
 
-  const series = ({ name, style }) => ({
-    label: name || "value",
+  const series = title => ({ name, style }) => ({
+    label: name || title,
     stroke: () => color(style.split(" ")[0]),
     width: 1.6,
     dash: style.endsWith("dashed") ? [5, 4] : [],
@@ -41,6 +41,7 @@
   const draw = figure => {
     const data = JSON.parse(figure.querySelector("script").textContent);
     const picture = figure.querySelector("svg.plot");
+    const title = figure.querySelector("figcaption b").textContent;
     const box = picture.getBoundingClientRect();
     const order = data.x.flatMap((_, place) => data.lines.filter(line => line.x === place));
     const chart = new uPlot({
@@ -51,7 +52,7 @@
         axis({ size: 32, values: (_, places) => places.map(place => `${short(place)} s`) }),
         axis({ size: 56, values: (_, places) => places.map(short) }),
       ],
-      series: [{ label: "time", value: (_, value) => value == null ? "–" : `${short(value)} s` }, ...order.map(series)],
+      series: [{ label: "time", value: (_, value) => value == null ? "–" : `${short(value)} s` }, ...order.map(series(title))],
       cursor: {
         y: false,
         sync: { key: "time", filters: { pub: type => type === "mousemove" || type === "mouseleave" } },
