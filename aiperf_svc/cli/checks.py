@@ -91,7 +91,7 @@ def _file_problems(file: NeededFile) -> list[Problem]:
     elif path.is_dir():
         pass
     elif not path.is_file():
-        text = "no regular file" if path.exists() else "no such file"
+        text = "not a regular file" if path.exists() else "no such file"
     elif not os.access(path, os.R_OK):
         text = "not readable by this user"
     return [Problem(file.key, f"{file.path!r}: {text}")] if text else []

@@ -17,14 +17,14 @@ Name = Annotated[str, Field(min_length=1, max_length=250)]
 
 
 def _below(pattern: str) -> str:
-    """The pattern, if it is one and leads to no other folder."""
+    """Return the pattern. Raises ValueError if it is not valid, or leads to another folder."""
     if PurePath(pattern).is_absolute() or ".." in PurePath(pattern).parts:
         raise ValueError(f"{pattern!r}: expected a pattern of files below the artifact folder")
     try:
         # A pattern is checked when it is used; this folder has no files.
         list(Path(os.devnull).glob(pattern))
     except ValueError as error:
-        raise ValueError(f"{pattern!r} is no pattern of files: {error}") from error
+        raise ValueError(f"{pattern!r} is not a file pattern: {error}") from error
     return pattern
 
 
@@ -39,12 +39,11 @@ RESULT_FILES = (
     "config.yaml",
     "report.html",
 )
-"""Files that are sent with a run unless others are named: those of a size that does not grow with
-the number of requests."""
+"""Files that are sent by default: those whose size does not grow with the number of requests."""
 
 
 class Tracker(Model):
-    """What all such services have."""
+    """Settings that all trackers have."""
 
     run_name: Name | None = None
     """Name of the run. Default: the name of its folder."""
@@ -68,7 +67,7 @@ class Mlflow(Tracker):
 
 
 class Wandb(Tracker):
-    """A project of Weights & Biases; `WANDB_BASE_URL` names a server of one's own."""
+    """A project of Weights & Biases; `WANDB_BASE_URL` names a self-hosted server."""
 
     project: Name
     """Weights & Biases project to which the finished run is sent. WANDB_API_KEY holds the key."""

@@ -45,7 +45,7 @@ class Workers(Model):
 
 
 LEAST_TURNS = 2
-"""Turns of a conversation, on average, from which it makes a difference when each is sent."""
+"""Lowest mean number of turns at which the time of each turn matters."""
 
 
 SEEDS = 2**63
@@ -92,13 +92,12 @@ class BenchmarkConfig(Model):
 
     @property
     def counting_tokenizer(self) -> str:
-        """Name of the tokenizer whose counts are used; empty if the server's are."""
+        """Name of the tokenizer whose counts are used; empty if the server's counts are used."""
         return "" if self.endpoint.use_server_token_count else self.tokenizer.name or ""
 
     @property
     def prompt_seed(self) -> int:
-        """Seed of the texts of prompts: the random seed, with the variant of the dataset above
-        it."""
+        """Seed of the prompt texts: the random seed, combined with the dataset's variant."""
         return self.random_seed + ((self.dataset.variant or 1) - 1) * SEEDS
 
     @model_validator(mode="after")
@@ -265,6 +264,6 @@ class BenchmarkConfig(Model):
         search = self.experiment.search if self.experiment else None
         if search is not None and search.needs_objectives and not self.slo.objectives:
             raise ValueError(
-                "{experiment.search} needs to know what holds: give {slo.objectives}, "
+                "{experiment.search} needs a condition: set {slo.objectives}, "
                 "{experiment.search.holds} or {experiment.search.maximize}"
             )

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _OTHERS = ("aiperf:context", "aiperf:kubeconfig")
 
 
-class ClusterPlace(Model):
+class NamedCluster(Model):
     """One of the clusters."""
 
     context: str = Field(min_length=1)
@@ -24,22 +24,22 @@ class ClusterPlace(Model):
     kubeconfig: str | None = None
     """Path of the kubeconfig; None: `KUBECONFIG`, or the default one."""
     name: str = ""
-    """Ends the stack's name there and names its column; empty: made of the context."""
+    """Suffix of the stack's name and title of its column; empty: derived from the context."""
 
     @property
     def short(self) -> str:
-        """The name, or what of the context can be part of one."""
+        """The name, or the valid part of the context's name."""
         return self.name or re.sub(r"[^a-z0-9]+", "-", self.context.lower()).strip("-")
 
 
-def read_clusters(settings: Mapping[str, Any], source: str) -> tuple[ClusterPlace, ...]:
+def read_clusters(settings: Mapping[str, Any], source: str) -> tuple[NamedCluster, ...]:
     """Return the clusters of a stack file, given its content; none if it is for one cluster. Raises
     ConfigError, which begins with `source`."""
     config = settings.get("config") or {}
     if CLUSTERS_KEY not in config:
         return ()
     try:
-        found = TypeAdapter(tuple[ClusterPlace, ...]).validate_python(config[CLUSTERS_KEY])
+        found = TypeAdapter(tuple[NamedCluster, ...]).validate_python(config[CLUSTERS_KEY])
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, (CLUSTERS_KEY, *first["loc"])))
@@ -52,7 +52,7 @@ def read_clusters(settings: Mapping[str, Any], source: str) -> tuple[ClusterPlac
     return found
 
 
-def _problems(places: tuple[ClusterPlace, ...]) -> list[str]:
+def _problems(places: tuple[NamedCluster, ...]) -> list[str]:
     if len(places) < 2:
         return [f"{CLUSTERS_KEY}: expected two clusters or more; one is chosen by aiperf:context"]
     names = [place.short for place in places]

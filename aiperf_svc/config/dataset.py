@@ -36,7 +36,7 @@ class DatasetKind(StrEnum):
     MOONCAKE_TRACE = "mooncake_trace"
     """JSONL, one request a line: lengths and the hash ids of the prompt's blocks."""
     BAILIAN_TRACE = "bailian_trace"
-    """JSONL, the same with smaller blocks."""
+    """JSONL as of `mooncake_trace`, with smaller blocks."""
     BURST_GPT_TRACE = "burst_gpt_trace"
     """CSV with `Timestamp`, `Request tokens` and `Response tokens`."""
     AZURE_TRACE = "azure_trace"
@@ -53,7 +53,7 @@ TRACES = (
 
 
 class CacheBust(StrEnum):
-    """Where a marker that only one entry has goes, so that no prefix cache knows its tokens."""
+    """Position of the unique marker that prevents prefix-cache hits."""
 
     NONE = "none"
     SYSTEM_PREFIX = "system_prefix"
@@ -63,7 +63,7 @@ class CacheBust(StrEnum):
 
     @property
     def is_for_system(self) -> bool:
-        """Whether it goes into the system prompt."""
+        """Whether the marker is in the system prompt."""
         return self in (CacheBust.SYSTEM_PREFIX, CacheBust.SYSTEM_SUFFIX)
 
 
@@ -102,7 +102,7 @@ class Dataset(Model):
     batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
     """Texts in each synthetic request, for embeddings and completions."""
     cache_bust: CacheBust = CacheBust.NONE
-    """Where each prompt gets a unique marker that prevents prefix-cache hits."""
+    """Position of a unique marker in each prompt, which prevents prefix-cache hits."""
     variant: Annotated[int, Field(gt=0, lt=2**32)] | None = None
     """Another number changes the words, noise and markers of prompts, but not their lengths, so
     that no server has them in a cache. Texts of a file do not change. Default: 1, or the number of
@@ -159,9 +159,9 @@ class Dataset(Model):
         if self.batch_size > 1 and (self._is_set("prefix") or self._is_set("turns")):
             raise ValueError("{batch_size} texts have neither {prefix} nor {turns}")
         if self.url and not self.public:
-            raise ValueError("{url} needs {public}: it says where the public dataset is")
+            raise ValueError("{url} needs {public}: it is the address of the public dataset")
         if self.sha256 and not self.public:
-            raise ValueError("{sha256} needs {public}: it says what the public dataset is")
+            raise ValueError("{sha256} needs {public}: it is the checksum of the public dataset")
         return self
 
 

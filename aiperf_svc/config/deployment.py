@@ -50,7 +50,7 @@ def check_own(given: dict[str, str], key: str, own: tuple[str, ...]) -> None:
     """Raise ValueError for a key that Kubernetes refuses, or that the tool uses itself."""
     for name in given:
         if not _KEY.fullmatch(name):
-            raise ValueError(f"{key}: {name!r} is no key; expected NAME or DOMAIN/NAME")
+            raise ValueError(f"{key}: {name!r} is not a key; expected NAME or DOMAIN/NAME")
         if any(name == each or (each.endswith("/") and name.startswith(each)) for each in own):
             raise ValueError(f"{key}: {name} is set by this tool; use another key")
 
@@ -154,7 +154,7 @@ class Deployment(Model):
     processor."""
     transport: Transport = Transport()
     registration_timeout: DurationNs = 60 * SECOND_NS
-    """Time in which every service must register."""
+    """Time within which every service must register."""
     namespace: Namespace = Namespace()
     labels: dict[str, Verbatim] = Field(default_factory=dict)
     """Labels of all objects and pods of the stack, for clusters that require an owner or a cost

@@ -27,7 +27,7 @@ class Tls(Model):
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if self.ca and self.ca_file:
-            raise ValueError("{ca} and {ca_file} both say whom to trust; give one of them")
+            raise ValueError("{ca} and {ca_file} both name trusted authorities; set one of them")
         return self
 
 
@@ -91,7 +91,7 @@ class Endpoint(Hooks):
     """Headers of every request. Do not put secrets here: use `api_key_env`."""
     session_headers: tuple[HeaderName, ...] = ("X-Session-ID", "X-Correlation-ID")
     """Headers of a conversation's requests that hold its id, by which routers send all of its turns
-    to one server. A header of the same name in `headers` goes first."""
+    to one server. A header of the same name in `headers` takes precedence."""
     session_body: tuple[MemberPath, ...] = ()
     """Members of the JSON body that hold this id, such as `user`, `prompt_cache_key` or
     `session_params.session_id`."""
@@ -111,7 +111,7 @@ class Endpoint(Hooks):
     /v1/models and one request are tried."""
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
     """`keep-alive`, or `per-request`: a new connection for each request, for a server that closes
-    connections which it announced to keep."""
+    connections that it promised to keep open."""
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
     use_server_token_count: bool = False
@@ -125,8 +125,8 @@ class Endpoint(Hooks):
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
 
     def grace_ns(self, grace_period: int | None) -> int:
-        """Return how long requests in flight are waited for after the stop. Without a bound it is
-        the longest that a request takes."""
+        """Return how long requests in flight may take after the stop: the grace period, or the
+        request timeout if it has no bound."""
         if grace_period is not None:
             return grace_period
         return self.request_timeout + self.connect_timeout + SECOND_NS

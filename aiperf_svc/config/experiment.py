@@ -1,4 +1,4 @@
-"""Several trials of one config: what is varied, how often, and in what order.
+"""Several trials of one config: which keys vary, how often each trial runs, and in what order.
 
 The rest of the config is the template of the trials. Each trial sets some of its keys, by their
 dotted paths.
@@ -25,7 +25,7 @@ MOST_TRIALS = 10_000
 
 REPLACEMENTS = 2
 """Most trials of an experiment that are run again because their verdict is invalid. A machine that
-was busy for a moment spoils one or two; the lifetime of a stack must include their time."""
+was briefly busy invalidates one or two. The lifetime of a stack must include their time."""
 
 
 def _axes(value: Any) -> Any:
@@ -90,9 +90,9 @@ class Experiment(Model):
     """Run a trial for every combination of the values of these keys. The first key changes
     slowest."""
     zip: Axes = ()
-    """Lists of one length, walked together."""
+    """Lists of equal length, combined element by element."""
     explicit: tuple[dict[str, Any], ...] = ()
-    """Trials one by one; `{}` is the template itself."""
+    """Single trials; `{}` is the template itself."""
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Number of times that each trial is run, with the same seed."""
     order: Literal["interleaved", "grouped", "shuffled"] = "interleaved"
@@ -126,8 +126,8 @@ class Experiment(Model):
     max_concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     """Highest concurrency of the preset."""
     template: dict[str, Any] = Field(default_factory=dict)
-    """Values that the varied keys have in the template, null where it says nothing. Filled in when
-    a config is read."""
+    """Values that the varied keys have in the template, null if it has none. Filled in when a
+    config is read."""
     part: Part | None = None
     """Trials that are run; None: all of them. Filled in when an experiment has several shapes."""
 
@@ -209,7 +209,7 @@ class Experiment(Model):
         lengths = {key: len(values) for axis in self.zip for key, values in axis.items()}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-            raise ValueError(f"{{zip}} walks lists of one length: {said}")
+            raise ValueError(f"{{zip}} needs lists of equal length: {said}")
         permutations = math.prod(len(v) for axis in self.product for v in axis.values())
         permutations += next(iter(lengths.values()), 0) + len(self.explicit)
         if permutations * self.repetitions > MOST_TRIALS:

@@ -1,4 +1,4 @@
-"""Requests to the server before and after the phases of a load, which are no part of it."""
+"""Requests to the server before and after the phases of a load. They are not part of the load."""
 
 from typing import Annotated, Literal, Self
 
@@ -8,7 +8,7 @@ from aiperf_svc.config.base import Model
 from aiperf_svc.config.units import PositiveDurationNs
 
 ServerPath = Annotated[str, Field(pattern=r"^/[!-~]*$")]
-"""Path and query below the server's origin; the path of the base URL does not go before it."""
+"""Path and query below the server's origin; the path of the base URL is not prepended."""
 
 
 class Hook(Model):
@@ -34,7 +34,7 @@ class Hook(Model):
 
 
 def _within(timeout_ns: int | None, hook: Hook) -> Hook:
-    # What is read again would be taken for seconds.
+    # A number would be read back as seconds.
     return hook.model_copy(update={"timeout": timeout_ns})
 
 
@@ -73,7 +73,7 @@ class ServerProfiler(Model):
 
 
 class Hooks(Model):
-    """The hooks of an endpoint, by the names of those that many need."""
+    """The hooks of an endpoint. Common ones have keys of their own."""
 
     reset_kv_cache: ResetKvCache | None = None
     """Empty the server's prefix cache before the load. In a file: `true`, or an object with other
@@ -90,6 +90,6 @@ class Hooks(Model):
 
     @property
     def all_hooks(self) -> tuple[Hook, ...]:
-        """All of them, in the order in which those of one time are sent."""
+        """Return all hooks. Those of the same time are sent in this order."""
         named = (self.reset_kv_cache, self.server_profiler)
         return (*(hook for each in named if each is not None for hook in each.hooks), *self.hooks)

@@ -103,7 +103,7 @@ class Load(Model):
 
     @model_validator(mode="after")
     def _has_one_schedule(self) -> Self:
-        """Refuse two keys that both say when requests are sent."""
+        """Refuse two keys that both define when requests are sent."""
         given = next((name for name in _SCHEDULES if self._is_set(name)), None)
         if given is None:
             return self
@@ -114,8 +114,8 @@ class Load(Model):
             others.append("arrival")
         for name in (each for each in others if each != given and self._is_set(each)):
             raise ValueError(
-                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(given, given)}}} both say when "
-                "requests are sent; give one of them"
+                f"{{{_NAMES.get(name, name)}}} and {{{_NAMES.get(given, given)}}} both define when "
+                "requests are sent; set one of them"
             )
         return self
 
@@ -142,8 +142,8 @@ class Load(Model):
         start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
         if start is not None and self.fixed_schedule_auto_offset:
             raise ValueError(
-                "{fixed_schedule_auto_offset} and {fixed_schedule_start_offset} both say when the "
-                "schedule starts; give one of them"
+                "{fixed_schedule_auto_offset} and {fixed_schedule_start_offset} both set the start "
+                "of the schedule; leave out one of them"
             )
         if end is not None and end < (start or 0):
             raise ValueError(
@@ -268,13 +268,13 @@ class Load(Model):
 
 
 _SCHEDULES = ("stages", "rate_series", "fixed_schedule", "user_centric", "bursts")
-"""Keys that say when requests are sent; those of one rate and of a closed loop are not here."""
+"""Keys that define when requests are sent, except those of a constant rate and of a closed loop."""
 _NAMES = {
     "arrival": "arrival.pattern",
     "cancellation": "cancellation.rate",
     "user_centric": "user_centric.rate",
 }
-"""What to call a part in a message, if not by its own name."""
+"""Name of a part in messages, if it differs from its key."""
 SCHEDULE_PARTS = (
     "fixed_schedule_auto_offset",
     "fixed_schedule_start_offset",

@@ -98,8 +98,8 @@ def parse_config(
 ) -> BenchmarkConfig:
     """Make the config that `data` describes. Raises ConfigError that lists all mistakes.
 
-    `source` says where the data is from; `names` maps dotted paths to what the user calls these
-    keys; `known` holds mistakes found earlier, to be listed with the others.
+    `source` names the origin of the data; `names` maps dotted paths to the names that the user
+    knows, such as flags; `known` has mistakes found earlier, which are listed with the others.
     """
     return parse_as(BenchmarkConfig, data, source, names=names, known=known)
 
@@ -112,7 +112,7 @@ def parse_as(
     names: Mapping[str, str] | None = None,
     known: Sequence[Problem] = (),
 ) -> Parsed:
-    """Make the config of another model that `data` describes; else as `parse_config`."""
+    """Make a config of another model from `data`, as `parse_config` does."""
     data = with_target_keys(data)
     experiment = data.get("experiment")
     if isinstance(experiment, Mapping):
@@ -129,11 +129,11 @@ def parse_as(
 def _template_checked(
     model: type[Parsed], data: dict[str, Any], written: Mapping[str, Any]
 ) -> tuple[Parsed | None, list[Problem]]:
-    """Make the config of an experiment: that of its first trial, with the experiment."""
+    """Make the config of an experiment: the config of its first trial, with the experiment."""
     try:
         experiment = Experiment.model_validate(written)
     except ValidationError:
-        # What the trials set is not known, so what is missing elsewhere is not known either.
+        # Without the keys that trials set, missing keys cannot be judged.
         _, problems = _checked(model, data)
         return None, [p for p in problems if p.key.partition(".")[0] == "experiment"]
     if found := key_problems(experiment.keys, model):

@@ -14,8 +14,8 @@ from aiperf_svc.config.units import (
 )
 
 MOST_RATE = 1_000_000
-"""Highest rate, in requests per second: what is due waits in memory until it is sent, so a mistyped
-rate would fill it."""
+"""Highest rate, in requests per second. Due requests wait in memory until they are sent, so a
+mistyped rate would fill it."""
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 _NEVER_S = 4e9
 """Time after which nothing is due, within 64 bits of nanoseconds."""
@@ -41,8 +41,8 @@ class Arrival(Model):
 
 class Warmup(Model):
     """Requests sent before the measurement and left out of the results. Its load is that of the
-    measurement, at the mean rate of one that changes and without a ramp, but for what is given
-    here."""
+    measurement, at the mean rate of one that changes and without a ramp, except for the keys that
+    are set here."""
 
     requests: Annotated[int, Field(gt=0)] | None = None
     """Requests before the measurement. They are left out of the results."""
@@ -70,8 +70,7 @@ class Warmup(Model):
     def _ends(self) -> Self:
         if self.requests is not None and self.conversations is not None:
             raise ValueError(
-                "{requests} and {conversations} both say how much the warmup sends; give one of "
-                "them"
+                "{requests} and {conversations} both set the size of the warmup; set one of them"
             )
         if self.requests is None and self.conversations is None and not self.duration:
             raise ValueError("a warmup needs {requests} or {duration}")
@@ -96,7 +95,7 @@ class RatePoint(Model):
 
 
 class Bursts(Model):
-    """A higher rate that comes again and again."""
+    """A higher rate that recurs periodically."""
 
     rate: Rate
     """Requests per second during a burst, in place of the usual rate."""

@@ -54,7 +54,7 @@ def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[tuple[str, 
 
 
 def value_at(data: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path of a config as it is written; None if it says nothing there."""
+    """Return the value at a path of a config as it is written; None if it is not set."""
     for part in path:
         if isinstance(data, Mapping):
             data = data.get(part)
@@ -68,7 +68,7 @@ def value_at(data: Any, path: Sequence[str]) -> Any:
 def template_value(data: Any, path: Sequence[str], root: type[BaseModel]) -> Any:
     """Return the value that trials have at a path if they set none: as it is written. A key that
     must be given, such as the mean of `dataset.input_tokens`, has that of the default of what it is
-    a part of, unless another key of this is written. None if neither says anything there."""
+    a part of, unless another key of this is written. None if neither has a value there."""
     written = value_at(data, path)
     parent = model_at(path[:-1], root)
     field = parent.model_fields.get(path[-1]) if parent is not None else None
@@ -95,7 +95,7 @@ def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
         copied[int(name)] = with_value(copied[int(name)], below, value)
         return copied
     if data is not None and not isinstance(data, Mapping):
-        # The models say what is wrong with it.
+        # The models report what is wrong with it.
         return data
     changed = dict(data or {})
     if value is None and (not below or changed.get(name) is None):

@@ -132,7 +132,7 @@ class Ranks(Model):
 
     nodes: Literal["apart", "together", "any"] | tuple[str, ...] = "apart"
     """`apart`: each rank on a node of its own; `together`: all on one node; `any`: as the scheduler
-    likes; or the names of nodes, dealt out to the ranks in turn."""
+    decides; or the names of nodes, assigned to the ranks in turn."""
     pairs: Literal["one", "all", "rounds"] = "one"
     """`all`: a workload of two ranks gets `count` ranks and measures every pair of them in turn;
     `rounds`: the same in rounds, in which pairs of different nodes are measured at the same

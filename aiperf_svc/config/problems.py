@@ -134,7 +134,7 @@ def problems_before_models(
     and an encrypted value, which would be readable in every artifact."""
     if isinstance(data, Mapping):
         if set(data) == {"secure"}:
-            text = "a secret has no place inside the benchmark; name its variable in"
+            text = "a secret must not be in this config; name its variable in"
             text = f"{text} endpoint.api_key_env and keep the value under aiperf:targetApiKey"
             return [Problem(".".join(path), text)]
         members = [((*path, str(key)), value) for key, value in data.items()]
@@ -216,7 +216,7 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
 def _unknown_key(path: Sequence[str], value: object, root: type[BaseModel]) -> str:
     close = nearest_key(path, root)
     if close == path[-1].replace("-", "_") and len(path) > 1:
-        # As that is what was written, its place is said, and where else such a key is.
+        # Name the place where it was written, and the other places that have such a key.
         places = [f"{close} (beside {path[0]})", *keys_named(close, root)[1:_MOST_PLACES]]
         hint = f"; did you mean {_alternatives(places)}?"
     elif close:

@@ -1,4 +1,4 @@
-"""What synthetic prompts are like: lengths, mixtures, shared prefixes, conversations."""
+"""The shape of synthetic prompts: lengths, mixtures, shared prefixes, conversations."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -29,7 +29,7 @@ class Length(Model):
         try:
             mean = (data["min"] + data["max"]) / 2
         except (KeyError, TypeError):
-            return {"mean": 1, **data}  # The other validator says what is wrong.
+            return {"mean": 1, **data}  # The other validator reports what is wrong.
         return {"mean": mean, **data}
 
     @model_validator(mode="after")
@@ -107,7 +107,8 @@ class Turns(Model):
 
 
 Sampling = Literal["random", "shuffled", "sequential"]
-"""How the files of a folder are chosen: each by lot, or all of them once before any comes again."""
+"""Order in which the files of a folder are chosen: each at random, or all once before any is
+repeated."""
 
 
 def _one_if_described(data: Any) -> Any:
@@ -117,7 +118,7 @@ def _one_if_described(data: Any) -> Any:
 
 
 SIDE = Length(mean=512)
-"""Width or height of pictures that are made or scaled, in pixels, where none is given."""
+"""Width or height of pictures that are made or scaled, in pixels, if none is set."""
 
 
 class Images(Model):
@@ -154,7 +155,9 @@ class Images(Model):
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:
         if self.folder is None and self._is_set("sampling"):
-            raise ValueError("{sampling} needs {folder}: it says how its files are chosen")
+            raise ValueError(
+                "{sampling} needs {folder}: it is the order in which its files are chosen"
+            )
         if self.folder is not None and self._is_set("format") and not self.is_scaled:
             raise ValueError(
                 "{format} needs {width} or {height}: the pictures of {folder} are otherwise sent "
@@ -201,7 +204,9 @@ class Sounds(Model):
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:
         if self.folder is None and self._is_set("sampling"):
-            raise ValueError("{sampling} needs {folder}: it says how its files are chosen")
+            raise ValueError(
+                "{sampling} needs {folder}: it is the order in which its files are chosen"
+            )
         made = ("seconds", "sample_rates", "depths", "channels", "format")
         for name in made if self.folder is not None else ():
             if self._is_set(name):

@@ -1,4 +1,5 @@
-"""The search for a load: how much the target holds, or where it gives most."""
+"""The search for the highest load that meets a condition, or for the load at which a metric is
+best."""
 
 import re
 from typing import Annotated, NamedTuple, Self
@@ -14,7 +15,7 @@ Above0 = Annotated[int | float, Field(gt=0)]
 MOST_POINTS = 14
 """Most values that a search tries."""
 SLO = "slo"
-"""A load holds if the objectives of `slo` do."""
+"""Value of `holds`: a load holds if the objectives of `slo` hold."""
 
 
 class Span(Model):
@@ -44,7 +45,7 @@ class Limit(NamedTuple):
 
 
 class Search(Model):
-    """Tries loads one after the other, each chosen by what the others showed.
+    """Tries loads one after the other, each chosen by the results so far.
 
     With `holds` it brackets the highest value that holds. With `maximize` it looks for the values
     of one or two keys at which a metric is highest.
@@ -77,7 +78,7 @@ class Search(Model):
             if len(self.parameters) > 2:
                 raise ValueError(f"{{parameters}} names {len(self.parameters)} keys; at most 2")
             if len(self.parameters) > 1 and self.maximize is None:
-                raise ValueError("two {parameters} need {maximize}: a bracket is of one key")
+                raise ValueError("two {parameters} need {maximize}: a bracket has one key")
         elif self.parameter is None or self.start is None or self.end is None:
             raise ValueError("a search needs {parameter}, {from} and {to}")
         elif self.start >= self.end:
@@ -106,7 +107,7 @@ class Search(Model):
 
     @property
     def needs_objectives(self) -> bool:
-        """Whether the objectives of `slo` say what holds."""
+        """Whether the condition is the objectives of `slo`."""
         return self.maximize is None and self.condition() is None
 
     def condition(self) -> float | Limit | None:

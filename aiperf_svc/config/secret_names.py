@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
-"""Environment variable in which workers, and who calls hooks, find the target's API key if it was
-given by `--api-key` or is in a stack's Secret."""
+"""Environment variable in which workers and the caller of hooks find the target's API key, if it
+comes from `--api-key` or a stack's Secret."""
 
 PAGES_KEY_ENV = "AIPERF_PAGES_KEY"
 """Environment variable in which the records manager of a stack finds the key of pages."""
@@ -33,7 +33,8 @@ _SECRET_OWNERS = _words(
     "access account admin api auth client db function functions master private secret service "
     "session signing subscription user"
 )
-"""`apikey`, `api_keys`, `auth_tokens`, `db_pass`: words that alone or in the plural say nothing."""
+"""`apikey`, `api_keys`, `auth_tokens`, `db_pass`: owners whose keys, tokens and passes are
+secrets."""
 _HARMLESS_KEYS = _words(
     "affinity cache dedup foreign group hash idempotency index lookup object partition primary "
     "public routing row shard socket sort surrogate"

@@ -1,4 +1,4 @@
-"""Several targets that are measured at the same time, each by a run of its own."""
+"""Several targets that are measured at the same time, each by its own run."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ class NamedTarget(Model):
     """One of the targets."""
 
     name: Name
-    """Names its column and its folder, and ends the name of its stack."""
+    """Title of its column, name of its folder, and suffix of its stack's name."""
     endpoint: dict[str, object] = Field(default_factory=dict)
     """Keys of `endpoint` that differ for it, such as `url`."""
     deployment: dict[str, object] = Field(default_factory=dict)

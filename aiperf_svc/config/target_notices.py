@@ -1,4 +1,4 @@
-"""Notices for the user about the connection to the target, before the load begins. Pure."""
+"""Notices for the user about the connection to the target, before the load begins."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
@@ -7,8 +7,8 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.urls import address_of
 
 UNCHECKED = (
-    "endpoint.tls.verify is false: the server's certificate is not checked, and anybody between "
-    "could read and respond to the requests"
+    "endpoint.tls.verify is false: the server's certificate is not checked, so others on the "
+    "network could read and answer the requests"
 )
 
 

@@ -1,4 +1,4 @@
-"""Settings of telemetry: what the server and its GPUs report while a run goes."""
+"""Settings of telemetry: metrics of the server and its GPUs during a run."""
 
 import ipaddress
 from typing import Annotated, NamedTuple, Self
@@ -13,7 +13,7 @@ MAX_SOURCES = 64
 
 
 def _page(url: str) -> str:
-    """The page's URL: that of a server means its `/metrics`."""
+    """Return the URL of a page. A URL without a path means `/metrics`."""
     scheme, _, rest = url.partition("://")
     return url if rest.rstrip("/").partition("/")[2] else f"{scheme}://{rest.rstrip('/')}/metrics"
 
@@ -30,9 +30,10 @@ class ClusterExporters(Model):
     labels: Annotated[dict[str, str], Field(min_length=1)]
     port: Annotated[int, Field(gt=0, le=65_535)]
     pages: Annotated[Sources, Field(min_length=1)]
-    """Those on the nodes that the target's pods may be on."""
+    """URLs of the exporters on nodes where the target's pods may run."""
     host_network: bool = False
-    """Whether they have their nodes' addresses, which NetworkPolicies know by range only."""
+    """Whether the exporters use the addresses of their nodes, which NetworkPolicies can only name
+    by range."""
     users_namespace: str = ""
     """Namespace of the target's pods; empty: the stack's own."""
     users: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -48,7 +49,7 @@ class ClusterExporters(Model):
             except ValueError as error:
                 raise ValueError(
                     f"{{host_network}} needs the address of a node in {{pages}}, not {host!r}: "
-                    "NetworkPolicies know no names"
+                    "NetworkPolicies need addresses"
                 ) from error
         return self
 
@@ -73,7 +74,7 @@ class NamedPage(NamedTuple):
 
 
 class Telemetry(Model):
-    """Pages that are read while a run goes. A page that fails is named and never fails the run."""
+    """Pages that are read during a run. A page that fails is reported and never fails the run."""
 
     target: bool = True
     """Read `/metrics` of the target's own host too, if it exists."""

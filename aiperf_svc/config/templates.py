@@ -3,10 +3,10 @@
 The sandbox of the library keeps a template from files and processes, but not from loops without an
 end, or from `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
 
-- Time is looked at in each step of a loop and at each call. Between two of these lies one operation
-  on values, whose size the other limit bounds; operators for which it does not have their own.
-- Memory is bounded by the kernel: while a template is compiled or rendered, the process may have
-  only so much more. Parts of a template that are constant are computed when it is compiled.
+- Time is checked in each step of a loop and at each call. Between two of these lies one operation
+on values, whose size the other limit bounds; operators for which it does not have their own. -
+Memory is bounded by the kernel: while a template is compiled or rendered, the process may have only
+so much more. Parts of a template that are constant are computed when it is compiled.
 """
 
 import os
@@ -26,7 +26,7 @@ MOST_S = 3.0
 """Most CPU time to render one prompt. Real templates take milliseconds, with pictures of the
 largest size a second."""
 MOST_BYTES = 2**30
-"""Most memory beside what the process has: several copies of the largest prompt."""
+"""Most memory in addition to that of the process: several copies of the largest prompt."""
 MOST_BITS = 4096
 """Longest number that a product or a power may be."""
 MOST_PARTS = 100_000
@@ -42,7 +42,7 @@ class TooCostly(ValueError):
 
 @cache
 def _sandbox_class() -> "type[jinja2.Environment]":
-    # Only who renders pays for the import: workers and record processors do not.
+    # Imported only to render, so workers and record processors do not pay for it.
     from jinja2 import nodes
     from jinja2.filters import FILTERS
     from jinja2.runtime import Context

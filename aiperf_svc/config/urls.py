@@ -21,7 +21,7 @@ def address_of(url: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its name alone: nothing is looked up."""
+    """Return whether a host name means this machine, without a look-up."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
 """Opens the files that a user, a config or a line of a dataset names.
 
-They may be anything: `/dev/zero` has no end, a FIFO without a writer never begins, and a device may
-do something when it is opened. Errors are those of the system, so that whoever names the file
-reports them as any other.
+They may be anything: `/dev/zero` has no end, a FIFO without a writer never begins, and opening a
+device may have side effects. Errors are OSErrors, so that callers report them as they report a
+missing file.
 """
 
 import errno
@@ -24,9 +24,9 @@ SMALL_FILE = 2**20
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file. Raises OSError, also for anything else than one."""
-    # Before it is opened, which may wait for a writer, and after, when it cannot be another any
-    # more.
+    """Open a regular file. Raises OSError, also for anything but a regular file."""
+    # Checked before it is opened, which may wait for a writer, and after, when it can no longer be
+    # replaced.
     _check(path, path.stat().st_mode)
     file = path.open("rb")
     try:
@@ -59,5 +59,5 @@ def _check(path: Path, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
         raise OSError(errno.EINVAL, f"{kind}; expected a regular file", str(path))

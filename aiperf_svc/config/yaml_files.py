@@ -1,8 +1,9 @@
 """Reads and writes the YAML of configs. JSON is YAML, too. Every error of a file that is read has a
 line, and a duplicate key is an error.
 
-What is read is bounded first. A few lines of aliases of aliases stand for billions of values, and
-the parser in C overflows its stack, which ends the process, in values that are nested deeply.
+The size of a text is checked before it is parsed: a few lines of aliases of aliases can mean
+billions of values, and deeply nested values overflow the stack of the C parser, which ends the
+process.
 """
 
 from pathlib import Path
@@ -21,13 +22,13 @@ _ESCAPE = "\\U"
 
 
 MOST_BYTES = 16 * 2**20
-"""Largest file: a hundred times the longest that people write."""
+"""Largest file: a hundred times the longest of a user."""
 MOST_LEVELS = 100
 """Most levels of lists and mappings in each other: configs have about ten."""
 LONGEST_NUMBER = 1000
 """Most characters of a number; the time to read `1:30:00` and the like grows with their square."""
 MOST_REPEATED = 100_000
-"""Most values that all aliases of a text stand for."""
+"""Most values that all aliases of a text expand to."""
 
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

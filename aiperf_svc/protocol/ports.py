@@ -62,7 +62,7 @@ BOUND_BY: dict[Port, Service] = {
 """The service that binds each port; a Service object in a cluster has these and no others."""
 
 REPLICAS = frozenset({Service.WORKER, Service.RECORD_PROCESSOR})
-"""Services with several instances. They report, and give no orders."""
+"""Services with several instances. They only report."""
 CONNECTED_BY: dict[Port, frozenset[Service]] = {
     Port.RECORDS: frozenset({Service.RECORD_PROCESSOR}),
     Port.CREDIT_DROP: frozenset({Service.WORKER}),

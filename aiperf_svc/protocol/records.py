@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNKNOWN_TOKENS: Final = -1
-"""Instead of a count of tokens that nobody stated, in both formats."""
+"""Stands for a number of tokens that was not reported, in both formats."""
 UNCOUNTED_TOKENS: Final = -2
-"""Instead of a count of tokens that came and that nobody counted."""
+"""Stands for a number of tokens that were received and not counted."""
 
 CONTRADICTORY_TOKENS: Final = -2
 """Instead of a count of cached tokens of a response that states the prompt's counts twice, with

@@ -46,7 +46,7 @@ class DatasetBlock(Message, frozen=True):
     starts: bytes = b""
     """First entry of each block, uint32 little-endian; in block 0 only. Blocks differ in length."""
     is_streamed: bool = False
-    """The dataset is larger than a worker's cache and blocks are made when they are asked for."""
+    """The dataset is larger than a worker's cache, and blocks are made on request."""
 
 
 class DatasetShapeRequested(Message, frozen=True):

@@ -28,10 +28,10 @@ class Heartbeat(Message, frozen=True):
 
     service: Service
     seen_state: int
-    """Number of the newest `RunStatePublished` that the service has acted on."""
+    """Number of the latest `RunStatePublished` that the service has handled."""
     seen_roster: int
     reached: RunState
-    """Newest state of the run whose work this service has finished."""
+    """Latest state of the run whose work this service has finished."""
     error: str = ""
     """Error that prevents the service from continuing; ends the run."""
     address: str = ""
@@ -56,22 +56,23 @@ class Heartbeat(Message, frozen=True):
     steps: StepProgress | None = None
     """Progress of a benchmark on ranks (timing manager only)."""
     finding: dict[str, Any] | None = None
-    """What a search needs to know of the trial's results (records manager only)."""
+    """Finding of the trial's results that a search needs (records manager only)."""
     ends_early: bool = False
-    """True if the load need not go on: a search knows enough of it (records manager only)."""
+    """True if the load can end early, because the search has its answer (records manager only)."""
     network: tuple[tuple[HistogramDelta, ...], ...] = ()
-    """What the way to each URL of the target takes, one histogram for each metric of connections;
+    """Connection and round-trip times of each URL of the target, one histogram for each metric;
     sent by a worker from the end of the load on."""
 
 
 class CancelRequested(Message, frozen=True):
-    """Asks to end the run and keep its results. Repeated until the published state shows it."""
+    """Requests the end of the run, with its results kept. Repeated until the published state shows
+    it."""
 
     reason: str
 
 
 class StartRequested(Message, frozen=True):
-    """Tells a held run when to start its load. Repeated until the published state shows it."""
+    """Sets the start time of a held run. Repeated until the published state shows it."""
 
     at_wall_ns: int
 
@@ -86,7 +87,7 @@ class Member(Value, frozen=True):
     """0, 1, … among the instances of its service, fixed when the roster freezes."""
     address: str = ""
     processor: str = ""
-    """Id of the record processor that takes a worker's records."""
+    """Id of the record processor that receives a worker's records."""
     lost: bool = False
     clock: ClockEstimate = ClockEstimate()
 
@@ -117,14 +118,14 @@ class RunStatePublished(Message, frozen=True):
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code of the run, valid in the state `failed`."""
     ends_early: bool = False
-    """True if the load is to end now, and the run goes on to its results."""
+    """True if the load must end now, and the run continues with its results."""
     start_wall_ns: int = 0
     """Earliest start of the load; 0: as soon as possible."""
 
 
 class TrialPublished(Message, frozen=True):
-    """The trial of an experiment that is on. Published by the system controller on change, and
-    again twice a second; `run_id` is that of the experiment."""
+    """The current trial of an experiment. Published by the system controller on change, and again
+    twice a second; `run_id` is that of the experiment."""
 
     serial: int
     """Number of trials begun, this one included; another attempt is counted anew."""
@@ -136,7 +137,7 @@ class TrialPublished(Message, frozen=True):
     attempt: int
     """From 1."""
     total: int
-    """Trials of the experiment; 0 while nobody knows."""
+    """Number of trials of the experiment; 0 if unknown."""
     is_over: bool = False
     """True when this trial was the last one and has ended."""
     state: RunState = RunState.PENDING

@@ -1,13 +1,12 @@
-"""What the indexes of Jobs tell the collector of their results, and what it responds.
-
-An index asks and waits for each response, and asks again if none comes. So every message may arrive
-twice: a part of a file says where it belongs, and the end lists all files.
+"""Messages between the indexes of Jobs and the collector of their results. An index waits for the
+response to each message, and sends it again if none comes. So every message may arrive twice: a
+part of a file has its offset, and the end lists all files.
 """
 
 from aiperf_svc.protocol.messages.base import Message, Value
 
 STOPPED = "its pod was told to end"
-"""Reason of an attempt that did not end by itself; the cluster knows why."""
+"""Reason of an attempt that was ended from outside; the status of its pod has the cause."""
 
 
 class IndexFile(Value, frozen=True):
@@ -19,7 +18,7 @@ class IndexFile(Value, frozen=True):
 
 
 class IndexBegun(Message, frozen=True):
-    """An index begins; what an earlier attempt has sent is void."""
+    """An index begins. Files of an earlier attempt are dropped."""
 
     shape: int
     """Number of the shape that it runs, among those of the experiment."""
@@ -36,7 +35,7 @@ class IndexFilePart(Message, frozen=True):
 
 
 class IndexEnded(Message, frozen=True):
-    """An index has ended; the collector takes its files if it has all of them."""
+    """An index has ended. The collector accepts its files if it has all of them."""
 
     shape: int
     reason: str
@@ -52,4 +51,4 @@ class CollectorReply(Message, frozen=True):
     have: int = 0
     """Bytes of the file that the collector has."""
     problem: str = ""
-    """Why it did not take the message; empty if it did."""
+    """Why the collector refused the message; empty if it accepted it."""

@@ -46,7 +46,7 @@ class LineDetails(Value, frozen=True):
     """Error text of each request with an error."""
     chunks: bytes = b""
     """Stamp and length of each read with bytes of a body, int64 pairs, of each request in the order
-    of the rows; empty if nobody wants HTTP traces."""
+    of the rows; empty if HTTP traces are not recorded."""
     chunk_counts: bytes = b""
     """Number of these reads of each request, int64; empty as above."""
 
@@ -62,4 +62,4 @@ class MetricBatch(Message, frozen=True):
     histograms: tuple[HistogramDelta, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     lost: tuple[SequenceSpan, ...] = ()
-    """Requests whose earlier fragments died with another record processor."""
+    """Requests whose earlier fragments were lost with another record processor."""

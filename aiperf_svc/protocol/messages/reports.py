@@ -1,4 +1,4 @@
-"""What services report of themselves and of the run: the parts of a heartbeat."""
+"""The parts of a heartbeat: health, counts and progress of a service."""
 
 import msgspec
 
@@ -22,10 +22,10 @@ class Vitals(Value, frozen=True):
     """Time per core that the virtual machine's host gave to others since start."""
     pressure_ns: int = 0
     """Time in which something on the node waited for a CPU, since start; 0 if the kernel does not
-    tell."""
+    report it."""
     waited_ns: int = 0
     """Time in which the process' main thread was ready to run and waited for a CPU, since start; 0
-    if the kernel does not tell."""
+    if the kernel does not report it."""
 
 
 class WorkerCounts(Value, frozen=True):
@@ -59,7 +59,7 @@ class WorkerCounts(Value, frozen=True):
     """Time in which the worker sent nothing, and read only the beginnings of responses, because too
     many records waited for the record processor."""
     abandoned: int = 0
-    """Credits that ended because their client left, as the load asks for."""
+    """Credits that ended because their client disconnected, as configured."""
     turns_completed: int = 0
     """Completed requests after which their conversations went on."""
     longest_pause_ns: int = 0
@@ -198,7 +198,7 @@ class DatasetReport(Value, frozen=True):
 
 
 class RankInfo(Value, frozen=True):
-    """Where a rank is."""
+    """Node and addresses of a rank."""
 
     number: int
     role: str
@@ -210,7 +210,7 @@ class RankInfo(Value, frozen=True):
 
 
 class StepProgress(Value, frozen=True):
-    """How far a benchmark on ranks is."""
+    """Progress of a benchmark on ranks."""
 
     total: int
     """Steps of the run, repetitions included."""
@@ -225,9 +225,9 @@ class StepProgress(Value, frozen=True):
     """When its commands start; 0 before that is known."""
     expected_ns: int = 0
     text: str = ""
-    """What its command says of itself."""
+    """Progress text of its command."""
     failures: tuple[str, ...] = ()
     """What went wrong so far."""
     ranks: tuple[RankInfo, ...] = ()
     silent: int = 0
-    """Attempts of which all ranks were lost: nobody is left to report them."""
+    """Attempts of which all ranks were lost, so that no rank can report them."""

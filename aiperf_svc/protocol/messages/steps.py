@@ -11,7 +11,7 @@ from aiperf_svc.protocol.messages.base import Message, Value
 
 
 class RankAttached(Message, frozen=True):
-    """Courier to timing manager: the rank is there. The first message on the credit socket."""
+    """Courier to timing manager: registers the rank. The first message on the credit socket."""
 
     number: int
     address: str
@@ -42,7 +42,7 @@ class RankFiles(Message, frozen=True):
 
 
 class StepStage(StrEnum):
-    """What a rank is told to do in a step, and how far it is; in this order."""
+    """Stages of a step in their order: orders to a rank, and its progress."""
 
     PREPARE = "prepare"
     """Empty the work folder, put the files there, start servers, wait until they listen."""
@@ -67,16 +67,16 @@ class StepOrder(Message, frozen=True):
 
 
 class RankStatus(Message, frozen=True):
-    """Courier to timing manager, on each change and twice a second: how far the rank is."""
+    """Courier to timing manager, on each change and twice a second: the progress of the rank."""
 
     step: int
     stage: StepStage | None
-    """The newest stage whose work is done; None before PREPARE is. RUN is done when the step's
+    """The latest stage whose work is done; None before PREPARE is. RUN is done when the step's
     commands have ended."""
     problem: str = ""
     """Why the step cannot succeed on this rank."""
     progress: str = ""
-    """What the measured command says of itself, for people."""
+    """Progress text of the measured command."""
 
 
 class LaunchRequested(Message, frozen=True):
@@ -112,8 +112,9 @@ class LaunchEnded(Message, frozen=True):
 
 
 class RankWitness(Value, frozen=True):
-    """What a courier saw of a step, independent of the tool: counters are differences between the
-    step's due time and the end of its last command. Times are of the timing manager's clock."""
+    """Measurements of a courier during a step, independent of the tool. Counters are differences
+    between the step's due time and the end of its last command. Times are of the timing manager's
+    clock."""
 
     rank: int
     node: str = ""
@@ -147,7 +148,8 @@ class RankWitness(Value, frozen=True):
     courier_cpu_ns: int = 0
     """Used by the courier and the rank's loop."""
     is_shared_network: bool = False
-    """Whether others use the counted interfaces too: the node's, or a local run's."""
+    """Whether other programs use the counted interfaces too: those of the node, or of a local
+    run."""
 
 
 class CommandEnd(Value, frozen=True):
@@ -162,7 +164,7 @@ class CommandEnd(Value, frozen=True):
 
 
 class RankReport(Value, frozen=True):
-    """What one rank says of a step when it is over."""
+    """Report of one rank at the end of a step."""
 
     plan: bytes
     """JSON of a `workloads.base.PlannedStep`."""
@@ -173,14 +175,14 @@ class RankReport(Value, frozen=True):
 
 
 class StepOutput(Message, frozen=True):
-    """One piece of what a rank left in a step."""
+    """One piece of a rank's output of a step."""
 
     step: int
     rank: int
     piece: int
     """0, 1, … within the step and rank."""
     command: int
-    """Index of the command that left it."""
+    """Index of the command that wrote it."""
     file: str
     """`stdout`, `stderr`, or a path in the work folder."""
     data: bytes
@@ -191,7 +193,7 @@ class StepOutput(Message, frozen=True):
 
 
 class StepRecord(Message, frozen=True):
-    """Record processor to records manager: what became of one attempt at a step."""
+    """Record processor to records manager: the outcome of one attempt at a step."""
 
     step: int
     plan: bytes

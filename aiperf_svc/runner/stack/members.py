@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
+from aiperf_svc.config.clusters import CLUSTERS_KEY, NamedCluster
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.domain.errors import ConfigError
@@ -18,7 +18,7 @@ Requests = Mapping[str, StackRequest]
 """The request of each member, by its name."""
 
 
-def member_requests(request: StackRequest, clusters: Sequence[ClusterPlace] = ()) -> Requests:
+def member_requests(request: StackRequest, clusters: Sequence[NamedCluster] = ()) -> Requests:
     """Return the stack of each target in each cluster, whose name ends with that of the member; the
     request itself if there is one of both. Raises ConfigError."""
     if clusters and (request.context or request.kubeconfig):
@@ -37,7 +37,7 @@ def member_requests(request: StackRequest, clusters: Sequence[ClusterPlace] = ()
     return members
 
 
-def _in_cluster(request: StackRequest, place: ClusterPlace) -> StackRequest:
+def _in_cluster(request: StackRequest, place: NamedCluster) -> StackRequest:
     settings = dict(request.settings)
     settings["config"] = {k: v for k, v in settings["config"].items() if k != CLUSTERS_KEY}
     return replace(request, settings=settings, kubeconfig=place.kubeconfig, context=place.context)

@@ -10,7 +10,7 @@ from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.terminal import output
-from aiperf_svc.config.clusters import ClusterPlace
+from aiperf_svc.config.clusters import NamedCluster
 from aiperf_svc.config.deployment import Namespace
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -38,7 +38,7 @@ from aiperf_svc.workloads.shapes import Where
 
 
 def run_stacks(
-    request: StackRequest, options: StackOptions, clusters: Sequence[ClusterPlace] = ()
+    request: StackRequest, options: StackOptions, clusters: Sequence[NamedCluster] = ()
 ) -> ExitCode:
     """Run the stacks of a request and print the results. Raises AiperfError for what prevents the
     run; a run that has begun ends with an exit code."""

@@ -107,17 +107,18 @@ def test_a_bad_file_of_rates_is_refused_in_one_line(
     [
         (
             (*REPLAY, "--request-rate", "5"),
-            "--request-rate and --fixed-schedule both say when requests are sent; give one of them",
+            "--request-rate and --fixed-schedule both define when requests are sent; set one of "
+            "them",
         ),
         (
             (*REPLAY, "--ramp-duration", "5"),
-            "--ramp-duration and --fixed-schedule both say when requests are sent; give one of "
+            "--ramp-duration and --fixed-schedule both define when requests are sent; set one of "
             "them",
         ),
         (
             (*REPLAY, "--fixed-schedule-auto-offset", "--fixed-schedule-start-offset", "0"),
-            "--fixed-schedule-auto-offset and --fixed-schedule-start-offset both say when the "
-            "schedule starts; give one of them",
+            "--fixed-schedule-auto-offset and --fixed-schedule-start-offset both set the start of "
+            "the schedule; leave out one of them",
         ),
         (
             (*REPLAY, "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "8"),
@@ -140,7 +141,7 @@ def test_a_bad_file_of_rates_is_refused_in_one_line(
         ),
         (
             ("--stages", "5:2s", "--request-rate", "9"),
-            "--request-rate and --stages both say when requests are sent; give one of them",
+            "--request-rate and --stages both define when requests are sent; set one of them",
         ),
         (("--stages", "5"), "--stages: '5': expected RATE:TIME such as 10:30s"),
         (

@@ -261,7 +261,7 @@ ONE_MISTAKE = {
     "an empty folder's name": (("artifacts.dir", ""), "artifacts.dir: '': expected some text"),
     "a secret": (
         ("endpoint.headers", {"X-Key": {"secure": "v1:abc"}}),
-        "endpoint.headers.X-Key: a secret has no place inside the benchmark; name its variable in "
+        "endpoint.headers.X-Key: a secret must not be in this config; name its variable in "
         "endpoint.api_key_env and keep the value under aiperf:targetApiKey",
     ),
 }

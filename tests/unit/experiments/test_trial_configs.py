@@ -176,7 +176,7 @@ def test_a_refused_trial_is_named_with_its_parameters() -> None:
         ({"product": {"load": [{}], "load.concurrency": [1]}}, "load.concurrency: is part of load"),
         (
             {"zip": {"load.concurrency": [1, 2], "load.ramp": [1]}},
-            "experiment: zip walks lists of one length: load.concurrency has 2, load.r",
+            "experiment: zip needs lists of equal length: load.concurrency has 2, load.r",
         ),
         (
             {"product": {"load.concurrency": [1]}, "order": "random"},
@@ -193,7 +193,7 @@ def test_a_refused_trial_is_named_with_its_parameters() -> None:
             "a search needs parameter, from and to",
         ),
         ({"search": {**SEARCH, "holds": "fast"}}, "holds 'fast': expected slo"),
-        ({"search": SEARCH}, "needs to know what holds: give slo.objectives"),
+        ({"search": SEARCH}, "needs a condition: set slo.objectives"),
         ({"search": SEARCH, "repetitions": 3}, "leave out repetitions"),
         ({"search": SEARCH, "product": {"random_seed": [1]}}, "leave out product"),
     ],
