@@ -65,8 +65,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A scalar that follows from other scalars, of a run and of a total alike. It is absent if the
-    formula raises KeyError, since a number that it needs is absent."""
+    """A scalar that follows from other scalars, of a run and of a total alike. It is absent where a
+    number that the formula needs is absent, or divides by zero."""
 
     formula: Callable[[Mapping[str, float]], float]
 

@@ -58,7 +58,7 @@ def derived(numbers: Mapping[str, float]) -> dict[str, float]:
 def _derived(scalar: Derived, numbers: Mapping[str, float]) -> float | None:
     try:
         return scalar.formula(numbers)
-    except KeyError:
+    except (KeyError, ZeroDivisionError):
         return None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.lines.renderer import GAPS_TAG, columns_for_formulas
-from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Population
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.protocol.records import Flag
@@ -66,12 +66,9 @@ AIPERF_UNITS = {
     "output_token_throughput_per_user": "tokens/sec/user",
 }
 OURS = {
-    "intended_request_latency": "ms",
-    "intended_time_to_first_token": "ms",
-    "schedule_lag": "ms",
-    "receive_lag": "ms",
-    "stamp_uncertainty": "ms",
-    "content_chunk_count": "count",
+    metric.tag: metric.unit
+    for metric in METRICS
+    if metric.is_ours and metric.kind is Kind.RECORD and metric.tag != "hidden_token_count"
 }
 METADATA = {
     "session_num": int,

@@ -3,15 +3,17 @@
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from aiperf_svc.core.results import scalars
 from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, Rate, nearest_tags
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Derived, Kind, Rate, nearest_tags
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, metric_docs
 
@@ -79,6 +81,13 @@ def test_a_number_may_follow_from_a_later_one() -> None:
     numbers = {"request_count": 3.0, "error_request_count": 1.0}
     assert derived(numbers)["request_error_rate"] == 25.0
     assert derived({"request_count": 3.0}) == {"request_count": 3.0}
+
+
+def test_a_number_divided_by_zero_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = replace(CATALOG["request_error_rate"], scalar=Derived(lambda n: 1 / n["a"]))
+    monkeypatch.setattr(scalars, "METRICS", (each,))
+    assert derived({"a": 0.0}) == {"a": 0.0}
+    assert derived({"a": 2.0})["request_error_rate"] == 0.5
 
 
 def test_the_nearest_tag_is_found() -> None:
