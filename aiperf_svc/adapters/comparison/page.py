@@ -21,6 +21,7 @@ from aiperf_svc.adapters.report.blocks import (
     sentence,
     table,
 )
+from aiperf_svc.adapters.report.curve_chart import NamedCurve, curve_plot
 from aiperf_svc.adapters.report.plots import FULL, HALF, Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group
@@ -34,10 +35,13 @@ _HIGHEST = 0.9999
 _FEW = 50
 
 
-def render(found: Comparisons, groups: Sequence[Group]) -> bytes:
-    """Render the page, with the runs of each combination and their curves."""
+def render(found: Comparisons, groups: Sequence[Group], curves: Sequence[NamedCurve] = ()) -> bytes:
+    """Render the page, with the runs of each combination and their distributions, and with the
+    curves of the experiments."""
     runs = {each.name: each for each in groups}
     blocks: list[Block] = [Header("Comparison", [found.groups[0].kind, wording.conclusion(found)])]
+    if (plot := curve_plot(curves)) is not None:
+        blocks.append(Plots([plot], "Throughput and speed"))
     for each in found.groups:
         if len(found.groups) > 1:
             blocks.append(Heading(each.name))

@@ -2,7 +2,7 @@
 unfinished."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -14,6 +14,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
 NAME = "experiment.json"
+_Content = TypeVar("_Content", bound=msgspec.Struct)
 
 
 _KEYS = (
@@ -70,7 +71,7 @@ def is_experiment(folder: Path) -> bool:
 def read_experiment_file(folder: Path) -> ExperimentFile:
     """Read the experiment.json of a folder. Raises ConfigError."""
     path = folder / NAME
-    found = _read(path)
+    found = _read(path, ExperimentFile)
     for each in found.trials:
         # The name is joined to the folder's, and must not lead out of it.
         if each.folder != Path(each.folder).name:
@@ -81,12 +82,17 @@ def read_experiment_file(folder: Path) -> ExperimentFile:
     return found
 
 
+def read_result(folder: Path) -> ExperimentResult:
+    """Read all results of the experiment in a folder. Raises ConfigError."""
+    return _read(folder / NAME, ExperimentResult)
+
+
 class _Head(msgspec.Struct):
     schema_version: str
     version: str = "unknown"
 
 
-def _read(path: Path) -> ExperimentFile:
+def _read(path: Path, model: type[_Content]) -> _Content:
     try:
         data = path.read_bytes()
         head = msgspec.json.decode(data, type=_Head)
@@ -95,7 +101,7 @@ def _read(path: Path) -> ExperimentFile:
                 f"{path}: its schema is {one_line(head.schema_version)!r}, expected {SCHEMA!r}; "
                 f"use the version that wrote it ({one_line(head.version)})"
             )
-        return msgspec.json.decode(data, type=ExperimentFile)
+        return msgspec.json.decode(data, type=model)
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}; expected the folder of an experiment of which a trial has "

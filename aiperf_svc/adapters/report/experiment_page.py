@@ -23,6 +23,7 @@ from aiperf_svc.adapters.report.blocks import (
     section,
     table,
 )
+from aiperf_svc.adapters.report.curve_chart import curve_plot, named
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.compare.measured_run import RowKey
@@ -30,6 +31,7 @@ from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination, TrialRow
 from aiperf_svc.core.experiments.search_report import Ending, SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.throughput_curve import curves_of_summary
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 
 SHOWN_METRICS = 6
@@ -49,6 +51,7 @@ def render(summary: ExperimentSummary, config: Config, search: SearchReport | No
 def sections(summary: ExperimentSummary, search: SearchReport | None = None) -> list[Block]:
     """Return the results of the trials, with links from the folder of the experiment."""
     plots = [
+        curve_plot(named(curves_of_summary(summary))),
         *(() if search is None else (charts.search_curve(search),)),
         *(() if search is None else (charts.search_path(summary, search),)),
         charts.throughput_against_latency(summary),

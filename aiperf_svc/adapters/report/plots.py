@@ -19,10 +19,10 @@ from aiperf_svc.adapters.report.scales import Scale
 
 HALF, FULL = 560, 1150
 """Width of a plot in one column and in both, in the unit of its text."""
-HEIGHT = 250
+HEIGHT, TALL = 250, 420
 LEFT, RIGHT, TOP, BOTTOM = 52, 20, 10, 30
-FLOOR = HEIGHT - BOTTOM
-"""Place of the x axis."""
+LABEL_ROOM = (26, 13)
+"""Width and height that a label beside a dot needs; one without it is left out."""
 DIGITS = 6
 """Significant digits of the numbers beside a plot."""
 
@@ -38,11 +38,11 @@ class Series:
     points: Sequence[tuple[float, float]]
     marks: Sequence[str] = ()
     """Text of each point, which then has a dot; it shows when the mouse rests on the dot."""
+    labels: Sequence[str] = ()
+    """Text beside each point, where there is room."""
     intervals: Sequence[tuple[float, float, float]] = ()
     """Vertical bars: place, lower and upper end."""
     has_line: bool = True
-    labels: Sequence[str] = ()
-    """Text above each point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,14 @@ class Plot(Figure):
     shapes: Sequence[Shape]
     numbers: Markup
     """What `zoom.js` draws; empty if the plot cannot be zoomed."""
+    height: int = HEIGHT
 
-    height: ClassVar[int] = HEIGHT
     rectangle_top: ClassVar[int] = TOP
-    rectangle_height: ClassVar[int] = FLOOR - TOP
+
+    @property
+    def rectangle_height(self) -> int:
+        """Height of the area between the axes."""
+        return self.height - BOTTOM - TOP
 
     @property
     def is_wide(self) -> bool:
@@ -120,61 +124,81 @@ def figure(
     x: Scale,
     y: Scale,
     width: int = HALF,
+    height: int = HEIGHT,
     bands: Iterable[Band] = (),
     hints: Iterable[Hint] = (),
     end: float | None = None,
+    titles: tuple[str, str] = ("", ""),
 ) -> Plot:
-    """Draw a plot. One that begins at 0 and ends at `end` can be zoomed."""
-    across, bands = _Across(x, width), list(bands)
+    """Draw a plot. One that begins at 0 and ends at `end` can be zoomed. `titles` are those of the
+    axes x and y, inside the picture."""
+    area, bands = _Area(x, y, width, height), list(bands)
     shapes = [
-        *(shape for band in bands for shape in _band(band, across)),
-        *_grid(across, y),
-        *(shape for each in series for shape in _intervals(each, across, y)),
-        *(shape for each in series if each.has_line for shape in _line(each, across, y)),
-        *(_hint(hint, across) for hint in hints),
-        *(shape for each in series for shape in _marks(each, across, y)),
+        *(shape for band in bands for shape in _band(band, area)),
+        *_grid(area),
+        *_titles(titles, area),
+        *(shape for each in series for shape in _intervals(each, area)),
+        *(shape for each in series if each.has_line for shape in _line(each, area)),
+        *(_hint(hint, area) for hint in hints),
+        *(shape for each in series for shape in _marks(each, area)),
+        *_labels(series, area),
     ]
     numbers = Markup() if end is None else zoom_numbers(series, bands, end=end)
-    return Plot(title, note, width, series, shapes, numbers)
+    return Plot(title, note, width, series, shapes, numbers, height)
 
 
 @dataclass(frozen=True, slots=True)
-class _Across:
-    """The x axis of a plot of a width."""
+class _Area:
+    """The area of a plot of a size, between its axes."""
 
-    scale: Scale
+    x: Scale
+    y: Scale
     width: int
+    height: int
 
-    def __call__(self, value: float) -> float:
-        return LEFT + self.scale.place(value) * (self.end - LEFT)
+    def across(self, value: float) -> float:
+        return LEFT + self.x.place(value) * (self.end - LEFT)
+
+    def up(self, value: float) -> float:
+        return self.floor - self.y.place(value) * (self.floor - TOP)
 
     @property
     def end(self) -> int:
         return self.width - RIGHT
 
+    @property
+    def floor(self) -> int:
+        """Place of the x axis."""
+        return self.height - BOTTOM
 
-def _up(y: Scale, value: float) -> float:
-    return FLOOR - y.place(value) * (FLOOR - TOP)
 
-
-def _grid(x: _Across, y: Scale) -> Iterator[Shape]:
-    for value, label in y.ticks:
-        up = _up(y, value)
-        yield Shape("grid", d=f"M{LEFT} {up:.1f}H{x.end}")
+def _grid(area: _Area) -> Iterator[Shape]:
+    for value, label in area.y.ticks:
+        up = area.up(value)
+        yield Shape("grid", d=f"M{LEFT} {up:.1f}H{area.end}")
         yield Shape(x=f"{LEFT - 7}", y=f"{up + 3.5:.1f}", anchor="end", text=label)
-    for value, label in x.scale.ticks:
-        yield Shape("mark", d=f"M{x(value):.1f} {FLOOR}v4")
-        yield Shape(x=f"{x(value):.1f}", y=f"{FLOOR + 17}", anchor="middle", text=label)
+    for value, label in area.x.ticks:
+        across = f"{area.across(value):.1f}"
+        yield Shape("mark", d=f"M{across} {area.floor}v4")
+        yield Shape(x=across, y=f"{area.floor + 17}", anchor="middle", text=label)
 
 
-def _line(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
+def _titles(titles: tuple[str, str], area: _Area) -> Iterator[Shape]:
+    of_x, of_y = titles
+    if of_x:
+        yield Shape(x=f"{area.end}", y=f"{area.floor - 7}", anchor="end", text=of_x)
+    if of_y:
+        yield Shape(x=f"{LEFT + 6}", y=f"{TOP + 14}", anchor="start", text=of_y)
+
+
+def _line(series: Series, area: _Area) -> Iterator[Shape]:
     path: list[str] = []
     is_down = False
     for place, value in series.points:
         if math.isnan(value):
             is_down = False
             continue
-        point = f"{x(place):.1f} {_up(y, value):.1f}"
+        point = f"{area.across(place):.1f} {area.up(value):.1f}"
         # A lone point is a line of no length; round ends make it a dot.
         path.append(f"L{point}" if is_down else f"M{point}h0")
         is_down = True
@@ -182,28 +206,39 @@ def _line(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
         yield Shape(f"line {series.style}", d="".join(path))
 
 
-def _marks(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
+def _marks(series: Series, area: _Area) -> Iterator[Shape]:
     for (place, value), text in zip(series.points, series.marks, strict=False):
-        style = f"dot {series.style}"
-        yield Shape(style, x=f"{x(place):.1f}", y=f"{_up(y, value):.1f}", text=text)
-    for (place, value), text in zip(series.points, series.labels, strict=False):
-        above = f"{max(_up(y, value) - 8, TOP):.1f}"
-        yield Shape(x=f"{x(place):.1f}", y=above, anchor="middle", text=text)
+        style, across, up = f"dot {series.style}", area.across(place), area.up(value)
+        yield Shape(style, x=f"{across:.1f}", y=f"{up:.1f}", text=text)
 
 
-def _intervals(series: Series, x: _Across, y: Scale) -> Iterator[Shape]:
+def _labels(series: Iterable[Series], area: _Area) -> Iterator[Shape]:
+    """Write the labels to the upper right of their dots, where there is room."""
+    width, height = LABEL_ROOM
+    taken: list[tuple[float, float]] = []
+    for each in series:
+        for (place, value), text in zip(each.points, each.labels, strict=False):
+            across, up = area.across(place) + 6, area.up(value) - 6
+            if any(abs(across - x) < width and abs(up - y) < height for x, y in taken):
+                continue
+            taken.append((across, up))
+            yield Shape(x=f"{across:.1f}", y=f"{up:.1f}", anchor="start", text=text)
+
+
+def _intervals(series: Series, area: _Area) -> Iterator[Shape]:
     """Draw the bars, cut at the ends of the axis."""
     path = []
     for place, low, high in series.intervals:
-        bottom, top = (min(max(_up(y, value), TOP), FLOOR) for value in (low, high))
-        path.append(f"M{x(place):.1f} {bottom:.1f}V{top:.1f}")
-        path += [f"m-3 0h6M{x(place):.1f} {bottom:.1f}m-3 0h6"]
+        across = area.across(place)
+        bottom, top = (min(max(area.up(value), TOP), area.floor) for value in (low, high))
+        path.append(f"M{across:.1f} {bottom:.1f}V{top:.1f}")
+        path += [f"m-3 0h6M{across:.1f} {bottom:.1f}m-3 0h6"]
     if path:
         yield Shape(f"interval {series.style}", d="".join(path))
 
 
-def _band(band: Band, x: _Across) -> Iterator[Shape]:
-    begin, end = (min(max(x(v), LEFT), x.end) for v in (band.begin, band.end))
+def _band(band: Band, area: _Area) -> Iterator[Shape]:
+    begin, end = (min(max(area.across(v), LEFT), area.end) for v in (band.begin, band.end))
     if end - begin < 1:
         return
     yield Shape("band", x=f"{begin:.1f}", width=f"{end - begin:.1f}", text=band.label)
@@ -212,8 +247,8 @@ def _band(band: Band, x: _Across) -> Iterator[Shape]:
         yield Shape(x=middle, y=f"{TOP + 11}", anchor="middle", text=band.label)
 
 
-def _hint(hint: Hint, x: _Across) -> Shape:
-    begin, end = x(hint.begin), min(x(hint.end), x.end)
+def _hint(hint: Hint, area: _Area) -> Shape:
+    begin, end = area.across(hint.begin), min(area.across(hint.end), area.end)
     return Shape("hint", x=f"{begin:.1f}", width=f"{max(end - begin, 0):.1f}", text=hint.text)
 
 

@@ -11,6 +11,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
+    from aiperf_svc.adapters.report.curve_chart import NamedCurve
     from aiperf_svc.core.compare.groups import Comparisons, Group
 
 DESCRIPTION = """Compare finished runs: is the new side better, worse or the same?
@@ -84,9 +85,25 @@ def run(args: argparse.Namespace) -> int:
         from aiperf_svc.adapters.comparison import page
         from aiperf_svc.adapters.storage.atomic_files import write_file
 
-        write_file(args.html, lambda: page.render(found, groups))
+        curves = _curves([*args.folders, *(args.to or ())])
+        write_file(args.html, lambda: page.render(found, groups, curves))
     _print(found, args)
     return int(_judged(found) if args.fail_on else ExitCode.OK)
+
+
+def _curves(folders: Sequence[Path]) -> "list[NamedCurve]":
+    """Return the curves of the experiments among the folders."""
+    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_result
+    from aiperf_svc.adapters.report.curve_chart import named
+    from aiperf_svc.core.experiments.throughput_curve import curves_of_result
+
+    results = {each: read_result(each) for each in folders if is_experiment(each)}
+    names = [each.name for each in results.values()]
+    found: list[NamedCurve] = []
+    for folder, result in results.items():
+        is_clear = names.count(result.name) == 1
+        found += named(curves_of_result(result), result.name if is_clear else str(folder))
+    return found
 
 
 def read_tolerance(text: str) -> float:

@@ -182,3 +182,15 @@ def test_groups_that_cannot_be_compared_are_named_unless_all_are() -> None:
     assert found.groups[0].rows[0].word in (Word.SAME, Word.UNSURE)
     with pytest.raises(Incomparable, match="half: only base has it"):
         compare_groups([Group("half", side("c", FAST), [])], tolerance=0.05)
+
+
+def test_page_of_experiments_has_their_curves(
+    experiments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    folders = experiments / "base", experiments / "new"
+    code, _, _ = compare_folders(capsys, *folders, "--html", str(page))
+    assert code == 0
+    text = page.read_text()
+    assert "Pareto front of all" in text
+    assert f"</svg>{experiments / 'base'}: endpoint.model=a</span>" in text

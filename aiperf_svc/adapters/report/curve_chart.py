@@ -1,0 +1,72 @@
+"""Draws the curves of servers: throughput against the speed of one user, as step functions, with
+the Pareto front of all of them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.plots import FULL, TALL, Plot, Series, figure
+from aiperf_svc.core.experiments.throughput_curve import SPEED, Curve, CurvePoint, pareto, steps
+from aiperf_svc.domain.number_text import number
+
+STYLES = ("a", "b", "c", "e", "f", "g", "d")
+"""Styles of the curves, which is the most that a picture has."""
+
+
+class NamedCurve(NamedTuple):
+    """A curve with its name in the legend."""
+
+    name: str
+    curve: Curve
+
+
+def named(curves: Sequence[Curve], name: str = "") -> list[NamedCurve]:
+    """Name the curves of one experiment by the experiment, and by their parameters if there are
+    several."""
+
+    def text(curve: Curve) -> str:
+        own = words.parameters_text(curve.parameters) if curve.parameters else ""
+        return ": ".join(filter(None, (name, own)))
+
+    return [NamedCurve(text(each), each) for each in curves]
+
+
+def curve_plot(curves: Sequence[NamedCurve]) -> Plot | None:
+    """Plot the curves; None without one. A point that another one of its curve beats is a dot
+    beside the steps."""
+    shown = curves[: len(STYLES)]
+    if not shown:
+        return None
+    every = [point for _, curve in shown for point in curve.points]
+    best = steps(pareto(every))
+    series = [Series("Pareto front of all", "front", best)] if len(shown) > 1 else []
+    for (name, curve), style in zip(shown, STYLES, strict=False):
+        series.append(Series(name, style, steps(pareto(curve.points))))
+        series.append(_dots(name, curve.points, style))
+    left_out = f"; {len(shown)} of {len(curves)} curves" if len(curves) > len(shown) else ""
+    return figure(
+        "Throughput against the speed of one user",
+        f"output tokens/s of the system, by tokens/s per user ({SPEED}); numbers: load{left_out}",
+        series,
+        x=scales.linear(max(each.per_user for each in every)),
+        y=scales.linear(max(each.of_system for each in every)),
+        width=FULL,
+        height=TALL,
+        titles=("tokens/s per user", "tokens/s of the system"),
+    )
+
+
+def _dots(name: str, points: Sequence[CurvePoint], style: str) -> Series:
+    def hint(point: CurvePoint) -> str:
+        text = f"{number(point.of_system)} tokens/s, {number(point.per_user)} tokens/s per user"
+        return ", load ".join(filter(None, (name, f"{point.level:g}"))) + f": {text}"
+
+    return Series(
+        "",
+        style,
+        [(each.per_user, each.of_system) for each in points],
+        marks=[hint(each) for each in points],
+        labels=[f"{each.level:g}" for each in points],
+        has_line=False,
+    )

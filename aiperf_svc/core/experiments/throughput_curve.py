@@ -1,0 +1,93 @@
+"""The curve of a server: tokens per second of all users together against those of one user.
+
+Each point is the trials at one level of load. Its throughput is the mean of the output token
+throughput; the speed of one user is 1000 / P90 of the inter-token latency in ms, so nine of ten
+responses are at least as fast. The curve is a step function: at a required speed, a server gives
+the highest throughput of the points that are as fast or faster. Nothing is interpolated.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.combinations import identity
+from aiperf_svc.core.experiments.experiment_result import CombinationResult, ExperimentResult
+from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.trials import Parameters
+
+LEVELS = ("load.concurrency", "load.request_rate")
+"""Parameters that are the load."""
+SPEED = "1000 / P90 of the inter-token latency in ms"
+_THROUGHPUT = RowKey("output_token_throughput", "avg")
+_LATENCY = RowKey("inter_token_latency", "p90")
+Mean = Callable[[RowKey], float | None]
+
+
+class CurvePoint(NamedTuple):
+    """A point of a curve, in output tokens per second."""
+
+    per_user: float
+    of_system: float
+    level: float
+    """The load."""
+
+
+class Curve(NamedTuple):
+    """The points of one server, by growing load."""
+
+    parameters: Parameters
+    """What its trials have in common besides the load, if other curves differ in it."""
+    points: tuple[CurvePoint, ...]
+
+
+def curves_of_summary(summary: ExperimentSummary) -> list[Curve]:
+    """Return the curves of an experiment, one for each combination of the parameters that are not
+    the load; empty if no load is varied or nothing was streamed."""
+    return _curves((each.parameters, each.mean) for each in summary.combinations)
+
+
+def curves_of_result(result: ExperimentResult) -> list[Curve]:
+    """Return the curves of a finished experiment; as `curves_of_summary`."""
+    return _curves((each.parameters, partial(_mean, each)) for each in result.combinations)
+
+
+def _mean(combination: CombinationResult, key: RowKey) -> float | None:
+    found = combination.values.get(f"{key.tag}_{key.stat}")
+    return None if found is None else found.mean
+
+
+def _curves(rows: Iterable[tuple[Parameters, Mean]]) -> list[Curve]:
+    found: dict[bytes, Curve] = {}
+    for parameters, mean in rows:
+        level = next((name for name in LEVELS if name in parameters), None)
+        throughput, latency_ms = mean(_THROUGHPUT), mean(_LATENCY)
+        if level is None or not throughput or not latency_ms:
+            continue
+        rest = {name: value for name, value in parameters.items() if name != level}
+        point = CurvePoint(1e3 / latency_ms, throughput, float(parameters[level]))
+        curve = found.get(identity(rest), Curve(rest, ()))
+        points = sorted((*curve.points, point), key=lambda each: each.level)
+        found[identity(rest)] = Curve(rest, tuple(points))
+    return [each for each in found.values() if len(each.points) > 1]
+
+
+def pareto(points: Iterable[CurvePoint]) -> list[CurvePoint]:
+    """Return the points than which no other is as fast for a user and has a higher throughput, or
+    the reverse; by growing speed."""
+    best: list[CurvePoint] = []
+    for each in sorted(points, key=lambda one: (one.per_user, one.of_system), reverse=True):
+        if not best or each.of_system > best[-1].of_system:
+            best.append(each)
+    return best[::-1]
+
+
+def steps(points: Sequence[CurvePoint]) -> list[tuple[float, float]]:
+    """Return the corners of the step function through the points of a front: speed of a user and
+    throughput. It begins at the slowest point and ends at the fastest."""
+    corners: list[tuple[float, float]] = []
+    for each in points:
+        if corners:
+            corners.append((corners[-1][0], each.of_system))
+        corners.append((each.per_user, each.of_system))
+    return corners
