@@ -74,9 +74,9 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
 
 def _show(trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles") -> int:
     """Print the trials or targets of a config; the exit code."""
-    from aiperf_svc.runner import trial_lists
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.process_placement import ProcessPlacement, expand_local
+    from aiperf_svc.workloads.previews import trial_lists
 
     expansion = expand_local(trials.config, trials.members)
     ProcessPlacement(expansion, RunOptions()).prepare(shows_warnings=False)

@@ -52,8 +52,8 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
 
 def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "StackRequest":
     """Return the request of a stack file. Raises ConfigError."""
+    from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
     from aiperf_svc.plan.identity import check_stack_name
-    from aiperf_svc.runner.stack.project import read_settings, stack_name
     from aiperf_svc.runner.stack.request import StackRequest
 
     stack = stack_name(path)
@@ -115,8 +115,8 @@ def _checked(draft: "Draft") -> "CheckedTrials":
 def _stack_of(folder: Path) -> str:
     """Return the stack that a killed runner left and whose results belong into a folder; empty if
     there is none. Stacks of single shapes have this name and the number of the shape."""
+    from aiperf_svc.adapters.pulumi.state_home import StateHome
     from aiperf_svc.runner.shape_trials import experiment_of
-    from aiperf_svc.runner.stack.state_home import StateHome
 
     for record in StateHome().records():
         found, shape = experiment_of(Path(record.artifacts))
@@ -226,7 +226,7 @@ def stacks_of(stack: str, args: argparse.Namespace) -> list[NamedStack]:
 
 def _shapes_of(parent: NamedStack) -> list[NamedStack]:
     """Return the existing stacks of single shapes, found by the records of their runs."""
-    from aiperf_svc.runner.stack.state_home import StateHome
+    from aiperf_svc.adapters.pulumi.state_home import StateHome
 
     numbers = []
     for record in StateHome().records():

@@ -1,7 +1,7 @@
 """Follows a run that has started until its results are ready: status, losses, interrupts, limits.
 
 The follower knows the run through its API only. What else the run needs is watched by others:
-`runner/processes.py` watches its processes, `runner/stack/measure.py` its pods and its Lease.
+`process_placement.py` watches its processes, `stack/measure.py` its pods and its Lease.
 """
 
 import asyncio

@@ -28,9 +28,6 @@ from aiperf_svc.workloads.shapes import Shape, Where, is_side_by_side, shapes, s
 from aiperf_svc.workloads.trials import TrialConfig
 
 Kind = Literal["clusters", "targets"]
-MOST_BY_ROOM = 16
-"""Most rounds at the same time where only the room limits them: each stack takes a process of
-Pulumi on the machine of the command, of some hundred megabytes."""
 
 
 @dataclass(frozen=True, kw_only=True)

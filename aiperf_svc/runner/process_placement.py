@@ -16,8 +16,18 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.adapters.host import processes
 from aiperf_svc.adapters.host.machine import local_facts
+from aiperf_svc.adapters.host.processes import (
+    Process,
+    adopted_process,
+    end_processes,
+    ended,
+    leftovers,
+    start_process,
+)
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, LeakError
@@ -26,21 +36,13 @@ from aiperf_svc.domain.process_environment import OWN_PROGRAM
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner import folders, fork_server, processes
+from aiperf_svc.runner import fork_server
 from aiperf_svc.runner.environment import LocalRun, new_run_id
 from aiperf_svc.runner.follower import Follower, make_outlets
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Work, expand
-from aiperf_svc.runner.processes import (
-    Process,
-    adopted_process,
-    end_processes,
-    ended,
-    leftovers,
-    start_process,
-)
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stages import Stage
 from aiperf_svc.services.forks import Order

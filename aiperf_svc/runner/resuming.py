@@ -14,12 +14,12 @@ from aiperf_svc.adapters.exports.experiment_file import (
     is_experiment,
     read_experiment_file,
 )
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.runner import folders
 from aiperf_svc.runner.shape_trials import ShapeTrials
 
 SHOWN = 5

@@ -37,7 +37,7 @@ from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import ending, signals, trial_lists
+from aiperf_svc.runner import ending, signals
 from aiperf_svc.runner.display import Board, Screen, WholeScreen, make_board
 from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.follower import check_single
@@ -47,6 +47,7 @@ from aiperf_svc.runner.parts import Expansion, PartContext, Placement, Work
 from aiperf_svc.runner.session_results import SessionResults, check_resumed, has_failed
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.start_gate import RoundGate, StartTimes
+from aiperf_svc.workloads.previews import trial_lists
 
 POLL_S = 15.0
 """Time between two looks at a cluster that has no room."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import Part, RoundClosed
 from aiperf_svc.core.experiments.trials import TRIALS, folder_of
@@ -20,7 +21,7 @@ from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import folders, resuming
+from aiperf_svc.runner import resuming
 from aiperf_svc.runner.environment import new_run_id
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, Member, Placement, Work

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import folders
 from aiperf_svc.workloads.shapes import Shape
 
 if TYPE_CHECKING:

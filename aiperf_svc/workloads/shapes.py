@@ -34,6 +34,9 @@ SHAPE_KEYS: dict[Where, tuple[str, ...]] = {
 }
 """Keys whose values make a shape. The ranks of a workload do so too, whatever keys they follow
 from."""
+MOST_BY_ROOM = 16
+"""Most stacks at the same time where only the room limits them: each takes a process of Pulumi on
+the machine of the command, of some hundred megabytes."""
 
 
 class Shape(NamedTuple):
@@ -127,6 +130,11 @@ def is_side_by_side(config: Config) -> bool:
     """Return whether the shapes of a config run in stacks of their own, at the same time."""
     experiment = config.experiment
     return experiment is not None and experiment.parallel != 1 and experiment.fan_out == "stacks"
+
+
+def most_at_once(parallel: int | str) -> int:
+    """Return how many shapes run at the same time at most; `parallel` is `experiment.parallel`."""
+    return MOST_BY_ROOM if isinstance(parallel, str) else parallel
 
 
 def is_fanned_out(config: Config) -> bool:

@@ -14,12 +14,12 @@ import pulumi
 import aiperf_svc
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.ownership import HOLDER, holder_of, owner_name
+from aiperf_svc.adapters.pulumi.plan_file import PLAN, read_plan
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, StackSettings
-from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.plan_file import PLAN, read_plan
-from aiperf_svc.runner.stack.summary import as_text
+from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.summary import as_text
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.stacks import plan_stack
 

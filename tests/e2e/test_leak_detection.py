@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
-from aiperf_svc.runner import folders
 from tests.support.running_command import Command, private_folders, wait_gone
 
 

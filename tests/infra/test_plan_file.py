@@ -6,11 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from aiperf_svc.adapters.pulumi.plan_file import (
+    PLAN,
+    decode_plan,
+    encode_plan,
+    read_plan,
+    write_plan,
+)
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.stack.plan_file import PLAN, decode_plan, encode_plan, read_plan, write_plan
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.infra.test_golden_manifests import SECRETS, STACKS

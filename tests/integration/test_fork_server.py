@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from aiperf_svc.adapters.host.processes import adopted_process, ended
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.runner import fork_server
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.process_placement import SERVICE_COMMAND
-from aiperf_svc.runner.processes import adopted_process, ended
 from aiperf_svc.services.forks import Order
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")

@@ -17,6 +17,8 @@ from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
@@ -26,7 +28,7 @@ from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import folders, resuming
+from aiperf_svc.runner import resuming
 from aiperf_svc.runner.display import WholeScreen
 from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
@@ -35,7 +37,6 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, collection, launch, measure, preflight, teardown
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from tests.support.fake_results import inference_result
 
 CONFIG = """

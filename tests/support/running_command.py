@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.storage.folders import PREFIX
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.running import RunningMockServer
-from aiperf_svc.runner.folders import PREFIX
 from tests.support.forked_commands import PROGRAM, ForkedCommand, needs_a_start
 from tests.support.preparations import Preparation
 

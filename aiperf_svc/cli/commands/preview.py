@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the summary."""
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
-    from aiperf_svc.runner.stack import preview, summary
+    from aiperf_svc.runner.stack import preview
+    from aiperf_svc.workloads.previews import summary
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)

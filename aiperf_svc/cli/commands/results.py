@@ -55,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_all(stacks: list[NamedStack], args: argparse.Namespace) -> int:
+    from aiperf_svc.adapters.storage import folders
     from aiperf_svc.domain.errors import AiperfError
-    from aiperf_svc.runner import folders, signals
+    from aiperf_svc.runner import signals
     from aiperf_svc.runner.joining import JointRun, finish
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.outcome import RunEnd, outcome_of

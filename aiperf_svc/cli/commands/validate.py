@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_stack(path: Path, config: "Config") -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
+    from aiperf_svc.adapters.pulumi.project import read_settings, stack_name
     from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.plan.identity import check_stack_name
     from aiperf_svc.runner.stack.members import expand_requests, member_requests
-    from aiperf_svc.runner.stack.project import read_settings, stack_name
     from aiperf_svc.runner.stack.request import StackRequest
 
     stack, settings = stack_name(path), read_settings(path)

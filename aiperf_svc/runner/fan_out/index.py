@@ -16,10 +16,12 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
+from aiperf_svc.adapters.host import processes
 from aiperf_svc.adapters.jobs.server_files import how_ended
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.units import format_duration
@@ -32,7 +34,7 @@ from aiperf_svc.plan.pods import ImagePlan
 from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import folders, fork_server, processes
+from aiperf_svc.runner import fork_server
 from aiperf_svc.runner.display import WholeScreen
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape

@@ -8,14 +8,14 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.pulumi import deployed
+from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner import folders
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
-from aiperf_svc.runner.stack import deployed
 from aiperf_svc.runner.stack.request import find_place, open_project
-from aiperf_svc.runner.stack.state_home import StateHome
 
 
 @dataclass(frozen=True, kw_only=True)

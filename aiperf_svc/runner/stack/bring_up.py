@@ -18,8 +18,12 @@ from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
     wait_for_startup_failure,
 )
+from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
+from aiperf_svc.adapters.pulumi.plan_file import write_plan
+from aiperf_svc.adapters.pulumi.progress import Progress
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
@@ -28,12 +32,9 @@ from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import deployed, shape_lines, summary
-from aiperf_svc.runner.stack.changes import Comparison, changes
-from aiperf_svc.runner.stack.plan_file import write_plan
-from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.workloads.previews import shape_lines, summary
+from aiperf_svc.workloads.previews.changes import Comparison, changes
 
 DEPLOYED = "what is deployed"
 

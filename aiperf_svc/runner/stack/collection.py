@@ -9,16 +9,17 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
 from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.pulumi.state_home import RunRecord
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.plan.service_pods import upload_keys as upload_sources
-from aiperf_svc.runner import folders, resuming
+from aiperf_svc.runner import resuming
 from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord
 from aiperf_svc.runner.stages import StageResult
 
 

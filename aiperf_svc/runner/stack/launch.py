@@ -9,23 +9,23 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.resuming import Resumed
-from aiperf_svc.runner.stack import bring_up, collection, measure, summary
+from aiperf_svc.runner.stack import bring_up, collection, measure
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import StackRemoval
 from aiperf_svc.runner.stages import StackLifecycle, Stage, StageResult
+from aiperf_svc.workloads.previews import summary, trial_lists
 
 CLUSTER_STAGES = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
 """Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack

@@ -17,13 +17,13 @@ from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import folders
 from aiperf_svc.runner.follower import Follower, make_outlets
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.stack import summary
+from aiperf_svc.workloads.previews import summary
 
 STOPPING = (
     "Stopping. Results so far are collected, then the stack is removed. Press Ctrl-C again to "

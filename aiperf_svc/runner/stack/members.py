@@ -10,9 +10,9 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.parts import Expansion, Member, Work, expand
 from aiperf_svc.runner.resuming import Resumed, namespace_mode
-from aiperf_svc.runner.stack import summary
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
-from aiperf_svc.runner.stack.shape_lines import changed_keys
+from aiperf_svc.workloads.previews import summary
+from aiperf_svc.workloads.previews.shape_lines import changed_keys
 
 Requests = Mapping[str, StackRequest]
 """The request of each member, by its name."""

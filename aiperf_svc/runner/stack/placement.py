@@ -9,6 +9,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
+from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.config.clusters import NamedCluster
 from aiperf_svc.config.deployment import Namespace
@@ -19,10 +20,9 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import resuming, signals
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
-from aiperf_svc.runner.parts import MOST_BY_ROOM, Expansion, Member, PartContext, Work
+from aiperf_svc.runner.parts import Expansion, Member, PartContext, Work
 from aiperf_svc.runner.session import Session
-from aiperf_svc.runner.stack import collection, preview, summary
-from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack import collection, preview
 from aiperf_svc.runner.stack.discovery import with_api_server, with_gpu_exporters, with_target_pods
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.members import (
@@ -32,9 +32,10 @@ from aiperf_svc.runner.stack.members import (
     several_lines,
 )
 from aiperf_svc.runner.stack.request import StackRequest, open_project
-from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.runner.start_gate import LEAD_S
-from aiperf_svc.workloads.shapes import Where
+from aiperf_svc.workloads.previews import summary
+from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.shapes import Where, most_at_once
 
 
 def run_stacks(
@@ -105,10 +106,9 @@ class StackPlacement:
     @property
     def limit(self) -> int:
         """Most rounds at the same time."""
-        at_once = self._first.at_once
         if self._expansion.is_in_turn or self._expansion.is_driven:
             return 1
-        return MOST_BY_ROOM if at_once == "auto" else int(at_once)
+        return most_at_once(self._first.at_once)
 
     @property
     def _is_single(self) -> bool:

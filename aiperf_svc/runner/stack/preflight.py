@@ -12,9 +12,9 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.workloads.previews import trial_lists
 
 MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 

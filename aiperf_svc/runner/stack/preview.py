@@ -7,14 +7,15 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.adapters.pulumi.project import read_settings
+from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
-from aiperf_svc.runner import signals, trial_lists
-from aiperf_svc.runner.stack import bring_up, shape_lines, summary
-from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.project import read_settings
+from aiperf_svc.runner import signals
+from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.request import StackRequest, open_project
-from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.workloads.previews import shape_lines, summary, trial_lists
+from aiperf_svc.workloads.previews.changes import Comparison
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.trials import TrialConfig
 

@@ -23,11 +23,11 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
 )
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label, remove_roots
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
+from aiperf_svc.adapters.pulumi.progress import Progress
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError, Unverified
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack.progress import Progress
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 FOLLOW_S = 20.0
 """Time for the cluster's own garbage collection to follow a deletion."""

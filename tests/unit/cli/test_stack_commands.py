@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.cli import main as cli
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import resuming
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.stack import attached, placement
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -16,8 +16,8 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
     wait_in_words,
 )
 from aiperf_svc.adapters.cluster.teardown.removal import remove_roots
+from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.domain.errors import Unverified
-from aiperf_svc.runner.stack.state_home import RunRecord
 from aiperf_svc.runner.stack.teardown import unverified
 
 EMPTY = Inventory(namespace="n", objects=(), not_listed=())

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from aiperf_svc.adapters.host.processes import Process
 from aiperf_svc.adapters.results_api.run_api import RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
@@ -16,7 +17,6 @@ from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.process_placement import LocalServices
-from aiperf_svc.runner.processes import Process
 from aiperf_svc.runner.signals import Interrupts
 
 VALUES: dict[str, Any] = {

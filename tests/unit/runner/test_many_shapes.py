@@ -11,10 +11,10 @@ import pytest
 from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.runner.parts import Expansion, Work
 from aiperf_svc.runner.stack import preview
-from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.members import expand_requests, part_request
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.shape_lines import MOST_SHAPES
+from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.shape_lines import MOST_SHAPES
 from aiperf_svc.workloads.registry import parse_benchmark
 
 

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import StackObjects
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
 from aiperf_svc.adapters.pulumi.cli import Ended
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -28,7 +29,6 @@ from aiperf_svc.runner.stack.garbage import (
     collect_everywhere,
     collect_garbage,
 )
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 RECORD = RunRecord(
     stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False,

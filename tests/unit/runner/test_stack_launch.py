@@ -11,6 +11,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.ownership import TakenOver
+from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -19,7 +20,6 @@ from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes, trials_of
 
 

@@ -9,15 +9,16 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
+from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.cluster.lease import StackLease
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
-from aiperf_svc.runner.stack import bring_up, deployed
+from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.bring_up import find_own, refuse_others
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.state_home import RunRecord
 
 RECORD = RunRecord(
     stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()

@@ -10,13 +10,13 @@ import pytest
 
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import encode
-from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.storage import folders, uploads
 from aiperf_svc.adapters.storage.uploads import Uploaded
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import folders, resuming, shape_trials
+from aiperf_svc.runner import resuming, shape_trials
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack import preflight
 from tests.support.fake_stack_run import RECORD, RESULTS, FakeStackRun, in_shapes, trials_of

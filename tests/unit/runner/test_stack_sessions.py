@@ -11,17 +11,18 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.exports import experiment_file
+from aiperf_svc.adapters.pulumi import project
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import folders
 from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext, Work
-from aiperf_svc.runner.stack import placement, project
+from aiperf_svc.runner.stack import placement
 from aiperf_svc.runner.stack.placement import StackPlacement, run_stacks
 from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_results import as_json, inference_result

@@ -17,21 +17,22 @@ import pytest
 import yaml
 
 import aiperf_svc
+from aiperf_svc.adapters.pulumi import deployed, project
 from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
+from aiperf_svc.adapters.pulumi.progress import Progress
+from aiperf_svc.adapters.pulumi.project import check_locks, is_alive, is_pulumi, take_over
+from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_ID
-from aiperf_svc.runner.stack import bring_up, deployed, preview, project
-from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.progress import Progress
-from aiperf_svc.runner.stack.project import check_locks, is_alive, is_pulumi, take_over
+from aiperf_svc.runner.stack import bring_up, preview
 from aiperf_svc.runner.stack.request import (
     StackRequest,
     find_place,
     open_project,
     secrets_from,
 )
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.workloads.previews.changes import Comparison
 
 STACKS = Path(__file__).parents[3] / "stacks"
 RECORD = RunRecord(

@@ -7,8 +7,8 @@ from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.domain.number_text import cores, count, gibibytes
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.review import facts, whole_cost
+from aiperf_svc.workloads.previews.changes import Comparison
+from aiperf_svc.workloads.previews.review import facts, whole_cost
 from aiperf_svc.workloads.registry import workload_of
 
 WIDTH, INDENT = 100, 18

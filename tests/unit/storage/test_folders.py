@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from aiperf_svc.adapters.storage import folders
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.runner import folders
 
 NOW = datetime(2026, 11, 21, 5, 31, 36, tzinfo=UTC)
 

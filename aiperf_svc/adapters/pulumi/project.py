@@ -22,11 +22,11 @@ from aiperf_svc.adapters.cluster.ownership import StackInUse
 from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.adapters.pulumi.cli import Lock, executable
+from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.config.yaml_files import read_yaml, yaml_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.runner.stack.state_home import StateHome
 
 PASSPHRASE_FILE = "passphrase"
 BACKEND, PASSPHRASE = "PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"

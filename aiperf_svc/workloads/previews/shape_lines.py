@@ -11,11 +11,10 @@ from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.fan_out import makespan
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.parts import MOST_BY_ROOM
-from aiperf_svc.runner.stack.changes import Change, changes
-from aiperf_svc.runner.trial_lists import human_time, shape_title
+from aiperf_svc.workloads.previews.changes import Change, changes
+from aiperf_svc.workloads.previews.trial_lists import human_time, shape_title
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.shapes import Shape
+from aiperf_svc.workloads.shapes import Shape, most_at_once
 
 FEW = 10
 """Most changed keys that are shown for a shape."""
@@ -127,7 +126,7 @@ def whole_lines(
 ) -> list[str]:
     """Return how long all shapes take and what they cost. `at_once` is the value of
     `experiment.parallel`."""
-    limit = MOST_BY_ROOM if at_once == "auto" else int(at_once)
+    limit = most_at_once(at_once)
     times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
     loads = [each.load_ns for each in times]
     longest = [each.longest_ns for each in times]

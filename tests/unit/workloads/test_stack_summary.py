@@ -8,10 +8,10 @@ import pytest
 
 from aiperf_svc.config.load_config import load_config, parse_config
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.stack.changes import Change, Comparison, changes
-from aiperf_svc.runner.stack.review import facts, whole_cost
-from aiperf_svc.runner.stack.summary import FEW, WIDTH, as_markdown, as_text, totals_line
 from aiperf_svc.workloads.inference.preview import inference_rows
+from aiperf_svc.workloads.previews.changes import Change, Comparison, changes
+from aiperf_svc.workloads.previews.review import facts, whole_cost
+from aiperf_svc.workloads.previews.summary import FEW, WIDTH, as_markdown, as_text, totals_line
 from tests.support.plans import plan_it
 
 STACKS = Path(__file__).parents[3] / "stacks"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.runner.trial_lists import MOST_ROWS, as_json, as_lines, headline
+from aiperf_svc.workloads.previews.trial_lists import MOST_ROWS, as_json, as_lines, headline
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from aiperf_svc.runner import processes
+from aiperf_svc.adapters.host import processes
 
 
 def line(message: str, **fields: str) -> str:

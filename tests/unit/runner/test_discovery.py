@@ -1,0 +1,292 @@
+"""The runner narrows the way to a target that is a Service, and nothing that the file says."""
+
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.target import TargetPods
+from aiperf_svc.config.telemetry import ClusterExporters
+from aiperf_svc.runner.stack.discovery import (
+    CILIUM,
+    SERVICE,
+    SLICES,
+    with_api_server,
+    with_gpu_exporters,
+    with_target_pods,
+)
+from aiperf_svc.runner.stack.request import StackRequest
+
+PODS = TargetPods(namespace="models", labels={"app": "llm"}, port=8080)
+
+
+class OneService:
+    """A cluster with Service `llm` in namespace `models`, from port 80 to its pods' 8080."""
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        if path == "/api/v1/namespaces/models/services/llm":
+            return {"spec": {"ports": [{"port": 80}], "selector": {"app": "llm"}}}
+        if path == "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices":
+            return {"items": [{"ports": [{"name": "", "port": 8080}]}]}
+        raise Refused("none", status=404, reason="NotFound")
+
+
+def request_for(url: str, **deployment: Any) -> StackRequest:
+    return StackRequest(
+        stack="s", config=parse_config(benchmark(url, **deployment), ""), environ={}
+    )
+
+
+def benchmark(url: str, **deployment: Any) -> dict[str, Any]:
+    return {
+        "endpoint": {"url": url, "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        "deployment": {"ttl": "1h", **deployment},
+    }
+
+
+async def narrowed(request: StackRequest) -> tuple[StackRequest, list[str]]:
+    said: list[str] = []
+    found = await with_target_pods(request, cast("Cluster", OneService()), say=said.append)
+    return found, said
+
+
+@pytest.mark.parametrize("host", ["llm.models", "llm.models.svc.cluster.local"])
+async def test_pods_of_a_target_service_are_found(host: str) -> None:
+    request = request_for(f"http://{host}")
+    found, said = await narrowed(request)
+    assert found.config.deployment.target.pods == PODS
+    assert found.plan.notes == ()
+    assert "app=llm in namespace models, port 8080" in said[0]
+
+
+def over_addresses(**how: Any) -> StackRequest:
+    """A stack whose trials measure two Services, each with pods of its own."""
+    urls = ["http://llm.models", "http://other.models.svc"]
+    experiment = {"product": {"endpoint.url": urls}, "parallel": how.pop("parallel", 1)}
+    config = parse_config({**benchmark(urls[0], ttl="2h"), "experiment": experiment}, "")
+    return StackRequest(stack="s", config=config, environ={}, **how)
+
+
+async def test_shapes_with_several_addresses_keep_the_way_to_their_own() -> None:
+    request = over_addresses()
+    found, said = await narrowed(request)
+    assert found is request
+    assert said == []
+    first, second = (
+        next(p.egress for p in plan.policies if p.name == "to-target") for plan in found.plans
+    )
+    assert first != second
+
+
+async def test_a_stack_of_one_shape_is_told_the_pods_of_its_own_target() -> None:
+    found, said = await narrowed(over_addresses(only_shape=1, parallel=2))
+    (plan,) = found.plans
+    assert plan.config.deployment.target.pods == PODS
+    assert len(said) == 1
+    other, said = await narrowed(over_addresses(only_shape=2, parallel=2))
+    assert (other.plan.inference.endpoint.url, said) == ("http://other.models.svc", [])
+
+
+@pytest.mark.parametrize(
+    ("url", "deployment"),
+    [
+        ("http://llm.models", {"target": {"egress_cidrs": ["10.0.0.0/8"]}}),
+        ("http://llm.models", {"target": {"pods": {"namespace": "others"}}}),
+        ("http://llm.models", {"network_policies": False}),
+        ("http://target", {"target": {"kind": "mock"}}),
+        ("http://other.models", {}),
+        ("https://api.example.com", {}),
+    ],
+)
+async def test_what_the_file_says_or_the_cluster_does_not_know_stays(
+    url: str, deployment: dict[str, Any]
+) -> None:
+    request = request_for(url, **deployment)
+    found, said = await narrowed(request)
+    assert found is request
+    assert said == []
+
+
+KNOWN = {
+    SERVICE: {"spec": {"clusterIPs": ["10.96.0.1"]}},
+    SLICES: {"items": [{"endpoints": [{"addresses": ["172.30.0.2"]}]}]},
+}
+
+
+class _Api:
+    def __init__(self, known: dict[str, Any]) -> None:
+        self._known = known
+
+    async def get(self, path: str, **params: str) -> Any:
+        if path in self._known:
+            return self._known[path]
+        raise Refused("forbidden", status=403, reason="Forbidden")
+
+
+async def _narrowed(known: dict[str, Any], **deployment: Any) -> tuple[StackRequest, list[str]]:
+    benchmark = {
+        "endpoint": {"url": "http://t", "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        "deployment": {"ttl": "1h", **deployment},
+    }
+    config = parse_config(benchmark, "")
+    request = StackRequest(stack="s", config=config, environ={})
+    said: list[str] = []
+    found = await with_api_server(request, cast("Cluster", _Api(known)), say=said.append)
+    return found, said
+
+
+async def test_the_program_is_told_where_the_api_server_is() -> None:
+    found, said = await _narrowed(KNOWN)
+    cidrs = ("10.96.0.1/32", "172.30.0.2/32")
+    assert found.config.deployment.api_server_cidrs == cidrs
+    assert not said
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({}, "cannot be read"),
+        ({**KNOWN, CILIUM: {}}, "Cilium does not match the API server by its address"),
+        ({**KNOWN, SLICES: {"items": []}}, "reports no address"),
+    ],
+)
+async def test_where_it_is_not_known_every_address_is_allowed_and_said(
+    known: dict[str, Any], why: str
+) -> None:
+    found, said = await _narrowed(known)
+    assert found.config.deployment.api_server_cidrs == ()
+    (note,) = said
+    assert note.startswith("note: the deadline's pod may reach every address, because ")
+    assert why in note
+
+
+@pytest.mark.parametrize("own", [{"api_server_cidrs": ["10.0.0.0/8"]}, {"network_policies": False}])
+async def test_what_the_file_says_of_the_api_server_stays(own: dict[str, Any]) -> None:
+    found, said = await _narrowed(KNOWN, **own)
+    assert found.config.deployment.api_server_cidrs == tuple(own.get("api_server_cidrs", ()))
+    assert not said
+
+
+Json = dict[str, Any]
+SERVER_PODS = "/api/v1/namespaces/serving/pods"
+OUTSIDE: Json = {"pods": {"namespace": "serving", "labels": {"app": "vllm"}}}
+OWN: Json = {"kind": "vllm", "gpu": {"count": 1}}
+
+
+def server(name: str, node: str | None, resource: str = "nvidia.com/gpu") -> Json:
+    containers = [{"resources": {"limits": {"cpu": "1", resource: "1"}}}]
+    spec = {"containers": containers, **({"nodeName": node} if node else {})}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def exporter(number: int, **spec: Any) -> Json:
+    labels = {"app": "nvidia-dcgm-exporter"}
+    return {
+        "metadata": {"uid": f"u{number}", "name": f"dcgm-{number}", "namespace": "gpus",
+                     "labels": labels},
+        "spec": {"nodeName": f"node-{number}", "containers": [], **spec},
+        "status": {"phase": "Running", "podIP": f"10.0.0.{number}"},
+    }  # fmt: skip
+
+
+def page(number: int) -> str:
+    return f"http://10.0.0.{number}:9400/metrics"
+
+
+class Listing:
+    """A cluster with these exporters and pods of the server."""
+
+    def __init__(self, exporters: list[Json], servers: list[Json] | None = None) -> None:
+        self._exporters, self._servers = exporters, servers
+
+    async def get(self, path: str, **params: str) -> Json:
+        if path == "/api/v1/pods":
+            is_asked = params["labelSelector"].startswith("app in ")
+            return {"items": self._exporters if is_asked else []}
+        assert (path, params) == (SERVER_PODS, {"labelSelector": "app=vllm"})
+        if self._servers is None:
+            raise Refused("no", status=403, reason="Forbidden")
+        return {"items": self._servers}
+
+
+def stack_request(target: Json, **telemetry: Any) -> StackRequest:
+    url = "http://target" if target.get("kind") else "http://vllm.serving.svc"
+    benchmark: Json = {
+        "endpoint": {"url": url, "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        "deployment": {"target": target},
+        "telemetry": telemetry,
+    }
+    config = BenchmarkConfig.model_validate(benchmark)
+    return StackRequest(stack="bench", config=config, environ={})
+
+
+async def find(
+    target: Json, cluster: Listing, **telemetry: Any
+) -> tuple[tuple[ClusterExporters, ...], list[str]]:
+    """What was found, and the notes."""
+    request = stack_request(target, **telemetry)
+    said: list[str] = []
+    found = await with_gpu_exporters(request, cast("Cluster", cluster), say=said.append)
+    return cast("BenchmarkConfig", found.config).telemetry.exporters, said
+
+
+async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_these_pods() -> None:
+    cluster = Listing(
+        [exporter(1), exporter(2), exporter(3, hostNetwork=True)],
+        [server("vllm-a", "node-1"), server("vllm-b", "node-3"), server("vllm-c", None)],
+    )
+    (of_pods, of_hosts), said = await find(OUTSIDE, cluster)
+    assert (of_pods.pages, of_pods.host_network) == ((page(1),), False)
+    assert (of_hosts.pages, of_hosts.host_network) == ((page(3),), True)
+    assert of_pods.namespace == "gpus"
+    assert of_pods.labels == {"app": "nvidia-dcgm-exporter"}
+    assert of_pods.users_namespace == "serving"
+    assert of_pods.users == ("vllm-a", "vllm-b")
+    assert said[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
+
+
+async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_deployment_is() -> None:
+    (found,), _ = await find(OWN, Listing([exporter(1), exporter(2)]))
+    assert found.pages == (page(1), page(2))
+    assert (found.users_namespace, found.users) == ("", ("deployment/target-bench",))
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "telemetry"),
+    [
+        ({"kind": "mock"}, Listing([exporter(1)]), {}),
+        (OWN, Listing([]), {}),
+        (OWN, Listing([exporter(1)]), {"find_gpus": False}),
+        (OWN, Listing([exporter(1)]), {"gpu_telemetry": ["http://192.0.2.1:9400"]}),
+        ({}, Listing([exporter(1)]), {}),
+        (OUTSIDE, Listing([exporter(1)], None), {}),
+        (OUTSIDE, Listing([exporter(1)], [server("vllm-a", "node-1", "memory")]), {}),
+        (OUTSIDE, Listing([exporter(1)], [server("vllm-a", "node-2")]), {}),
+    ],
+)
+async def test_nothing_is_read_that_nobody_asked_for_or_that_has_no_gpu_of_the_target(
+    target: Json, cluster: Listing, telemetry: Json
+) -> None:
+    found, said = await find(target, cluster, **telemetry)
+    assert (found, said) == ((), [])
+
+
+async def test_more_exporters_than_a_run_reads_are_said() -> None:
+    found, (said,) = await find(OWN, Listing([exporter(n) for n in range(1, 66)]))
+    assert found == ()
+    assert "65 exporters are candidates, and a run reads at most 64" in said
+
+
+async def test_exporters_that_have_moved_make_no_other_run() -> None:
+    ids = set()
+    for exporters in ([], [exporter(1)], [exporter(2)]):
+        request = await with_gpu_exporters(
+            stack_request(OWN), cast("Cluster", Listing(exporters)), say=str
+        )
+        ids.add(request.plan.identity.run_id)
+    assert len(ids) == 1
