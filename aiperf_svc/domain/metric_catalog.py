@@ -178,6 +178,16 @@ def _cached_share(numbers: Mapping[str, float]) -> float:
     return cached / prompt if prompt else 0.0
 
 
+def _acceptance_length(numbers: Mapping[str, float]) -> float:
+    steps = numbers["total_spec_decode_steps"]
+    return 1.0 + numbers["total_accepted_draft_tokens"] / steps if steps else 1.0
+
+
+def _acceptance_rate(numbers: Mapping[str, float]) -> float:
+    drafted = numbers["total_draft_tokens"]
+    return 100.0 * numbers["total_accepted_draft_tokens"] / drafted if drafted else 0.0
+
+
 # fmt: off
 # Latencies of successes, in AIPerf's sense, but from the write and by kernel stamps.
 _LATENCIES = (
@@ -289,6 +299,21 @@ _TOKEN_COUNTS = (
     _record("usage_prompt_cache_read_pct", "Usage Prompt Cache Read %", "%", f.cache_read_share,
         "usage_prompt_cache_read_tokens / usage_prompt_tokens of each request; the share of the "
         "run is cached_token_share", "server", better=HIGHER, needs=USAGE),
+    _record("spec_decode_steps", "Spec Decode Steps", "count", f.count_of("spec_steps"),
+        "steps of speculation, of requests for which the server states them", "server",
+        needs=USAGE, is_whole=True),
+    _record("spec_decode_draft_tokens", "Draft Tokens", "tokens",
+        f.count_of("spec_drafted_tokens"), "drafted tokens", "server", needs=USAGE, is_whole=True),
+    _record("spec_decode_accepted_draft_tokens", "Accepted Draft Tokens", "tokens",
+        f.count_of("spec_accepted_tokens"), "drafted tokens that were accepted", "server",
+        needs=USAGE, is_whole=True),
+    _record("spec_decode_acceptance_length", "Acceptance Length", "ratio", f.acceptance_length,
+        "1 + spec_decode_accepted_draft_tokens / spec_decode_steps of each request; that of the "
+        "run is spec_decode_token_weighted_acceptance_length", "server", better=HIGHER,
+        needs=USAGE),
+    _record("spec_decode_draft_acceptance_rate", "Draft Acceptance Rate", "%", f.acceptance_rate,
+        "spec_decode_accepted_draft_tokens / spec_decode_draft_tokens of each request", "server",
+        better=HIGHER, needs=USAGE),
     _record("usage_prompt_tokens_diff_pct", "Usage Prompt Diff %", "%",
         f.difference_of("usage_prompt_tokens", "input_tokens"),
         "|input_sequence_length - usage_prompt_tokens| / input_sequence_length",
@@ -417,6 +442,20 @@ _SCALARS = (
         Derived(lambda numbers: numbers["cached_token_request_count"] / numbers["request_count"]),
         "cached_token_request_count / request_count: the part of the run that cached_token_share "
         "is of", needs=USAGE, is_ours=True),
+    _scalar("total_spec_decode_steps", "Total Spec Decode Steps", "count",
+        Sum(f.count_of("spec_steps")), "sum of spec_decode_steps", needs=USAGE),
+    _scalar("total_draft_tokens", "Total Draft Tokens", "tokens",
+        Sum(f.count_of("spec_drafted_tokens")), "sum of spec_decode_draft_tokens", needs=USAGE),
+    _scalar("total_accepted_draft_tokens", "Total Accepted Draft Tokens", "tokens",
+        Sum(f.count_of("spec_accepted_tokens")), "sum of spec_decode_accepted_draft_tokens",
+        needs=USAGE),
+    _scalar("spec_decode_token_weighted_acceptance_length", "Token-Weighted Acceptance Length",
+        "ratio", Derived(_acceptance_length),
+        "1 + total_accepted_draft_tokens / total_spec_decode_steps", better=HIGHER, needs=USAGE,
+        in_table=True),
+    _scalar("spec_decode_overall_draft_acceptance_rate", "Overall Draft Acceptance Rate", "%",
+        Derived(_acceptance_rate), "total_accepted_draft_tokens / total_draft_tokens",
+        better=HIGHER, needs=USAGE, in_table=True),
     _scalar("usage_discrepancy_count", "Usage Discrepancy Count", "requests",
         Sum(f.usage_discrepancy),
         "requests whose input or output count is over 10% off the server's usage", needs=USAGE),

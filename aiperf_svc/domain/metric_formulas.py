@@ -249,6 +249,23 @@ def cache_read_share(columns: Columns) -> Floats:
     return share
 
 
+def acceptance_length(columns: Columns) -> Floats:
+    """Tokens of a step of speculation: the accepted drafts, and the one that the model adds."""
+    steps = count_of("spec_steps")(columns)
+    steps[steps == 0] = nan
+    length: Floats = 1.0 + count_of("spec_accepted_tokens")(columns) / steps
+    return length
+
+
+def acceptance_rate(columns: Columns) -> Floats:
+    """Accepted drafts in per cent of all; undefined where the server states more of them."""
+    drafted = count_of("spec_drafted_tokens")(columns)
+    accepted = count_of("spec_accepted_tokens")(columns)
+    drafted[(drafted == 0) | (accepted > drafted)] = nan
+    rate: Floats = accepted / drafted * 100.0
+    return rate
+
+
 def difference_of(reported: str, counted: str) -> Formula:
     """|counted - reported by the server| in per cent of counted."""
 

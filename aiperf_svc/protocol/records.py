@@ -142,12 +142,21 @@ METRIC_DTYPE = np.dtype(
         ("requested_tokens", "<i4"),  # output tokens that the request asks for
         ("cached_tokens", "<i4"),  # prompt tokens from a cache; -2 contradictory
         ("cache_write_tokens", "<i4"),
+        ("spec_steps", "<i4"),  # steps of speculation
+        ("spec_drafted_tokens", "<i4"),
+        ("spec_accepted_tokens", "<i8"),  # as long as the two above together, for the alignment
         # Number of the URL, among several; as long as the others, which keeps rows aligned.
         ("target", "<u8"),
     ]
 )
 """One finished request: times and counts only. Every other metric is derived from these columns."""
-RARE: Final = {"cached_tokens": UNKNOWN_TOKENS, "cache_write_tokens": UNKNOWN_TOKENS}
+RARE: Final = dict.fromkeys(
+    (
+        *("cached_tokens", "cache_write_tokens"),
+        *("spec_steps", "spec_drafted_tokens", "spec_accepted_tokens"),
+    ),
+    UNKNOWN_TOKENS,
+)
 """Columns that have one value in all rows of most runs, and that value. Such a column takes no
 memory, and files of earlier versions have none."""
 

@@ -14,7 +14,7 @@ from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
-from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
+from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Flag, Rows
 from tests.support import fake_run
 
 START_NS = 1_795_227_878_000_000_000
@@ -37,7 +37,7 @@ def make_rows(count: int, **columns: Any) -> Rows:
     rows["status"] = 200
     for name in ("input", "output", "usage_prompt", "usage_completion"):
         rows[f"{name}_tokens"] = -1
-    for name in ("reasoning_tokens", "cached_tokens", "cache_write_tokens"):
+    for name in ("reasoning_tokens", *RARE):
         rows[name] = -1
     for name, values in columns.items():
         rows[name] = values

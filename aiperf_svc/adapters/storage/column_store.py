@@ -1,6 +1,6 @@
 """Stores metric records on disk during the run, one file per column.
 
-A record is 216 bytes and a run may have 15 million of them, so they are appended to files and later
+A record is 232 bytes and a run may have 15 million of them, so they are appended to files and later
 read back as memory maps. The process holds only one buffer; the rest is in the page cache. A column
 that has one value in all records so far (`RARE`) has an empty file. A full disk does not end the
 measurement: from there on records are kept in memory.

@@ -77,6 +77,14 @@ class Part(NamedTuple):
     reasoning: str = ""
 
 
+class Drafts(NamedTuple):
+    """Speculation for one request; -1 where the server does not state a count."""
+
+    steps: int = -1
+    drafted: int = -1
+    accepted: int = -1
+
+
 class Delta(msgspec.Struct, gc=False):
     """Content that one event, or one whole body, adds to a response. Counts are -1 if not
     stated."""
@@ -93,6 +101,8 @@ class Delta(msgspec.Struct, gc=False):
     """Prompt tokens that the server read from a cache."""
     cache_write_tokens: int = -1
     """Prompt tokens that it wrote to one, if it counts them apart."""
+    drafts: Drafts | None = None
+    """What the server states about its speculation for this request."""
     finish_reason: str = ""
     """Finish reason as the server names it; of several choices, the one with the highest code."""
     choice: int = 0
@@ -260,6 +270,23 @@ class Timings(msgspec.Struct, gc=False):
     """Prompt tokens that were computed."""
     cache_n: Count = None
     """Prompt tokens that were in the cache."""
+    draft_n: Count = None
+    """Drafted tokens, and the accepted ones of them."""
+    draft_n_accepted: Count = None
+
+
+class Speculation(msgspec.Struct, gc=False):
+    """Part of vLLM's `metrics` object."""
+
+    num_spec_steps: Count = None
+    num_draft_tokens: Count = None
+    num_accepted_draft_tokens: Count = None
+
+
+class ServerMetrics(msgspec.Struct, gc=False):
+    """The `metrics` object of vLLM (`--per-request-spec-decode-metrics`)."""
+
+    speculative_decoding: Speculation | None = None
 
 
 class Ending(Protocol):
@@ -267,6 +294,7 @@ class Ending(Protocol):
 
     usage: Usage | None
     timings: Timings | None
+    metrics: ServerMetrics | None
     error: Any
 
 
@@ -282,7 +310,13 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
             delta.reasoning_tokens = count_of(details.reasoning_tokens)
             if delta.reasoning_tokens > 0:
                 delta.completion_tokens = _with_reasoning(delta, count_of(usage.total_tokens))
+    if (metrics := ending.metrics) is not None and metrics.speculative_decoding is not None:
+        of = metrics.speculative_decoding
+        counts = (of.num_spec_steps, of.num_draft_tokens, of.num_accepted_draft_tokens)
+        delta.drafts = Drafts(*map(count_of, counts))
     timings = ending.timings
+    if timings is not None and timings.draft_n is not None:
+        delta.drafts = Drafts(-1, count_of(timings.draft_n), count_of(timings.draft_n_accepted))
     if timings is not None and delta.cached_tokens < 0:
         delta.cached_tokens = count_of(timings.cache_n)
         computed = count_of(timings.prompt_n)

@@ -75,6 +75,7 @@ class _Response(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: base.Usage | None = None
     timings: base.Timings | None = None
+    metrics: base.ServerMetrics | None = None
     error: Any = None
 
 

@@ -19,6 +19,7 @@ class _Response(msgspec.Struct, gc=False):
     data: list[_Item] | None = None
     usage: base.Usage | None = None
     timings: base.Timings | None = None
+    metrics: base.ServerMetrics | None = None
     error: Any = None
 
 

@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Part, parse_again
+from aiperf_svc.core.endpoints.base import Delta, Drafts, MalformedResponse, Part, parse_again
 from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, said_under
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_tokens
@@ -129,6 +129,7 @@ class ResponseReader:
     usage_cached_tokens = -1
     """CONTRADICTORY_TOKENS if the prompt's counts were stated twice, with different values."""
     usage_cache_write_tokens = -1
+    drafts = Drafts()
     finish_reason = int(FinishReason.NONE)
     outcome = _COMPLETED
     error = 0
@@ -408,6 +409,8 @@ class ResponseReader:
             self._take_prompt(delta)
         if delta.completion_tokens >= 0:
             self.usage_completion_tokens = delta.completion_tokens
+        if delta.drafts is not None:
+            self.drafts = delta.drafts
         if delta.reasoning_tokens >= 0:
             self.usage_reasoning_tokens = delta.reasoning_tokens
 

@@ -53,6 +53,8 @@ def test_every_metric_is_computed() -> None:
     closed["reasoning_tokens"] = closed["hidden_tokens"] = 3
     closed["usage_prompt_tokens"], closed["cached_tokens"] = 500, 100
     closed["cache_write_tokens"] = 50
+    closed["spec_steps"], closed["spec_drafted_tokens"] = 10, 30
+    closed["spec_accepted_tokens"] = 20
     closed["flags"][0] |= Flag.ABANDONS | Flag.BLOCKED
     slo = {"goodput": {"time_to_first_token": 35}}
     found = set()
