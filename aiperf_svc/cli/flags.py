@@ -138,6 +138,14 @@ LOAD = (
     Flag("--warmup-prefill-concurrency", "load.warmup.prefill_concurrency"),
     Flag("--warmup-prefill-concurrency-ramp-duration", "load.warmup.prefill_ramp"),
     Flag("--warmup-grace-period", "load.warmup.grace_period"),
+    Flag("--agentic", "load.agentic", kind="switch", read=values.enabled),
+    Flag("--trajectory-start-min-ratio", "load.agentic.start.min"),
+    Flag("--trajectory-start-max-ratio", "load.agentic.start.max"),
+    Flag("--agentic-warmup-requests", "load.agentic.warmup_requests"),
+    Flag("--agentic-warmup-grace-period", "load.agentic.warmup_grace"),
+    Flag("--burst-phase-starts", "load.agentic.burst", kind="switch"),
+    Flag("--system-idle-gap-cap-seconds", "load.agentic.system_idle_cap"),
+    Flag("--trace-idle-gap-cap-seconds", "load.agentic.trajectory_idle_cap"),
 )  # fmt: skip
 
 DATASET = (
@@ -154,6 +162,7 @@ DATASET = (
     Flag("--system-prompt", "dataset.prefix.system_prompt", "TEXT"),
     Flag("--user-context-prompt-length", "dataset.prefix.context_tokens"),
     Flag("--cache-bust", "dataset.cache_bust", "PLACE", read=values.word),
+    Flag("--cache-bust-per", "dataset.cache_bust_per", "WHAT"),
     Flag("--num-prefix-prompts --prefix-prompt-pool-size --prompt-prefix-pool-size",
         "dataset.prefix.groups"),
     Flag("--prefix-prompt-length --prompt-prefix-length", "dataset.prefix.tokens"),
@@ -198,6 +207,9 @@ DATASET = (
         note="Default with --input-file: single_turn."),
     Flag("--isl-block-size --prompt-input-tokens-block-size --synthetic-input-tokens-block-size",
         "dataset.block_size"),
+    Flag("--max-context-length", "dataset.max_context_tokens"),
+    Flag("--use-think-time-only", "dataset.think_time_only", kind="switch"),
+    Flag("--inter-turn-delay-cap-seconds", "dataset.max_delay"),
     Flag("--synthesis-max-isl", "dataset.max_input_tokens"),
     Flag("--synthesis-max-osl", "dataset.max_output_tokens"),
     Flag("--public-dataset", "dataset.public", "NAME"),

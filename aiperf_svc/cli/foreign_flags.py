@@ -73,12 +73,12 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--tokenizer-trust-remote-code"),
     ("none", "ShareGPT is the only public dataset",
      "--hf-subset --hf-weka-dataset --dataset-filter"),
-    ("none", "agent traces are not supported",
-     "--use-think-time-only --max-context-length --allow-dataset-wrap "
-     "--trace-session-sample-ratio --trajectory-start-min-ratio --trajectory-start-max-ratio "
-     "--burst-phase-starts --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds "
-     "--agentic-cache-warmup-duration --agentic-warmup-grace-period --max-idle-gap-cap-seconds "
-     "--inter-turn-delay-cap-seconds --unsafe-override"),
+    ("same", "when all sessions of a trace have run, they run again", "--allow-dataset-wrap"),
+    ("other", "--agentic-warmup-requests", "--agentic-cache-warmup-duration"),
+    ("other", "--trace-idle-gap-cap-seconds", "--max-idle-gap-cap-seconds"),
+    ("none", "--num-prompts takes the first sessions of a trace", "--trace-session-sample-ratio"),
+    ("none", "a run that does not conform says so, and is never refused for it",
+     "--unsafe-override"),
     ("none", "each turn is sent after the previous response and its delay",
      "--open-loop-replay --open-loop-strict"),
     ("other", "--conversation-turn-delay-ratio 0", "--ignore-trace-delays"),

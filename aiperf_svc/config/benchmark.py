@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Name
-from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind, Tokenizer
+from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, Dataset, DatasetKind, Tokenizer
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.experiment import Experiment
@@ -22,7 +22,7 @@ from aiperf_svc.config.prompts import Passages, Prefix, Turns
 from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
-from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with
+from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with, types_with
 
 
 class Workers(Model):
@@ -106,6 +106,7 @@ class BenchmarkConfig(Model):
         self._check_dataset_and_api()
         self._check_schedule()
         self._check_conversations()
+        self._check_agent_trace()
         self._check_search()
         self._check_hooks()
         self._check_proxy()
@@ -154,7 +155,7 @@ class BenchmarkConfig(Model):
     def _check_order(self) -> None:
         if self.dataset.order != "random":
             return
-        if self.dataset.kind in TRACES:
+        if self.dataset.kind in (*TRACES, *AGENT_TRACES):
             raise ValueError(
                 f"{{dataset.order}} random: rows of {{dataset.kind}} {self.dataset.kind} are read "
                 "one after the other; expected sequential or shuffled"
@@ -231,6 +232,40 @@ class BenchmarkConfig(Model):
                 "conversations"
             )
 
+    def _check_agent_trace(self) -> None:
+        kind, load, api = self.dataset.kind, self.load, self.endpoint.type
+        if kind not in AGENT_TRACES:
+            if load.agentic is not None:
+                raise ValueError(
+                    f"{{load.agentic}} replays session trees; {{dataset.kind}} {kind} has none: "
+                    f"expected {', '.join(AGENT_TRACES)}"
+                )
+            return
+        fitting = [EndpointType.CHAT]
+        if kind is DatasetKind.WEKA_TRACE:
+            fitting = list(types_with(Feature.FORCED_LENGTH))
+        if api not in fitting:
+            raise ValueError(
+                f"{{dataset.kind}} {kind} needs {{endpoint.type}} {', '.join(fitting)}, not {api}"
+            )
+        for name in ("user_centric", "prefill_concurrency", "cancellation"):
+            if getattr(load, name) is not None:
+                raise ValueError(
+                    f"{{load.{name}}} is for conversations of one stream; leave it out with "
+                    f"{{dataset.kind}} {kind}"
+                )
+        if load.samples_per_query > 1:
+            raise ValueError(
+                f"{{load.samples_per_query}} sends single requests; {{dataset.kind}} {kind} has "
+                "session trees"
+            )
+        agentic = load.agentic
+        if agentic is not None and agentic.system_idle_cap is not None and self.workers.max != 1:
+            raise ValueError(
+                "{load.agentic.system_idle_cap}: whether nothing is in flight is known where all "
+                "is sent; set {workers.max} 1"
+            )
+
     def _check_proxy(self) -> None:
         if self.endpoint.http2 and self.deployment.target.kind == "vllm":
             raise ValueError(
@@ -252,7 +287,7 @@ class BenchmarkConfig(Model):
         )
 
     def _check_hooks(self) -> None:
-        if self.load.warmup is None:
+        if not self.load.has_warmup:
             for hook in self.endpoint.all_hooks:
                 if "warmup" in (hook.before, hook.after):
                     raise ValueError(

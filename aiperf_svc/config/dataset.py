@@ -16,7 +16,7 @@ from aiperf_svc.config.prompts import (
     Sounds,
     Turns,
 )
-from aiperf_svc.config.units import SizeBytes
+from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
 
 
 class DatasetKind(StrEnum):
@@ -41,6 +41,13 @@ class DatasetKind(StrEnum):
     """CSV with `Timestamp`, `Request tokens` and `Response tokens`."""
     AZURE_TRACE = "azure_trace"
     """CSV with `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`."""
+    WEKA_TRACE = "weka_trace"
+    """Agent sessions with subagents, as lengths and hash ids: a JSON file or line for each, or a
+    folder of such files."""
+    DAG_JSONL = "dag_jsonl"
+    """JSONL, one agent session a line, which may spawn, fork and join others."""
+    OTEL_TRACE = "otel_trace"
+    """Agent sessions as OpenTelemetry spans with GenAI attributes: files as of `weka_trace`."""
 
 
 TRACES = (
@@ -50,6 +57,9 @@ TRACES = (
     DatasetKind.AZURE_TRACE,
 )
 """Kinds whose rows have times."""
+AGENT_TRACES = (DatasetKind.WEKA_TRACE, DatasetKind.DAG_JSONL, DatasetKind.OTEL_TRACE)
+"""Kinds whose entries are session trees."""
+FILE_KINDS = tuple(kind for kind in DatasetKind if kind is not DatasetKind.SYNTHETIC)
 
 
 class CacheBust(StrEnum):
@@ -103,12 +113,24 @@ class Dataset(Model):
     """Texts in each synthetic request, for embeddings and completions."""
     cache_bust: CacheBust = CacheBust.NONE
     """Position of a unique marker in each prompt, which prevents prefix-cache hits."""
+    cache_bust_per: Literal["entry", "conversation", "request"] = "entry"
+    """What has a marker of its own: an `entry` of the dataset, which keeps it when it is sent
+    again; each `conversation` or session tree that is run; or each `request`, with 64 bits that
+    follow from the seed and the place of the request."""
     variant: Annotated[int, Field(gt=0, lt=2**32)] | None = None
     """Another number changes the words, noise and markers of prompts, but not their lengths, so
     that no server has them in a cache. Texts of a file do not change. Default: 1, or the number of
     the trial."""
     delay_factor: Annotated[float, Field(ge=0)] = 1.0
     """Factor for all delays between turns, including those of a file."""
+    max_delay: PositiveDurationNs | None = None
+    """Longest delay between requests of an agent trace. Longer ones are cut to it."""
+    think_time_only: bool = False
+    """Pause between the requests of a `weka_trace` for their recorded think time, where there is
+    one, instead of from the recorded end of the request before."""
+    max_context_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Leave out the sessions of an agent trace of which a request has more tokens, its output
+    included."""
     output_tokens: Length | None = None
     """Tokens to request as the response. Values in a dataset file take precedence. Default: no
     limit."""
@@ -127,8 +149,8 @@ class Dataset(Model):
     def _has_a_source(self) -> Self:
         if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
             raise ValueError(
-                "{kind} synthetic takes no file; expected single_turn, multi_turn, random_pool, "
-                "sharegpt, mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace"
+                f"{{kind}} synthetic takes no file; expected {', '.join(FILE_KINDS[:-1])} or "
+                f"{FILE_KINDS[-1]}"
             )
         has_file_only = self.kind not in (DatasetKind.SYNTHETIC, DatasetKind.SHAREGPT)
         if has_file_only and not self.file:
@@ -149,6 +171,7 @@ class Dataset(Model):
                         f"{{{name}}} needs {{kind}} {', '.join(TRACES[:-1])} or {TRACES[-1]}, "
                         f"not {self.kind}"
                     )
+        self._check_agent_trace()
         synthetic = [name for name in SYNTHETIC_ONLY if self._is_set(name)]
         if synthetic and self.kind is not DatasetKind.SYNTHETIC:
             raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")
@@ -163,6 +186,22 @@ class Dataset(Model):
         if self.sha256 and not self.public:
             raise ValueError("{sha256} needs {public}: it is the checksum of the public dataset")
         return self
+
+    def _check_agent_trace(self) -> None:
+        is_tree = self.kind in AGENT_TRACES
+        kinds = f"{', '.join(AGENT_TRACES[:-1])} or {AGENT_TRACES[-1]}"
+        for name in ("max_delay", "max_context_tokens"):
+            if self._is_set(name) and not is_tree:
+                raise ValueError(f"{{{name}}} needs {{kind}} {kinds}, not {self.kind}")
+        if self.think_time_only and self.kind is not DatasetKind.WEKA_TRACE:
+            raise ValueError(f"{{think_time_only}} needs {{kind}} weka_trace, not {self.kind}")
+        if self.cache_bust is CacheBust.NONE and self._is_set("cache_bust_per"):
+            raise ValueError("{cache_bust_per} needs {cache_bust}: it says what has a marker")
+        if is_tree and self.cache_bust in (CacheBust.SYSTEM_SUFFIX, CacheBust.FIRST_TURN_SUFFIX):
+            raise ValueError(
+                f"{{cache_bust}} {self.cache_bust}: a prompt of {{kind}} {self.kind} has its "
+                "marker at the beginning; expected system_prefix or first_turn_prefix"
+            )
 
 
 class Tokenizer(Model):

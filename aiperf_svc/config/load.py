@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.load_shapes import (
+    Agentic,
     Arrival,
     Bursts,
     Cancellation,
@@ -79,6 +80,9 @@ class Load(Model):
     cancellation: Cancellation | None = None
     """Requests whose clients leave before the response has ended."""
     warmup: Warmup | None = None
+    agentic: Agentic | None = None
+    """Begin inside the session trees of an agent trace, with a filled cache, as a server that has
+    long been in use."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -194,6 +198,23 @@ class Load(Model):
                 f"{users}: it would limit nothing"
             )
         return self
+
+    @model_validator(mode="after")
+    def _agentic_fits(self) -> Self:
+        if self.agentic is None:
+            return self
+        if self.is_open_loop:
+            raise ValueError(
+                "{agentic} begins with one session tree of each user; expected {concurrency} alone"
+            )
+        if self.warmup is not None:
+            raise ValueError("{agentic} has a warmup of its own; leave out {warmup}")
+        return self
+
+    @property
+    def has_warmup(self) -> bool:
+        """Whether requests are sent before the measurement."""
+        return self.warmup is not None or self.agentic is not None
 
     @property
     def limits_prefill(self) -> bool:

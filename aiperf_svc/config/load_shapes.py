@@ -142,3 +142,39 @@ class Cancellation(Model):
         if self.rate is None:
             raise ValueError("{delay} needs {rate}, the share of the requests whose clients leave")
         return self
+
+
+class TrajectoryStart(Model):
+    """Where in their recorded time the first session trees begin."""
+
+    min: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Earliest start of a first session tree, as a fraction of its recorded time, or of its
+    requests if it has no times."""
+    max: Annotated[float, Field(ge=0, le=1)] = 0.75
+    """Latest start of a first session tree, as such a fraction."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"{{min}} {self.min:g} is above {{max}} {self.max:g}")
+        return self
+
+
+class Agentic(Model):
+    """Replay of agent traces as a server sees it that has long been in use. The first tree of each
+    user begins somewhere inside, after requests for one token that fill the server's cache with
+    what that tree has there; those that follow begin at their beginning."""
+
+    start: TrajectoryStart = TrajectoryStart()
+    warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Requests for one token that each user sends before the measurement, in addition to the last
+    one of each stream that goes on: the next ones of its session tree, without pauses."""
+    warmup_grace: PositiveDurationNs = 1_800 * SECOND_NS
+    """Longest time of the requests for one token. A failed one ends the run."""
+    burst: bool = False
+    """Send the first request of each user at the start, instead of at its recorded distance."""
+    system_idle_cap: PositiveDurationNs | None = None
+    """Longest time in which no request is in flight while some wait for their recorded times. Then
+    all are moved to earlier times, by the same amount. Needs one worker."""
+    trajectory_idle_cap: PositiveDurationNs | None = None
+    """The same for each session tree by itself."""

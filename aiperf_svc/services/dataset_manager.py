@@ -17,6 +17,7 @@ from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
 from aiperf_svc.adapters.storage.atomic_files import write_atomically
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.datasets.streamed import StreamedDataset
+from aiperf_svc.core.datasets.tree_dataset import TreeDataset
 from aiperf_svc.core.endpoints.forced_length import Finding, ForcedLength, may_force_length
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.protocol.messages import AnyMessage
@@ -70,7 +71,7 @@ class StreamedBlocks:
     """The blocks of a streamed dataset. They are made on request in a thread, and some ahead, since
     workers request one block after the other."""
 
-    def __init__(self, dataset: StreamedDataset, header: Header) -> None:
+    def __init__(self, dataset: StreamedDataset | TreeDataset, header: Header) -> None:
         self._dataset = dataset
         self._header = header
         # One thread: each block depends on the one before.
@@ -102,7 +103,7 @@ class StreamedBlocks:
 
 
 def blocks_of(
-    dataset: BuiltDataset | StreamedDataset, header: Header
+    dataset: BuiltDataset | StreamedDataset | TreeDataset, header: Header
 ) -> HeldBlocks | StreamedBlocks:
     """Return the blocks of a dataset; `header` are the first fields of the messages."""
     if isinstance(dataset, BuiltDataset):
@@ -111,7 +112,7 @@ def blocks_of(
 
 
 def _encoded(
-    dataset: BuiltDataset | StreamedDataset,
+    dataset: BuiltDataset | StreamedDataset | TreeDataset,
     header: Header,
     number: int,
     starts: NDArray[np.uint32],
@@ -127,7 +128,7 @@ def _encoded(
             first_entry=int(starts[number]),
             conversations=entries,
             starts=starts.astype("<u4").tobytes() if number == 0 else b"",
-            is_streamed=isinstance(dataset, StreamedDataset),
+            is_streamed=not isinstance(dataset, BuiltDataset),
         )
     )
 

@@ -13,6 +13,8 @@ from aiperf_svc.adapters.inference.entry_cache import Entry
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import AGENT_TRACES
+from aiperf_svc.core.datasets.cache_bust import run_markers
 from aiperf_svc.core.endpoints.base import choices_asked_for
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.abandonment import abandonment_of
@@ -25,6 +27,7 @@ from aiperf_svc.protocol.messages.credits import PhaseOpened
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.load_generator import LoadGenerator
 from aiperf_svc.services.sessions import Session
+from aiperf_svc.services.tree_generator import TreeGenerator
 
 _COMPLETED = int(Outcome.COMPLETED)
 _CAPPED, _LAST_TURN = int(Flag.CAPPED), int(Flag.LAST_TURN)
@@ -207,8 +210,11 @@ class QueryGenerator(LoadGenerator):
 def generator_of(config: BenchmarkConfig, **arguments: Any) -> LoadGenerator:
     """Return the generator for the load of a config. `arguments` are those of every generator."""
     load = config.load
+    arguments["markers"] = run_markers(config)
     if load.samples_per_query > 1:
         return QueryGenerator(**arguments)
+    if config.dataset.kind in AGENT_TRACES:
+        return TreeGenerator(agentic=load.agentic, seed=config.random_seed, **arguments)
     arguments["abandonment"] = abandonment_of(config)
     arguments["turn_gap_ns"] = load.user_centric.turn_gap_ns if load.user_centric else 0
     if not load.limits_prefill:

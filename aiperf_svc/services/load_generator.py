@@ -13,7 +13,7 @@ through the queue), so a target that fails at once cannot make this recurse.
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count as counter
 from time import time_ns
 from typing import Final
@@ -24,6 +24,7 @@ from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import Entry, EntryCache
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
+from aiperf_svc.core.datasets.cache_bust import RunMarkers
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.core.load.ramp import ConnectionsAhead, opening_times
@@ -59,12 +60,13 @@ class LoadGenerator:
         on_starved: Callable[[], None],
         abandonment: Abandonment | None = None,
         turn_gap_ns: int = 0,
+        markers: RunMarkers | None = None,
     ) -> None:
         """`extend_history(history, turn_messages, request)` adds a response to a history, and says
         whether all of it is in there;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
         which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
-        conversation are that far apart."""
+        conversation are that far apart. `markers` are put into the requests."""
         self._run_id = run_id
         self._entries = entries
         self._base_flags = _STREAMED if is_streaming else 0
@@ -73,6 +75,7 @@ class LoadGenerator:
         self._on_starved = on_starved
         self._abandonment = abandonment
         self._turn_gap_ns = turn_gap_ns
+        self._markers = markers
         self.client: InferenceClient | SeveralTargets = None  # type: ignore[assignment]  # given by `attach`
         self._order = counter()
         self._is_held_back = False
@@ -87,6 +90,8 @@ class LoadGenerator:
         if self._abandonment is not None:
             self._abandonments = Abandonments(self._abandonment, client, self._arm)
             self._send = self._abandonments.send
+        if self._markers is not None:
+            self._send = _marking(self._send, self._markers)
 
     def _reset(self, phase: Phase) -> None:
         self.phase = int(phase)
@@ -442,18 +447,23 @@ class LoadGenerator:
         unsent += due_by_now
         self.revoked += len(self._held) - due_by_now
         self._held.clear()
-        unwritten = self.client.revoke_unwritten()
+        self.unsent += unsent + self._take_back(self.client.revoke_unwritten())
+        self._cut_sessions()
+
+    def _take_back(self, unwritten: Sequence[Request]) -> int:
+        """End the credits of requests that were not written. Returns how many were due."""
         self._active -= len(unwritten)
         if self._is_open_loop:
-            unsent += len(unwritten)
             self.connecting += len(unwritten)
-        else:
-            # Those of conversations that have sent a turn are cut by the stop.
-            begun = sum(request.turn > 0 for request in unwritten)
-            self.cancelled += begun
-            self.revoked += len(unwritten) - begun
-        self.unsent += unsent
-        # Conversations between two turns end here, cut by the stop.
+            return len(unwritten)
+        # Those of conversations that have sent a turn are cut by the stop.
+        begun = sum(request.turn > 0 for request in unwritten)
+        self.cancelled += begun
+        self.revoked += len(unwritten) - begun
+        return 0
+
+    def _cut_sessions(self) -> None:
+        """End the conversations between two turns, cut by the stop."""
         sessions = sum(session is not None for _, _, session in self._later)
         self._later.clear()
         self._active -= sessions
@@ -483,3 +493,15 @@ class LoadGenerator:
         if self._abandonments is not None and self._active:
             wake = min(wake, self._abandonments.next_wall_ns or NEVER)
         self.client.wake_at(None if wake == NEVER else wake)
+
+
+def _marking(send: Callable[[Request], object], markers: RunMarkers) -> Callable[[Request], object]:
+    """Return `send` for requests of which each gets its marker before."""
+
+    def send_marked(request: Request) -> object:
+        request.payload = markers.marked(
+            request.payload, request.phase, request.index, request.turn
+        )
+        return send(request)
+
+    return send_marked

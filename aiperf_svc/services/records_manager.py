@@ -91,9 +91,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._store = ColumnStore(context.state / f"records-{context.run_id}")
         self._jsonl = JsonlFile(
             context.artifacts / "profile_export.jsonl",
-            LineRenderer(
-                run_id=context.run_id, has_warmup=context.inference.load.warmup is not None
-            ),
+            LineRenderer(run_id=context.run_id, has_warmup=context.inference.load.has_warmup),
             limit=context.inference.artifacts.jsonl_limit,
         )
         self._gaps = Histogram()

@@ -184,6 +184,7 @@ class RunProgress(BaseProgress):
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
         load, warmup = self._config.load, self._config.load.warmup
         limits = warmup if phase is Phase.WARMUP and warmup is not None else load
+        is_priming = phase is Phase.WARMUP and load.agentic is not None
         ttft_p50_ms, ttft_p99_ms = _percentiles_ms([r.ttft_ns for r in self._recent], 50, 99)
         latency_p50_ms, latency_p99_ms = _percentiles_ms(
             [r.latency_ns for r in self._recent], 50, 99
@@ -197,8 +198,10 @@ class RunProgress(BaseProgress):
         return replace(
             common,
             phase=phase.name.lower(),
-            requested_requests=limits.requests,
-            requested_duration_s=limits.duration / 1e9 if limits.duration else None,
+            requested_requests=None if is_priming else limits.requests,
+            requested_duration_s=limits.duration / 1e9
+            if limits.duration and not is_priming
+            else None,
             grace_s=self._config.endpoint.grace_ns(limits.grace_period) / 1e9,
             completed=int(outcomes[Outcome.COMPLETED]),
             errored=int(outcomes[Outcome.ERRORED]),

@@ -25,8 +25,8 @@ class Session:
         self.turn = 0
         self.history = b""
         self.flags = flags
-        self.target = 0
-        """Which of several targets has it."""
+        self.target = -1
+        """Which of several targets has it; -1 before its first turn."""
 
     def next_by_clock(self, ready: int, gap_ns: int) -> int:
         """Return when the next turn is due by its user's clock, which stands still until the turn

@@ -270,6 +270,17 @@ class TimingManager(BaseService):
             await self._carry_out(plan, machine.handle(TimePassed(wall_ns())))
         await self._hooks.after(phase)
         self._report()
+        if phase is Phase.WARMUP and self.context.inference.load.agentic is not None:
+            self._check_filled(_total(phase, machine.counts()))
+
+    def _check_filled(self, counts: WorkerCounts) -> None:
+        """Fail the run if the requests that fill the cache did not all complete."""
+        if counts.completed != counts.granted and not self._is_stopping:
+            self.fail(
+                f"{counts.granted - counts.completed:,} of {counts.granted:,} session trees could "
+                "not fill the server's cache before the measurement (load.agentic); its results "
+                "would be those of another state"
+            )
 
     def _live_workers(self) -> list[str]:
         """Return the workers that take part and are not lost, in the order of their ranks."""

@@ -138,12 +138,26 @@ EXAMPLES: tuple[Message, ...] = (
         *HEAD,
         block=0,
         block_count=1,
-        entry_count=1,
+        entry_count=2,
         warmup_entries=0,
         first_entry=0,
         conversations=(
             dataset.Conversation(
                 "c", (dataset.Turn(b"{}", delay_ns=5, earliest_ns=6, input_tokens=7),)
+            ),
+            dataset.Conversation(
+                "t",
+                (
+                    dataset.Turn(
+                        b"",
+                        b"}",
+                        pieces=b"\0\0\0\0",
+                        one_token_tail=b"]",
+                        plan=dataset.PlannedRequest((), 5, 6, 0),
+                    ),
+                ),
+                streams=(dataset.Stream("root"),),
+                pieces=(b"{",),
             ),
         ),
         starts=b"\0\0\0\0",

@@ -94,3 +94,19 @@ async def pages(**texts: Any) -> AsyncIterator[str]:
 def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
     """A benchmark that reads these pages."""
     return base | {"telemetry": telemetry}
+
+
+@asynccontextmanager
+async def served(
+    path: str, respond: Callable[[web.Request], Awaitable[web.Response]]
+) -> AsyncIterator[str]:
+    """A server that responds to POST requests at one path."""
+    app = web.Application()
+    app.router.add_post(path, respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -15,6 +15,7 @@ from aiperf_svc.cli.main import COMMANDS, main
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.trials import trial_configs
+from tests.support.agent_traces import call, weka
 from tests.support.documented import PAGES, ROOT, commands, yaml_blocks
 
 BASE: dict[str, Any] = {
@@ -117,6 +118,8 @@ def test_every_load_of_the_pages_is_accepted(
     monkeypatch.chdir(tmp_path)
     row = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
     (tmp_path / "trace.jsonl").write_text(row)
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "a.json").write_bytes(weka(call(0, [1])))
     assert main([*words, "--dry-run"]) == 0
 
 

@@ -21,8 +21,9 @@ from aiperf_svc.adapters.datasets.files import (
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_size_of
+from aiperf_svc.adapters.datasets.tree_files import index_trees, open_trees
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import Dataset, DatasetKind
+from aiperf_svc.config.dataset import AGENT_TRACES, Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
 from aiperf_svc.core.datasets import multi_turn, random_pool, sharegpt, single_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble, own_warmup, synthetic_prompts
@@ -31,7 +32,9 @@ from aiperf_svc.core.datasets.block_texts import BlockTexts
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.datasets.streamed import StreamedDataset
 from aiperf_svc.core.datasets.trace_prompts import TracePrompts
+from aiperf_svc.core.datasets.tree_dataset import TreeDataset
 
+AnyDataset = BuiltDataset | StreamedDataset | TreeDataset
 Progress = Callable[[str], None]
 """Function called with a line for people, in the caller's event loop."""
 
@@ -50,7 +53,7 @@ KINDS = {
 
 async def build_dataset(
     config: BenchmarkConfig, *, progress: Progress = lambda text: None
-) -> BuiltDataset | StreamedDataset:
+) -> AnyDataset:
     """Build the dataset of `config`, rendered. The work is done in a thread, so the event loop is
     not blocked.
 
@@ -101,15 +104,15 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
     return url, result.file
 
 
-def _build(
-    config: BenchmarkConfig, name: str, file: str | None, watch: Watch
-) -> BuiltDataset | StreamedDataset:
+def _build(config: BenchmarkConfig, name: str, file: str | None, watch: Watch) -> AnyDataset:
     dataset, counter = config.dataset, load_token_counter(config.tokenizer, is_for_prompts=True)
     if file is None:
         prompts = synthetic_prompts(config, counter, read_folders(dataset))
         return assemble(config, prompts, Source(name), counter)
     if dataset.kind in FORMATS:
         return _built_trace(config, file, counter, watch)
+    if dataset.kind in AGENT_TRACES:
+        return _built_trees(config, file, counter, watch)
     path = Path(file).expanduser()
     if dataset.kind is DatasetKind.RANDOM_POOL:
         return _built_pools(config, path, counter, watch)
@@ -128,6 +131,25 @@ def _built_pools(
     sha256 = sha256_of_files(pool_files(path))
     source = Source(str(config.dataset.file), sha256=sha256, own_warmup=own)
     return assemble(config, with_files(prompts, folder_of(path)), source, counter)
+
+
+def _built_trees(
+    config: BenchmarkConfig, file: str, counter: TokenCounter | None, watch: Watch
+) -> TreeDataset:
+    with ExitStack() as opened:
+        trees = opened.enter_context(closing(open_trees(config, watch=watch)))
+        index, numbers = index_trees(config, trees)
+        dataset = TreeDataset(
+            config,
+            index,
+            Source(file, sha256=trees.sha256()),
+            counter,
+            read=lambda number: trees.again(numbers[number]),
+            close=trees.close,
+        )
+        # Trees are read as long as the dataset is used.
+        opened.pop_all()
+        return dataset
 
 
 def _built_trace(

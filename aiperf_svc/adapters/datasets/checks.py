@@ -6,6 +6,7 @@ What comes after that is checked when the dataset is built.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 
@@ -15,8 +16,9 @@ from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.files import Watch, folder_of, is_packed, read_pools, unwatched
 from aiperf_svc.adapters.datasets.media_files import read_folders, with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, unread_members
+from aiperf_svc.adapters.datasets.tree_files import index_trees, open_trees
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.dataset import AGENT_TRACES, DatasetKind
 from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import (
     Source,
@@ -27,6 +29,7 @@ from aiperf_svc.core.datasets.assembly import (
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.datasets.random_pool import one_of_each
 from aiperf_svc.core.datasets.trace_index import MOST_ROWS, Line, too_many_rows
+from aiperf_svc.core.datasets.tree_dataset import check_contents
 from aiperf_svc.core.load.fixed_schedule import due_times
 
 CHECK_S = 20.0
@@ -56,6 +59,8 @@ def check_dataset(config: BenchmarkConfig, watch: Watch = unwatched) -> CheckedF
     limit = _Limit()
     if config.dataset.kind in FORMATS:
         return _checked_trace(config, file, limit, watch)
+    if config.dataset.kind in AGENT_TRACES:
+        return _checked_trees(config, file, limit, watch)
     path = Path(file).expanduser()
     if config.dataset.kind is DatasetKind.RANDOM_POOL:
         return _checked_pools(config, path, limit, watch)
@@ -72,6 +77,22 @@ def _checked_pools(
     entries = one_of_each(read_pools(path, limit.applied, watch))
     finish(config, with_files(entries, folder_of(path)), None, None)
     return CheckedFile(limit.notice(str(config.dataset.file)))
+
+
+def _checked_trees(
+    config: BenchmarkConfig, file: str, limit: "_Limit", watch: Watch
+) -> CheckedFile:
+    with closing(open_trees(config, is_kept=False, until=limit.is_over, watch=watch)) as trees:
+        index, _ = index_trees(config, trees)
+        warmup_share(config, Source(file), len(index.turns))
+        assert index.first is not None
+        check_contents(config, index.first)
+    if not limit.is_reached:
+        return CheckedFile()
+    return CheckedFile(
+        f"{file} is checked up to session {len(index.turns):,}; the rest is checked after the "
+        "start, when the dataset is built"
+    )
 
 
 def _checked_trace(

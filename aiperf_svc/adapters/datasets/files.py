@@ -56,6 +56,17 @@ def read_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, byte
             yield number, line
 
 
+def read_whole(path: Path) -> bytes:
+    """Return what a file holds, unpacked. Raises DatasetError as `read_lines`."""
+    with _translated(path), _opened(path) as (stream, _):
+        content = stream.read(LONGEST_LINE + 1)
+    if len(content) > LONGEST_LINE:
+        raise DatasetError(
+            f"{path}: over {format_size(LONGEST_LINE)}B; expected a smaller file for each session"
+        )
+    return content
+
+
 def read_held_lines(path: Path, watch: Watch = unwatched) -> Iterator[tuple[int, bytes]]:
     """Yield as `read_lines`, for those who hold all. Raises DatasetError also when they are over
     `MOST_HELD`."""

@@ -49,6 +49,10 @@ async def _copy(blocks: "_Blocks", file: BinaryIO, limit_bytes: int) -> None:
     while number < count:
         block = await blocks.get(number)
         count = block.block_count
+        if any(conversation.streams for conversation in block.conversations):
+            raise EnvironmentProblem(
+                "inputs.json is left out: the requests of session trees are made during the load"
+            )
         text = b"".join(
             inputs_json(block.conversations, is_first=number == 0, is_last=number == count - 1)
         )

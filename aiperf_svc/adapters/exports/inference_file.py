@@ -165,12 +165,13 @@ def _topology(layout: RunLayout) -> _Topology:
 
 def dataset_json(dataset: DatasetFacts | None) -> bytes:
     """Return a dataset as it is in results and in the status of a run: an empty object if there is
-    none, and without the probe of a forced length if none was made."""
+    none, and without what only some datasets have."""
     if dataset is None:
         return b"{}"
     content = msgspec.structs.asdict(dataset)
-    if dataset.forced_output_length is None:
-        del content["forced_output_length"]
+    for name in ("forced_output_length", "streams", "theoretical_prefix_cache_hit"):
+        if content[name] is None:
+            del content[name]
     return msgspec.json.encode(content)
 
 

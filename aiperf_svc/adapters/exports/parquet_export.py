@@ -170,5 +170,5 @@ def _metadata(context: FinishedRun) -> dict[str, str]:
         "aiperf_svc.flags": json.dumps({f.name: int(f) for f in Flag}),
         CLOCKS_KEY: json.dumps(clocks),
         MESSAGES_KEY: json.dumps(messages),
-        WARMUP_KEY: json.dumps(context.config.load.warmup is not None),
+        WARMUP_KEY: json.dumps(context.config.load.has_warmup),
     }

@@ -6,14 +6,20 @@ one in order, so the next blocks are fetched ahead, and dropped when the credits
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiperf_svc.adapters.inference.request import PreparedTurn
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.endpoints.forced_length import without_forced_length
 from aiperf_svc.core.load.entry_order import EntryOrder
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages.dataset import Conversation, DatasetBlock, Turn
+from aiperf_svc.protocol.messages.dataset import (
+    RESPONSE_PIECE,
+    Conversation,
+    DatasetBlock,
+    PlannedRequest,
+    Turn,
+)
 
 CACHE_BYTES = 256 * 2**20
 """Most request bytes that one worker keeps."""
@@ -70,6 +76,53 @@ class Entry:
         return len(self.first.after) * (2 if self.turns > 1 else 1)
 
 
+class TreeEntry(Entry):
+    """A session tree, ready to send: its requests are joined from pieces when they are sent."""
+
+    __slots__ = ("conversation", "keeps", "plans", "target")
+
+    def __init__(self, number: int, conversation: Conversation, target: Target) -> None:
+        self.number = number
+        self.turns = len(conversation.turns)
+        self.conversation = conversation
+        self.target = target
+        self.plans = tuple(turn.plan or PlannedRequest() for turn in conversation.turns)
+        pieces = [piece for turn in conversation.turns for piece in array("I", turn.pieces)]
+        self.keeps = frozenset(each - RESPONSE_PIECE for each in pieces if each >= RESPONSE_PIECE)
+        """Requests whose responses are in the prompts of later ones."""
+
+    def prepare_request(
+        self,
+        number: int,
+        responses: Mapping[int, bytes],
+        session_id: bytes,
+        *,
+        is_one_token: bool,
+    ) -> PreparedTurn:
+        """Return a request, with the live responses in its prompt. One for a single output token
+        is otherwise the same."""
+        turn, pieces = self.conversation.turns[number], self.conversation.pieces
+        parts = [
+            pieces[each] if each < RESPONSE_PIECE else responses[each - RESPONSE_PIECE]
+            for each in array("I", turn.pieces)
+        ]
+        parts.append(turn.one_token_tail if is_one_token else turn.tail)
+        return PreparedTurn(
+            *self.target.session_request(b"".join(parts), session_id),
+            self.number,
+            number,
+            turn.input_tokens,
+            1 if is_one_token else turn.requested_tokens,
+        )
+
+    @property
+    def size(self) -> int:
+        """Return the approximate number of bytes held."""
+        return sum(map(len, self.conversation.pieces)) + sum(
+            len(turn.pieces) + len(turn.tail) for turn in self.conversation.turns
+        )
+
+
 class EntryCache:
     """Finds entries by phase and credit index; `request(block)` asks for a missing block."""
 
@@ -124,13 +177,14 @@ class EntryCache:
             self._orders = {
                 phase: self._order_of(count) for phase, (_, count) in self._sizes.items()
             }
-            if block.is_streamed:
+            if block.is_streamed and not block.conversations[0].streams:
+                # Session trees are begun many at a time.
                 self._most_bytes = AHEAD_BYTES
         self._requested.discard(block.block)
         if block.block in self._blocks:
             return
         entries = [
-            Entry(block.first_entry + i, self._as_sent(conversation), self._target, self._before)
+            self._entry(block.first_entry + i, self._as_sent(conversation))
             for i, conversation in enumerate(block.conversations)
         ]
         self._blocks[block.block] = entries
@@ -139,6 +193,11 @@ class EntryCache:
             self._all = [entry for number in sorted(self._blocks) for entry in self._blocks[number]]
         elif self._bytes >= self._most_bytes:
             self._most_bytes = min(self._most_bytes, AHEAD_BYTES)
+
+    def _entry(self, number: int, conversation: Conversation) -> Entry:
+        if conversation.streams:
+            return TreeEntry(number, conversation, self._target)
+        return Entry(number, conversation, self._target, self._before)
 
     def _as_sent(self, conversation: Conversation) -> Conversation:
         return without_forced_length(conversation) if self.leaves_length_free else conversation

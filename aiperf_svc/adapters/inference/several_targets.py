@@ -128,7 +128,7 @@ class SeveralTargets:
         session = request.session
         if session is None:
             return self._choose(in_turn)
-        if request.turn == 0:
+        if session.target < 0:
             session.target = self._choose(in_turn)
         number: int = session.target
         return number

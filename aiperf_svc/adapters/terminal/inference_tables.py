@@ -68,6 +68,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     _print_hooks(found.hooks, console)
     _print_endpoint(config.endpoint, console)
     _print_prompts(found, console)
+    _print_trees(found.topology.dataset, console)
     _print_forced_length(found.topology.dataset, console)
     print_verdict("Verdict on the client", found.verdict, found.cause, found.reasons, console)
     if found.system is not None:
@@ -351,6 +352,18 @@ def _print_prompts(found: InferenceResult, console: Console) -> None:
         f"Prompts: {number(used)} of the dataset's {number(entries)} entries{different}, "
         f"each sent {issued / used:.3g} times on average",
     )
+
+
+def _print_trees(dataset: DatasetFacts | None, console: Console) -> None:
+    """Print how many agents the session trees of a trace have, and how much of their prompts they
+    share."""
+    if dataset is None or not dataset.streams:
+        return
+    text = f"Session trees: {number(dataset.entries)} with {number(dataset.streams)} agents"
+    if dataset.theoretical_prefix_cache_hit is not None:
+        share = dataset.theoretical_prefix_cache_hit
+        text += f"; a prefix cache without a limit has {share:.1%} of the blocks of their prompts"
+    print_text(console, text)
 
 
 def _print_forced_length(dataset: DatasetFacts | None, console: Console) -> None:

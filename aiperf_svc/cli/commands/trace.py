@@ -37,13 +37,14 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, its format and the output flag."""
+    from aiperf_svc.config.dataset import TRACES
+
     parser.add_argument("file", metavar="FILE", help="The trace, plain or gzip.")
     parser.add_argument(
         "--custom-dataset-type",
         metavar="TYPE",
         default=DEFAULT,
-        help="mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace. Default: "
-        "mooncake_trace.",
+        help=f"{', '.join(TRACES[:-1])} or {TRACES[-1]}. Default: {DEFAULT}.",
     )
     parser.add_argument(
         "--isl-block-size",

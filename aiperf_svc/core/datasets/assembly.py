@@ -174,9 +174,7 @@ def assemble(
     if problems:
         raise ConfigError("; ".join(problems))
     warmup_entries = warmup_share(config, source, len(prompts))
-    marked = with_markers(
-        prompts, range(len(prompts)), config.dataset.cache_bust, config.prompt_seed, counter
-    )
+    marked = with_markers(prompts, range(len(prompts)), config, counter)
     ordered = [marked[place] for place in entry_order(config, len(prompts), warmup_entries)]
     lengths = draw_output_lengths(config, sum(len(entry.turns) for entry in ordered))
     _check_models(config, source, len(prompts) - warmup_entries)

@@ -24,7 +24,7 @@ _FILL_COSTS = 4
 """The end of a block is filled up to this many times the tokens of the longest word."""
 
 
-class _Owner(IntEnum):
+class Owner(IntEnum):
     """What words belong to; part of what a seed means."""
 
     HASH_ID = 0
@@ -76,25 +76,28 @@ class BlockTexts:
             parts.append(self._block(hash_id, size, is_first=not parts))
             rest -= size
         if rest:
-            parts.append(self._words(_Owner.ROW, number, rest, rest, is_first=not parts))
+            parts.append(self.words(Owner.ROW, (number,), rest, rest, is_first=not parts))
         return " ".join(part for part in parts if part)
 
     def _block(self, hash_id: int, size: int, *, is_first: bool) -> str:
         whole = self._block_size
         if size < whole:
-            return self._words(_Owner.HASH_ID, hash_id, whole, size, is_first=is_first)
+            return self.words(Owner.HASH_ID, (hash_id,), whole, size, is_first=is_first)
         key = hash_id, is_first
         text = self._blocks.pop(key, None)
         if text is None:
-            text = self._words(_Owner.HASH_ID, hash_id, whole, whole, is_first=is_first)
+            text = self.words(Owner.HASH_ID, (hash_id,), whole, whole, is_first=is_first)
         self._blocks[key] = text
         if len(self._blocks) > self._kept:
             self._blocks.popitem(last=False)
         return text
 
-    def _words(self, owner: _Owner, name: int, drawn: int, size: int, *, is_first: bool) -> str:
-        """Return words of `size` tokens: the first of `drawn` ones, then the filling."""
-        rng = generator(self._seed, Purpose.BLOCKS, owner, name)
+    def words(
+        self, owner: Owner, names: tuple[int, ...], drawn: int, size: int, *, is_first: bool
+    ) -> str:
+        """Return words of `size` tokens: the first of the `drawn` ones of an owner with these
+        names, then the filling."""
+        rng = generator(self._seed, Purpose.BLOCKS, owner, *names)
         chosen = rng.integers(len(WORDS), size=drawn)
         totals = np.cumsum(self._costs[chosen])
         if is_first:
@@ -112,6 +115,19 @@ class BlockTexts:
         if not count and not is_first and fill is not None:
             return " ".join(_WORDS[list(fill)])
         return " ".join(_WORDS[chosen[:count]])
+
+    def piece(
+        self, owner: Owner, names: tuple[int, ...], drawn: int, size: int, *, is_first: bool
+    ) -> str:
+        """Return the words as a piece of a prompt, of exactly `size` tokens behind others, with the
+        space before it. Raises DatasetError if the tokenizer cannot make such a text."""
+        words = self.words(owner, names, drawn, size, is_first=is_first)
+        if self._counter is None:
+            return words if is_first else f" {words}"
+        before = "" if is_first else WORDS[0]
+        text = f"{before} {words}".strip()
+        size += self._counter.count(before)
+        return repaired(text, size, self._counter)[len(before) :]
 
 
 def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:

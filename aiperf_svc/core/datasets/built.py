@@ -1,7 +1,6 @@
 """A finished dataset: every request as bytes, and its report."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -81,17 +80,6 @@ def inputs_json(
 
 def _payload(body: bytes) -> bytes:
     return multipart.as_json(body) if multipart.is_form(body) else body
-
-
-def report_json(report: DatasetReport) -> dict[str, Any]:
-    """Return the report in the format of the status and the results."""
-    members = msgspec.structs.asdict(report)
-    for name in ("input_tokens", "output_tokens", "forced_output_length"):
-        if members[name] is not None:
-            members[name] = msgspec.structs.asdict(members[name])
-    if report.forced_output_length is None:
-        del members["forced_output_length"]
-    return members
 
 
 def entry_bytes(entry: Conversation) -> int:

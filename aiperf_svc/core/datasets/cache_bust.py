@@ -1,20 +1,25 @@
-"""Puts a marker into each entry, so that no server has any of it in its prefix cache.
+"""Puts a marker into prompts, so that no server has any of them in its prefix cache.
 
-A marker follows from the seed and the number of the entry: the same config sends the same markers,
-and another seed others. An entry that is sent again has its own marker again.
+The marker of an entry follows from the seed and its number: the same config sends the same markers,
+and another seed others. An entry that is sent again has its own marker again. Markers of
+conversations and of requests follow from the seed and the credit's index instead. They are known
+only when a request is made, so that the dataset has a placeholder of the same length.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
 from aiperf_svc.core.endpoints.base import Prompt
 
 _DIGITS: Final = 16
+_RUN_DIGITS: Final = 12
+"""Hexadecimal digits of the marker of a conversation: those of AIPerf's and InferenceX'."""
 _SYSTEM_ROLES: Final = ("system", "developer")
 _PROMPT_KEYS: Final = ("messages", "prompt", "input", "inputs")
 """Members of a payload that hold its prompt, or its messages."""
@@ -24,17 +29,19 @@ Change = Callable[[str], str]
 def with_markers(
     entries: Sequence[PromptConversation],
     numbers: Iterable[int],
-    target: CacheBust,
-    seed: int,
+    config: BenchmarkConfig,
     counter: TokenCounter | None,
 ) -> list[PromptConversation]:
     """Return the entries with their markers; `numbers` are theirs in the whole dataset. Where
     markers go into a system prompt that an entry does not have, they go into its first turn."""
+    target = config.dataset.cache_bust
     if target is CacheBust.NONE:
         return list(entries)
+    markers = run_markers(config)
     marked = []
     for entry, number in zip(entries, numbers, strict=True):
-        change = _change(marker_of(seed, number), target)
+        marker = marker_of(config.prompt_seed, number) if markers is None else markers.placeholder
+        change = _change(marker, target)
         first = _marked(entry.turns[0], change, target.is_for_system, counter)
         marked.append(msgspec.structs.replace(entry, turns=(first, *entry.turns[1:])))
     return marked
@@ -44,6 +51,48 @@ def marker_of(seed: int, number: int) -> str:
     """Return the marker of an entry."""
     digest = hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()
     return f"[{digest[:_DIGITS]}]"
+
+
+class RunMarkers:
+    """The markers of conversations or requests, which are made during the run."""
+
+    def __init__(self, per: Literal["conversation", "request"], seed: int, *, keeps_phase: bool):
+        """With `keeps_phase` the conversations of warmup and measurement have the same markers."""
+        self._per, self._seed, self._keeps_phase = per, seed, keeps_phase
+        self.placeholder = self._written("placeholder")
+        """What stands in the dataset in the place of a marker."""
+        self._place = self.placeholder.encode()
+
+    def marked(self, payload: bytes, phase: int, index: int, turn: int) -> bytes:
+        """Return the bytes of a request with its marker; `index` is its credit's."""
+        name = f"{0 if self._keeps_phase else phase}/{index}"
+        if self._per == "request":
+            name = f"{name}/{turn}"
+        return payload.replace(self._place, self._written(name).encode())
+
+    def _written(self, name: str) -> str:
+        digest = hashlib.sha256(f"{self._seed}/{self._per}/{name}".encode()).hexdigest()
+        if self._per == "request":
+            return f"[{digest[:_DIGITS]}]"
+        return f"[rid:{digest[:_RUN_DIGITS]}]"
+
+
+def run_markers(config: BenchmarkConfig) -> RunMarkers | None:
+    """Return the markers that a config asks for during the run; None if entries have them, or
+    nothing has."""
+    dataset = config.dataset
+    if dataset.cache_bust is CacheBust.NONE or dataset.cache_bust_per == "entry":
+        return None
+    keeps_phase = config.load.agentic is not None
+    return RunMarkers(dataset.cache_bust_per, config.prompt_seed, keeps_phase=keeps_phase)
+
+
+def marked_messages(
+    messages: Sequence[Any], target: CacheBust, marker: str
+) -> list[dict[str, Any]]:
+    """Return messages of the chat API with a marker."""
+    roles = _SYSTEM_ROLES if target.is_for_system else ("user",)
+    return _in_messages(messages, roles, _change(marker, target))
 
 
 def _change(marker: str, target: CacheBust) -> Change:

@@ -32,14 +32,13 @@ from aiperf_svc.core.datasets.fields import LONGEST_DELAY_MS
 from aiperf_svc.core.datasets.session_trees import (
     Message,
     ResponseOf,
-    Stream,
     TracedTree,
     TreeRequest,
     checked_tree,
     message_problem,
 )
-from aiperf_svc.core.load.session_tree import PlannedRequest
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
 EXPECTED = (
     'an object such as {"session_id": "a", "turns": [{"messages": [{"role": "user", "content": '
@@ -323,11 +322,12 @@ def _request(turn: _Turn, messages: tuple[Message, ...], plan: PlannedRequest) -
     members = dict(turn.extra or {})
     if turn.tools is not None:
         members["tools"] = turn.tools
+    if turn.model:
+        members["model"] = turn.model
     return TreeRequest(
         plan=plan,
         messages=messages,
         output_tokens=turn.max_tokens,
-        model=turn.model,
         members=members,
     )
 

@@ -22,7 +22,6 @@ import msgspec
 from aiperf_svc.core.datasets.base import decode_line, line_error
 from aiperf_svc.core.datasets.session_trees import (
     Interval,
-    Stream,
     TracedTree,
     TreeRequest,
     checked_tree,
@@ -31,6 +30,7 @@ from aiperf_svc.core.datasets.session_trees import (
     time_problem,
 )
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.protocol.messages.dataset import Stream
 
 EXPECTED = (
     'an object such as {"spans": [{"span_id": "a", "start_time": "2026-01-01T00:00:00Z", '
@@ -104,7 +104,6 @@ def read_tree(content: bytes, place: str) -> TracedTree:
                     messages=tuple(call.messages),
                     input_tokens=_count(call, _INPUT_TOKENS) or -1,
                     output_tokens=_count(call, _OUTPUT_TOKENS) or None,
-                    model=str(call.span.attributes.get("gen_ai.request.model") or ""),
                     members=_members(call),
                 )
                 for plan, call in zip(recorded_order(intervals), calls, strict=True)

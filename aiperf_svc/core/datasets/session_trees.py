@@ -13,20 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from aiperf_svc.core.datasets.multi_turn import MAX_TURNS
-from aiperf_svc.core.load.session_tree import PlannedRequest
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.protocol.messages.dataset import PlannedRequest, Stream
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 LONGEST_S: Final = 365 * 86_400.0
 """Longest recorded time within a tree. More is a mistake of the unit."""
-
-
-class Stream(msgspec.Struct, frozen=True):
-    """One agent of a tree: requests that follow each other."""
-
-    id: str
-    parent: int = -1
-    """Number of the stream that spawned it; -1 for the root."""
 
 
 class ResponseOf(msgspec.Struct, frozen=True):
@@ -47,8 +39,6 @@ class TreeRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = -1
     """Recorded tokens of the prompt; -1: unknown. Those beyond the blocks are the request's own."""
     output_tokens: int | None = None
-    model: str = ""
-    """Recorded model; empty: unknown."""
     members: Mapping[str, Any] = {}
     """Further members of the request's body, such as `tools`."""
 
@@ -68,6 +58,11 @@ class TracedTree(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[TreeRequest, ...]
     block_size: int = 0
     """Tokens for each hash id."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a request, its output included."""
+        return max(each.input_tokens + (each.output_tokens or 0) for each in self.requests)
 
     @property
     def plans(self) -> tuple[PlannedRequest, ...]:

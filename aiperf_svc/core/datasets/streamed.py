@@ -51,7 +51,7 @@ class StreamedDataset:
         turns = prompts.turn_counts[self._order]
         self._first_turns = np.append(0, np.cumsum(turns))
         self._lengths = draw_output_lengths(config, int(self._first_turns[-1]))
-        self.starts = _starts(prompts.expected_bytes[self._order])
+        self.starts = starts_of(prompts.expected_bytes[self._order])
         self.turns = b"" if (turns == 1).all() else turns.astype("<u2").tobytes()
         self.due_ns = prompts.due_ns
         self.report = self._report(source)
@@ -69,8 +69,7 @@ class StreamedDataset:
         entries = with_markers(
             self._prompts.entries(numbers),
             numbers,
-            self._config.dataset.cache_bust,
-            self._config.prompt_seed,
+            self._config,
             self._counter,
         )
         lengths = self._lengths
@@ -105,7 +104,7 @@ class StreamedDataset:
         )
 
 
-def _starts(sizes: Lengths) -> NDArray[np.uint32]:
+def starts_of(sizes: Lengths) -> NDArray[np.uint32]:
     """Return the first entry of each block. An entry over `BLOCK_BYTES` is a block of its own."""
     ends = np.cumsum(sizes)
     starts, first = [], 0

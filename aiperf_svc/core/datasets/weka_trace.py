@@ -22,7 +22,6 @@ import msgspec
 from aiperf_svc.core.datasets.base import decode_line
 from aiperf_svc.core.datasets.session_trees import (
     Interval,
-    Stream,
     TracedTree,
     TreeRequest,
     checked_tree,
@@ -31,6 +30,7 @@ from aiperf_svc.core.datasets.session_trees import (
 )
 from aiperf_svc.core.datasets.synthetic import MAX_INPUT_TOKENS
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.protocol.messages.dataset import Stream
 
 EXPECTED = (
     'an object such as {"id": "a", "models": ["m"], "block_size": 64, "hash_id_scope": "local", '
@@ -111,7 +111,6 @@ def read_tree(content: bytes, place: str, *, think_time_only: bool = False) -> T
                     input_tokens=item.request.input,
                     # A request for no token is refused by servers.
                     output_tokens=max(1, item.request.output),
-                    model=item.request.model,
                 )
                 for plan, item in zip(recorded_order(intervals), items, strict=True)
             ),

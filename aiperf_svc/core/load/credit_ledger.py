@@ -133,10 +133,13 @@ class CreditLedger:
         live = {name: self._accounts[name] for name in self.workers}
         if not live or self._remaining == 0:
             return []
-        wanted = {}
-        for name, account in live.items():
-            # Users come first, so that even a short run reaches its concurrency.
-            wanted[name] = max(0, account.users - (account.granted - account.ended))
+        # Users come first, so that even a short run reaches its concurrency, and the first credits
+        # are those of all users.
+        wanted = {
+            name: max(0, account.users - (account.granted - account.ended))
+            for name, account in live.items()
+        }
+        further = dict.fromkeys(live, 0)
         spare = None if self._remaining is None else max(0, self._remaining - sum(wanted.values()))
         ahead_s = lookahead_s(len(live))
         all_users = sum(account.users for account in live.values())
@@ -149,9 +152,12 @@ class CreditLedger:
                 last_round = min(users, spare * users // max(1, all_users))
                 target = min(target, max(spare // (2 * len(live)), last_round))
             if ahead <= target // 2 or ahead < min(users, target):
-                wanted[name] += target - ahead
+                further[name] = target - ahead
+        if len(live) == 1:
+            (name,) = live
+            wanted, further = {name: wanted[name] + further[name]}, {}
         grants = []
-        for name, count in wanted.items():
+        for name, count in (*wanted.items(), *further.items()):
             allowed = count if self._remaining is None else min(count, self._remaining)
             if allowed > 0:
                 grants.append(self.grant(name, allowed))

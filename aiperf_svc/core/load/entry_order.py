@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import TRACES
+from aiperf_svc.config.dataset import AGENT_TRACES, TRACES
 
 _KEY = 0x0DE2
 """Key that separates these random numbers from others of the same seed."""
@@ -57,7 +57,7 @@ def order_of(config: BenchmarkConfig, count: int) -> EntryOrder | None:
     conversation after the other: of these, all passes are alike.
     """
     dataset = config.dataset
-    is_fixed = dataset.kind in TRACES or config.load.user_centric is not None
+    is_fixed = dataset.kind in (*TRACES, *AGENT_TRACES) or config.load.user_centric is not None
     if dataset.order == "sequential" or is_fixed:
         return None
     return EntryOrder(dataset.order, count, config.random_seed)

@@ -70,16 +70,17 @@ class PendingRequests:
         """Remove a tree that has ended."""
         del self._trees[tree]
 
-    def clear(self) -> int:
-        """Remove all waiting requests, and return the number of trees that have none in flight;
-        they are removed too."""
+    def clear(self) -> dict[int, tuple[int, ...]]:
+        """Remove all waiting requests, and return those of each tree."""
         self._heap.clear()
-        idle = [key for key, tree in self._trees.items() if not tree.in_flight]
-        for key in idle:
-            del self._trees[key]
+        found = {key: tuple(tree.waiting) for key, tree in self._trees.items()}
         for tree in self._trees.values():
             tree.waiting.clear()
-        return len(idle)
+        return found
+
+    def has_waiting(self, tree: int) -> bool:
+        """Return whether a request of a tree waits for its time."""
+        return bool(self._trees[tree].waiting)
 
     def apply_caps(self, tree: int) -> None:
         """Move the waiting requests of a tree, and of all of them, to earlier times where nothing

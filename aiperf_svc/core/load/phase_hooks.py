@@ -35,7 +35,7 @@ def origins(endpoint: Endpoint) -> tuple[str, ...]:
 
 def first_phase(config: BenchmarkConfig) -> Phase:
     """Return the phase that begins the load."""
-    return Phase.PROFILING if config.load.warmup is None else Phase.WARMUP
+    return Phase.WARMUP if config.load.has_warmup else Phase.PROFILING
 
 
 def longest_before_load_ns(config: BenchmarkConfig) -> int:

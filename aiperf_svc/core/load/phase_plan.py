@@ -91,6 +91,10 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     if phase is Phase.PROFILING:
         return _plan(phase, load, config, shape, load.requests, load.end)
     warmup = load.warmup
+    if load.agentic is not None:
+        # Each user's first tree, once.
+        made = _plan(phase, load, config, shape, None, load.agentic.warmup_grace)
+        return msgspec.structs.replace(made, credits=load.concurrency, grace_ns=0)
     if warmup is None:
         return None
     made = _plan(phase, _load_of_warmup(load), config, shape, warmup.requests, warmup.duration)

@@ -12,27 +12,32 @@ go on, and the tree counts as failed. It ends when nothing is in flight and noth
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+
+from aiperf_svc.config.load_shapes import Agentic
+from aiperf_svc.protocol.messages.dataset import PlannedRequest
+
+_KEY = 0x7EE5
+"""Key that separates these random numbers from others of the same seed."""
 
 
-class PlannedRequest(msgspec.Struct, frozen=True):
-    """When one request of a tree may be sent. Requests only wait for those before them."""
+class Position(NamedTuple):
+    """A place in the recorded time of a tree."""
 
-    after: tuple[int, ...] = ()
-    """Numbers of the requests whose ends it waits for."""
-    delay_ns: int = 0
-    """Pause after the last of these ends, or after the start of the tree if there are none."""
-    start_ns: int = -1
-    """Recorded time of the request from the start of the tree; -1: unknown."""
-    stream: int = 0
+    done: int = 0
+    """Number of requests before it."""
+    at_ns: int = -1
+    """Time from the tree's start; -1: it has no times."""
 
 
 class TreeStarted(msgspec.Struct, frozen=True):
-    """Event: the tree begins, after its first `done` requests, which are not sent."""
+    """Event: the tree begins. Requests before the position are not sent."""
 
     at_ns: int
-    done: int = 0
+    position: Position = Position()
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -45,6 +50,9 @@ class RequestEnded(msgspec.Struct, frozen=True):
 
 class TreeStopped(msgspec.Struct, frozen=True):
     """Event: no further request may be sent."""
+
+    unsent: tuple[int, ...] = ()
+    """Requests that were scheduled, and not sent."""
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True):
@@ -116,31 +124,31 @@ class SessionTree:
                 return self._start(event)
             case RequestEnded():
                 return self._end(event)
-            case TreeStopped():
-                self._is_whole = self._is_whole and not self._left
+            case TreeStopped(unsent=unsent):
+                self._is_whole = self._is_whole and not self._left and not unsent
+                for number in unsent:
+                    self._states[number] = _State.NEVER
+                self._open -= len(unsent)
                 self._cut()
                 return self._end_if_empty()
 
     def _start(self, started: TreeStarted) -> list[Instruction]:
         requests = self._requests
-        zero_ns = -1
-        for number in range(started.done):
+        done, zero_ns = started.position
+        for number in range(done):
             self._states[number] = _State.ENDED
             self._left -= 1
-            zero_ns = max(zero_ns, requests[number].start_ns)
             for waiting in self._waiting[number]:
                 self._missing[waiting] -= 1
         instructions: list[Instruction] = []
-        for number in range(started.done, len(requests)):
+        for number in range(done, len(requests)):
             if self._missing[number]:
                 continue
             request = requests[number]
-            if not started.done:
+            if not done:
                 pause_ns = request.delay_ns
-            elif zero_ns < 0 or request.start_ns < 0:
-                pause_ns = 0
             else:
-                pause_ns = max(0, request.start_ns - zero_ns)
+                pause_ns = max(0, request.start_ns - zero_ns) if zero_ns >= 0 else 0
             instructions += self._schedule(number, started.at_ns + pause_ns)
         return [*instructions, *self._end_if_empty()]
 
@@ -200,15 +208,56 @@ class SessionTree:
         return [] if self._open or self._left else [EndTree(self._is_whole)]
 
 
-def requests_before(requests: Sequence[PlannedRequest], share: float) -> int:
-    """Return how many requests lie before a share of a tree's recorded time, or of its requests if
-    it has no times. At least one is left."""
+def position_at(requests: Sequence[PlannedRequest], share: float) -> Position:
+    """Return the place at a share of a tree's recorded time, or of its requests if it has no times.
+    At least one request comes after it."""
     span_ns = max((request.start_ns for request in requests), default=-1)
     if span_ns <= 0 or any(request.start_ns < 0 for request in requests):
-        return min(int(share * len(requests)), len(requests) - 1)
-    at_ns = share * span_ns
+        return Position(min(int(share * len(requests)), len(requests) - 1))
+    at_ns = round(share * span_ns)
     done = next(n for n, request in enumerate(requests) if request.start_ns >= at_ns)
-    return min(done, len(requests) - 1)
+    return Position(min(done, len(requests) - 1), at_ns)
+
+
+class FirstTrees:
+    """Where the first trees begin, one of each user, and what fills the cache before them."""
+
+    def __init__(self, agentic: Agentic, seed: int) -> None:
+        self._start, self._warmup_requests, self._seed = (
+            agentic.start,
+            agentic.warmup_requests,
+            seed,
+        )
+
+    def position(self, index: int, requests: Sequence[PlannedRequest]) -> Position:
+        """Return where the tree of a credit begins."""
+        begin = self._begin(index, requests)
+        done = self._warmed(begin.done, requests)
+        at_ns = begin.at_ns
+        if at_ns >= 0 and done:
+            at_ns = max(at_ns, requests[done - 1].start_ns)
+        return Position(done, at_ns)
+
+    def warmup(
+        self, index: int, requests: Sequence[PlannedRequest]
+    ) -> tuple[list[int], list[PlannedRequest]]:
+        """Return the numbers of the requests for one token of a credit's tree, and when they are
+        sent: the last ones of its streams at once, then the others one after the other."""
+        begin = self._begin(index, requests).done
+        last = last_of_streams(requests, begin)
+        further = range(begin, self._warmed(begin, requests))
+        plans = [PlannedRequest()] * len(last)
+        for place in range(len(last), len(last) + len(further)):
+            is_first = place == len(last)
+            plans.append(PlannedRequest(tuple(range(place)) if is_first else (place - 1,)))
+        return [*last, *further], plans
+
+    def _begin(self, index: int, requests: Sequence[PlannedRequest]) -> Position:
+        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(_KEY, index)))
+        return position_at(requests, float(rng.uniform(self._start.min, self._start.max)))
+
+    def _warmed(self, done: int, requests: Sequence[PlannedRequest]) -> int:
+        return min(done + self._warmup_requests, len(requests) - 1)
 
 
 def last_of_streams(requests: Sequence[PlannedRequest], done: int) -> list[int]:

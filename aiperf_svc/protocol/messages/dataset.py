@@ -3,8 +3,29 @@
 from aiperf_svc.protocol.messages.base import Message, Value
 
 
+class Stream(Value, frozen=True):
+    """One agent of a session tree: requests that follow each other."""
+
+    id: str
+    parent: int = -1
+    """Number of the stream that spawned it; -1 for the root."""
+
+
+class PlannedRequest(Value, frozen=True):
+    """When one request of a session tree may be sent. Requests only wait for those before them."""
+
+    after: tuple[int, ...] = ()
+    """Numbers of the requests whose ends it waits for."""
+    delay_ns: int = 0
+    """Pause after the last of these ends, or after the start of the tree if there are none."""
+    start_ns: int = -1
+    """Recorded time of the request from the start of the tree; -1: unknown."""
+    stream: int = 0
+
+
 class Turn(Value, frozen=True):
-    """One request of a conversation. The body is `head + history + messages + tail`."""
+    """One request of a conversation. The body is `head + history + messages + tail`; of a session
+    tree, it is `pieces + tail`."""
 
     messages: bytes
     """JSON that this turn adds; for endpoints without conversations, the whole body."""
@@ -17,6 +38,17 @@ class Turn(Value, frozen=True):
     """Number of input tokens, exact with a tokenizer; -1: unknown."""
     requested_tokens: int = -1
     """Output tokens that the request asks for; -1: it asks for no number."""
+    pieces: bytes = b""
+    """Session tree: numbers of the pieces of the body, uint32 little-endian. Those from
+    `RESPONSE_PIECE` on stand for the live response of an earlier request, by its number."""
+    one_token_tail: bytes = b""
+    """Tail of the same request for one output token; only if a warmup sends such requests."""
+    plan: PlannedRequest | None = None
+    """Session tree: for which others the request waits, and for how long."""
+
+
+RESPONSE_PIECE = 2**31
+"""Numbers of pieces from which on they stand for responses."""
 
 
 class Conversation(Value, frozen=True):
@@ -25,6 +57,10 @@ class Conversation(Value, frozen=True):
     id: str
     turns: tuple[Turn, ...]
     head: bytes = b""
+    streams: tuple[Stream, ...] = ()
+    """Streams of a session tree; empty: the turns follow each other."""
+    pieces: tuple[bytes, ...] = ()
+    """Parts of the bodies of a session tree, each once."""
 
 
 class DatasetBlockRequested(Message, frozen=True):

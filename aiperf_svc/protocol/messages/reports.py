@@ -195,6 +195,11 @@ class DatasetReport(Value, frozen=True):
     warmup_entries: int
     forced_output_length: ForcedLengthReport | None = None
     """Result of the probe; None until a worker has made it."""
+    streams: int | None = None
+    """Number of agents of all session trees; None if entries are no trees."""
+    theoretical_prefix_cache_hit: float | None = None
+    """Share of the blocks of an agent trace that a prefix cache without a limit would have had when
+    a tree is run alone, from 0 to 1; None if the trace has no blocks."""
 
 
 class RankInfo(Value, frozen=True):

@@ -83,12 +83,15 @@ def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
     return found
 
 
+FOLDERS = (DatasetKind.RANDOM_POOL, DatasetKind.WEKA_TRACE, DatasetKind.OTEL_TRACE)
+"""Kinds whose file may be a folder of files."""
+
+
 def local_needs(config: BenchmarkConfig) -> LocalNeeds:
     """Return what a run on this machine needs of it."""
     dataset, tls = config.dataset, config.endpoint.tls
-    is_pool = dataset.kind is DatasetKind.RANDOM_POOL
     files = {
-        "dataset.file": (dataset.file, is_pool),
+        "dataset.file": (dataset.file, dataset.kind in FOLDERS),
         "endpoint.tls.ca_file": (tls.ca_file, False),
     }
     variables = {

@@ -33,6 +33,8 @@ def _load_line(load: Load) -> str:
         parts += [f"{warm.conversations:,} conversations"] if warm.conversations else []
         parts += [format_duration(warm.duration)] if warm.duration is not None else []
         words.append(f"after a warmup of {' or '.join(parts)}")
+    if load.agentic is not None:
+        words.append("after filling the cache with the session trees that it begins in")
     return ", ".join(words)
 
 

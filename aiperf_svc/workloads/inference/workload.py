@@ -140,7 +140,7 @@ class Inference(Workload[BenchmarkConfig]):
         return [*target_notices(config, environ), *beyond_ceiling(config, facts, topology)]
 
     def has_warmup(self, config: BenchmarkConfig) -> bool:
-        return config.load.warmup is not None
+        return config.load.has_warmup
 
     def longest_waits_ns(self, config: BenchmarkConfig, *, is_held: bool) -> int:
         """Return how long workers may wait for the server, and the first hooks of a held run."""

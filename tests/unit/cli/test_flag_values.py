@@ -9,13 +9,15 @@ import pytest
 from aiperf_svc.cli.checks import config_problems
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.config.hooks import ResetKvCache, ServerProfiler
-from aiperf_svc.config.load_shapes import Bursts, RatePoint, Stage
+from aiperf_svc.config.load_shapes import Agentic, Bursts, RatePoint, Stage
 from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.slo import Objective
 from tests.support.flag_configs import CLOSED, RATES, REPLAY, TRACE, USERS, config, refusal
 
 RAW = ("--endpoint-type", "raw", "--input-file", "x.jsonl")
+S = 10**9
+AGENTS = ("--input-file", "x.jsonl", "--custom-dataset-type", "weka_trace")
 RANKED = ("--endpoint-type", "hf_tei_rankings")
 MLFLOW = ("--mlflow-tracking-uri", "http://m:5000")
 WANDB = ("--wandb-project", "bench")
@@ -213,6 +215,33 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--isl-block-size": (
         (*TRACE, "--isl-block-size", "64"),
         64,
+    ),
+    "--cache-bust-per": (
+        ("--cache-bust", "system_prefix", "--cache-bust-per", "request"),
+        "request",
+    ),
+    "--agentic": ((*AGENTS, "--agentic"), Agentic()),
+    "--trajectory-start-min-ratio": ((*AGENTS, "--trajectory-start-min-ratio", "0.1"), 0.1),
+    "--trajectory-start-max-ratio": ((*AGENTS, "--trajectory-start-max-ratio", "0.9"), 0.9),
+    "--agentic-warmup-requests": ((*AGENTS, "--agentic-warmup-requests", "10"), 10),
+    "--agentic-warmup-grace-period": (
+        (*AGENTS, "--agentic-warmup-grace-period", "60"),
+        60 * S,
+    ),
+    "--burst-phase-starts": ((*AGENTS, "--burst-phase-starts"), True),
+    "--system-idle-gap-cap-seconds": (
+        (*AGENTS, "--workers-max", "1", "--system-idle-gap-cap-seconds", "10"),
+        10 * S,
+    ),
+    "--trace-idle-gap-cap-seconds": (
+        (*AGENTS, "--trace-idle-gap-cap-seconds", "300"),
+        300 * S,
+    ),
+    "--max-context-length": ((*AGENTS, "--max-context-length", "64"), 64),
+    "--use-think-time-only": ((*AGENTS, "--use-think-time-only"), True),
+    "--inter-turn-delay-cap-seconds": (
+        (*AGENTS, "--inter-turn-delay-cap-seconds", "5"),
+        5 * S,
     ),
     "--synthesis-max-isl": ((*TRACE, "--synthesis-max-isl", "64"), 64),
     "--synthesis-max-osl": ((*TRACE, "--synthesis-max-osl", "64"), 64),

@@ -71,7 +71,8 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     }
     only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
-        "load.arrival", "load.cancellation", "load.user_centric", "load.warmup",
+        "load.agentic.start", "load.arrival", "load.cancellation", "load.user_centric",
+        "load.warmup",
         "load.warmup.arrival",
         "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",

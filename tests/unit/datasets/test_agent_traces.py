@@ -8,29 +8,15 @@ import pytest
 from aiperf_svc.core.datasets import otel_trace, weka_trace
 from aiperf_svc.core.datasets.dag_jsonl import DagSessions
 from aiperf_svc.core.datasets.session_trees import ResponseOf, TracedTree
-from aiperf_svc.core.load.session_tree import PlannedRequest
 from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.protocol.messages.dataset import PlannedRequest
+from tests.support.agent_traces import call, subagent, weka
 
 S = 1_000_000_000
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
 # --- Weka ----------------------------------------------------------------------------------------
-
-
-def weka(*requests: dict[str, Any], **members: Any) -> bytes:
-    trace = {"id": "a", "models": ["m"], "block_size": 10, "hash_id_scope": "local"}
-    return json.dumps(trace | {"requests": requests} | members).encode()
-
-
-def call(t: float, ids: list[int], api_time: float = 1.0, **members: Any) -> dict[str, Any]:
-    tokens = {"in": 10 * len(ids), "out": 5}
-    request = {"t": t, "type": "s", "model": "m", "hash_ids": ids, "api_time": api_time}
-    return request | tokens | members
-
-
-def subagent(t: float, *requests: dict[str, Any], **members: Any) -> dict[str, Any]:
-    return {"t": t, "type": "subagent", "agent_id": "sub", "requests": requests} | members
 
 
 def plans(tree: TracedTree) -> list[tuple[int, tuple[int, ...], int]]:
@@ -281,7 +267,6 @@ def test_spans_become_streams_by_their_messages() -> None:
     )
     assert plans(tree) == [(0, (), 0), (1, (0,), S / 2), (0, (0, 1), 1 * S)]
     assert [request.output_tokens for request in tree.requests] == [7, 9, None]
-    assert tree.requests[0].model == "m"
 
 
 def test_parts_become_messages_of_the_chat_api() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn
-from aiperf_svc.core.datasets.cache_bust import marker_of, with_markers
+from aiperf_svc.core.datasets.cache_bust import marker_of, run_markers, with_markers
 from aiperf_svc.core.endpoints.base import Prompt
 
 Config = Callable[..., BenchmarkConfig]
@@ -20,9 +19,15 @@ MARKER = marker_of(0, 0)
 USER, SYSTEM = {"role": "user", "content": "u"}, {"role": "system", "content": "s"}
 
 
+def settings(**dataset: Any) -> BenchmarkConfig:
+    endpoint = {"url": "http://127.0.0.1:1", "model": "m"}
+    load = {"concurrency": 1, "requests": 1}
+    return BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load, "dataset": dataset})
+
+
 def marked(prompt: Prompt, target: str) -> Prompt:
     entry = PromptConversation("a", (PromptTurn(prompt), PromptTurn(Prompt(texts=("later",)))))
-    (found,) = with_markers([entry], [0], CacheBust(target), 0, None)
+    (found,) = with_markers([entry], [0], settings(cache_bust=target), None)
     assert found.turns[1] == entry.turns[1]
     return found.turns[0].prompt
 
@@ -102,3 +107,35 @@ def test_delays_are_multiplied(config: Config) -> None:
         given = config(dataset=dataset | {"delay_factor": factor})
         built = assemble(given, synthetic_prompts(given, None), Source("x"), None)
         assert {entry.turns[1].delay_ns for entry in built.conversations} == {expected}
+
+
+def sent(per: str, phase: int, index: int, turn: int = 0) -> str:
+    config = settings(cache_bust="first_turn_prefix", cache_bust_per=per)
+    entry = PromptConversation("a", (PromptTurn(Prompt(texts=("u",))),))
+    markers = run_markers(config)
+    assert markers is not None
+    (found,) = with_markers([entry], [0], config, None)
+    text = found.turns[0].prompt.texts[0].encode()
+    made = markers.marked(text, phase, index, turn)
+    assert len(made) == len(text)
+    return made.decode()
+
+
+def test_request_has_64_bits_of_seed_and_credit() -> None:
+    places = [(p, i, t) for p in range(2) for i in range(20) for t in range(20)]
+    found = {sent("request", *place) for place in places}
+    assert len(found) == len(places)
+    assert all(re.fullmatch(r"\[[0-9a-f]{16}\]\n\nu", text) for text in found)
+    assert sent("request", 1, 5, 2) == sent("request", 1, 5, 2)
+
+
+def test_turns_of_a_conversation_share_their_marker() -> None:
+    assert re.fullmatch(r"\[rid:[0-9a-f]{12}\]\n\nu", sent("conversation", 1, 5))
+    assert sent("conversation", 1, 5, 0) == sent("conversation", 1, 5, 7)
+    assert sent("conversation", 1, 5) != sent("conversation", 1, 6)
+    assert sent("conversation", 0, 5) != sent("conversation", 1, 5)
+
+
+def test_entries_have_no_markers_of_the_run() -> None:
+    assert run_markers(settings(cache_bust="first_turn_prefix")) is None
+    assert run_markers(settings()) is None

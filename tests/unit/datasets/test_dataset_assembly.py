@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
+from aiperf_svc.adapters.exports.inference_file import dataset_json
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
-from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes, report_json
+from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.results.inference_result import DatasetFacts
 from aiperf_svc.domain.errors import ConfigError, DatasetError
-from aiperf_svc.protocol.messages.reports import ForcedLengthReport
+from aiperf_svc.protocol.messages.reports import DatasetReport, ForcedLengthReport
 
 Config = Callable[..., BenchmarkConfig]
 FILE = {"kind": "single_turn", "file": "f"}
@@ -268,10 +270,14 @@ def test_an_empty_file_is_refused(config: Config) -> None:
         built(config(dataset=FILE), [])
 
 
+def as_shown(report: DatasetReport) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(dataset_json(DatasetFacts.of(report)))
+    return shown
+
+
 def test_the_report_says_what_was_built(config: Config, counter: LibraryTokenCounter) -> None:
     dataset = built(config(dataset=FILE), [*prompts(2), *prompts(1)], counter)
-    shown = report_json(dataset.report)
-    assert json.loads(json.dumps(shown)) == shown
+    shown = as_shown(dataset.report)
     tokens = dataset.report.input_tokens
     assert tokens is not None
     assert shown == {
@@ -306,7 +312,7 @@ def test_report_describes_how_the_target_forces_lengths(config: Config) -> None:
     expected = {
         "forced_output_length": {"finding": "refused", "said": "ignore_eos?", "requests": 2}
     }
-    assert report_json(asked) == report_json(report) | expected
+    assert as_shown(asked) == as_shown(report) | expected
 
 
 def test_the_hash_changes_with_any_request(config: Config) -> None:

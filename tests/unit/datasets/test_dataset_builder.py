@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.datasets.builder import build_dataset
+from aiperf_svc.adapters.datasets.builder import AnyDataset, build_dataset
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.datasets.built import BuiltDataset
-from aiperf_svc.core.datasets.streamed import StreamedDataset
 from aiperf_svc.domain.errors import DatasetError
 
 Config = Callable[..., BenchmarkConfig]
@@ -26,7 +24,7 @@ CONTENT = {
 KINDS = pytest.mark.parametrize("kind", CONTENT)
 
 
-def contents(dataset: BuiltDataset | StreamedDataset) -> list[str]:
+def contents(dataset: AnyDataset) -> list[str]:
     data = json.loads(b"".join(dataset.inputs_json()))["data"]  # type: ignore[union-attr]
     return [p["messages"][0]["content"] for session in data for p in session["payloads"]]
 

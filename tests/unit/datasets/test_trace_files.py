@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aiperf_svc.adapters.datasets.builder import build_dataset
+from aiperf_svc.adapters.datasets.builder import AnyDataset, build_dataset
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.datasets.built import BuiltDataset
-from aiperf_svc.core.datasets.streamed import StreamedDataset
 from aiperf_svc.domain.errors import DatasetError
 from tests.support.traces import AZURE, BURST_GPT
 
@@ -32,13 +30,13 @@ KINDS = pytest.mark.parametrize("kind", CONTENT)
 
 async def built(
     config: Config, path: Path, kind: str, content: str, **endpoint: object
-) -> BuiltDataset | StreamedDataset:
+) -> AnyDataset:
     file = path / "trace"
     file.write_text(content, newline="")
     return await build_dataset(config(dataset={"kind": kind, "file": str(file)}, endpoint=endpoint))
 
 
-def payloads(dataset: BuiltDataset | StreamedDataset) -> list[dict[str, object]]:
+def payloads(dataset: AnyDataset) -> list[dict[str, object]]:
     data = json.loads(b"".join(dataset.inputs_json()))["data"]  # type: ignore[union-attr]
     return [payload for session in data for payload in session["payloads"]]
 

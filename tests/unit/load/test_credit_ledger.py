@@ -1,11 +1,17 @@
 """Grants and returns of one phase, and the identity that they keep."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from aiperf_svc.core.control.control_intervals import lookahead_s
-from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD, MOST_LOOKAHEAD, CreditLedger
+from aiperf_svc.core.load.credit_ledger import (
+    LEAST_LOOKAHEAD,
+    MOST_LOOKAHEAD,
+    CreditLedger,
+    Grant,
+)
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 
@@ -74,8 +80,16 @@ def test_credits_run_out_when_all_are_granted_and_used(
 
 def test_no_worker_hoards_credits_near_the_end() -> None:
     ledger = CreditLedger(P, users={"a": 10, "b": 10}, total=60)
-    counts = {grant.worker: grant.count for grant in ledger.closed_loop_grants()}
+    counts: Counter[str] = Counter()
+    for grant in ledger.closed_loop_grants():
+        counts[grant.worker] += grant.count
     assert counts == {"a": 20, "b": 20}
+
+
+def test_first_credits_are_those_of_all_users() -> None:
+    ledger = CreditLedger(P, users={"a": 3, "b": 2}, total=None)
+    first, second, *_ = ledger.closed_loop_grants()
+    assert (first, second) == (Grant("a", 0, 3), Grant("b", 3, 2))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

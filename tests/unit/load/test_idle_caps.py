@@ -72,7 +72,7 @@ def test_pause_within_the_cap_stays() -> None:
     assert pending.skipped_ns == 0
 
 
-def test_stop_removes_trees_that_only_wait() -> None:
+def test_stop_removes_what_waits() -> None:
     pending = PendingRequests()
     pending.begin(1, 0)
     pending.begin(2, 0)
@@ -80,6 +80,6 @@ def test_stop_removes_trees_that_only_wait() -> None:
     pending.add(1, 1, 9)
     pending.add(2, 0, 9)
     taken(pending, 0)
-    assert pending.clear() == 1
+    assert pending.clear() == {1: (1,), 2: (0,)}
     assert pending.next_due_ns == NEVER
     pending.end_request(1, 5)

@@ -2,20 +2,23 @@
 
 import pytest
 
+from aiperf_svc.config.load_shapes import Agentic, TrajectoryStart
 from aiperf_svc.core.load.session_tree import (
     CancelRequests,
     EndTree,
     Event,
+    FirstTrees,
     Instruction,
-    PlannedRequest,
+    Position,
     RequestEnded,
     ScheduleRequest,
     SessionTree,
     TreeStarted,
     TreeStopped,
     last_of_streams,
-    requests_before,
+    position_at,
 )
+from aiperf_svc.protocol.messages.dataset import PlannedRequest
 
 SPAWN_AND_JOIN = (
     PlannedRequest(start_ns=0),
@@ -85,7 +88,7 @@ def test_failed_leaf_leaves_the_other_streams() -> None:
 
 
 def test_start_inside_keeps_recorded_distances() -> None:
-    assert SessionTree(SPAWN_AND_JOIN).handle(TreeStarted(1_000, done=2)) == [
+    assert SessionTree(SPAWN_AND_JOIN).handle(TreeStarted(1_000, Position(2, 15))) == [
         ScheduleRequest(2, 1_002),
         ScheduleRequest(3, 1_011),
     ]
@@ -94,7 +97,7 @@ def test_start_inside_keeps_recorded_distances() -> None:
 def test_start_inside_without_times_sends_at_once() -> None:
     requests = (PlannedRequest(), PlannedRequest((0,), 500), PlannedRequest((1,), 500))
     tree = SessionTree(requests)
-    assert tree.handle(TreeStarted(10, done=1)) == [ScheduleRequest(1, 10)]
+    assert tree.handle(TreeStarted(10, Position(1))) == [ScheduleRequest(1, 10)]
     assert tree.handle(RequestEnded(1, 20)) == [ScheduleRequest(2, 520)]
 
 
@@ -104,6 +107,13 @@ def test_stop_sends_nothing_further() -> None:
     assert tree.handle(TreeStopped()) == []
     assert tree.handle(RequestEnded(1, 11)) == []
     assert tree.handle(RequestEnded(2, 12)) == [EndTree(is_complete=False)]
+
+
+def test_stopped_tree_does_not_wait_for_unsent_requests() -> None:
+    tree = SessionTree(SPAWN_AND_JOIN)
+    play(tree, TreeStarted(0), RequestEnded(0, 10))
+    assert tree.handle(TreeStopped((2,))) == []
+    assert tree.handle(RequestEnded(1, 11)) == [EndTree(is_complete=False)]
 
 
 def test_limit_ends_a_tree_after_so_many_requests() -> None:
@@ -120,14 +130,45 @@ def test_limit_ends_a_tree_after_so_many_requests() -> None:
     ("share", "done"), [(0.0, 0), (0.25, 1), (0.35, 2), (0.5, 3), (0.75, 4), (1.0, 4)]
 )
 def test_start_is_by_recorded_time(share: float, done: int) -> None:
-    assert requests_before(SPAWN_AND_JOIN, share) == done
+    assert position_at(SPAWN_AND_JOIN, share) == Position(done, round(46 * share))
 
 
 def test_start_is_by_requests_without_times() -> None:
-    assert requests_before([PlannedRequest()] * 8, 0.5) == 4
-    assert requests_before([PlannedRequest()] * 8, 1.0) == 7
+    assert position_at([PlannedRequest()] * 8, 0.5) == Position(4)
+    assert position_at([PlannedRequest()] * 8, 1.0) == Position(7)
 
 
 def test_only_streams_that_go_on_are_warmed() -> None:
     assert last_of_streams(SPAWN_AND_JOIN, 3) == [0, 1]
     assert last_of_streams(SPAWN_AND_JOIN, 0) == []
+
+
+def first_trees(low: float, high: float, warmup_requests: int = 0, seed: int = 1) -> FirstTrees:
+    start = TrajectoryStart(min=low, max=high)
+    return FirstTrees(Agentic(start=start, warmup_requests=warmup_requests), seed)
+
+
+def test_warmup_is_the_last_request_of_each_open_stream() -> None:
+    trees = first_trees(0.5, 0.5)
+    assert trees.warmup(7, SPAWN_AND_JOIN) == ([0, 1], [PlannedRequest(), PlannedRequest()])
+    assert trees.position(7, SPAWN_AND_JOIN) == Position(3, 23)
+
+
+def test_further_warmup_requests_move_the_start() -> None:
+    trees = first_trees(0.3, 0.3, warmup_requests=2)
+    assert trees.warmup(7, SPAWN_AND_JOIN) == (
+        [0, 1, 2],
+        [PlannedRequest(), PlannedRequest((0,)), PlannedRequest((1,))],
+    )
+    assert trees.position(7, SPAWN_AND_JOIN) == Position(3, 17)
+    assert first_trees(0.3, 0.3, warmup_requests=99).position(7, SPAWN_AND_JOIN).done == 4
+
+
+def test_starts_are_uniform_and_follow_the_seed() -> None:
+    requests = [PlannedRequest(start_ns=n) for n in range(1_001)]
+    drawn = [first_trees(0.25, 0.75).position(index, requests).done for index in range(400)]
+    assert min(drawn) in range(250, 270)
+    assert max(drawn) in range(730, 751)
+    assert abs(sum(drawn) / 400 - 500) < 25
+    assert drawn == [first_trees(0.25, 0.75).position(index, requests).done for index in range(400)]
+    assert drawn[0] != first_trees(0.25, 0.75, seed=2).position(0, requests).done

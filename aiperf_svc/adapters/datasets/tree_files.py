@@ -1,0 +1,166 @@
+"""Files of agent traces: their session trees in order, and single ones again."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from aiperf_svc.adapters.datasets.files import (
+    LineFile,
+    Until,
+    Watch,
+    read_held_lines,
+    read_whole,
+    sha256_of_files,
+    unwatched,
+)
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.core.datasets import otel_trace, weka_trace
+from aiperf_svc.core.datasets.dag_jsonl import DagSessions
+from aiperf_svc.core.datasets.session_trees import TracedTree
+from aiperf_svc.core.datasets.trace_index import Line
+from aiperf_svc.core.datasets.tree_dataset import TreeIndex
+from aiperf_svc.domain.errors import DatasetError
+
+_WHOLE = (".json", ".json.gz")
+_LINES = (".jsonl", ".jsonl.gz")
+ReadTree = Callable[[bytes, str], TracedTree]
+
+
+class TreeFile(Protocol):
+    """The trees of a trace, which stays open."""
+
+    def trees(self) -> Iterator[TracedTree]:
+        """Yield all trees. Raises DatasetError that names file and record."""
+
+    def again(self, number: int) -> TracedTree:
+        """Return the tree that was yielded as this one."""
+
+    def sha256(self) -> str:
+        """Return the checksum of the trace."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+def open_trees(
+    config: BenchmarkConfig,
+    *,
+    is_kept: bool = True,
+    until: Until = lambda: False,
+    watch: Watch = unwatched,
+) -> TreeFile:
+    """Open the trace of a config; without `is_kept` no tree can be read again, and reading ends
+    when `until` is true. Raises DatasetError if it cannot be read."""
+    dataset = config.dataset
+    path = Path(str(dataset.file)).expanduser()
+    if dataset.kind is DatasetKind.DAG_JSONL:
+        return _DagFile(path, config.random_seed, watch)
+    read: ReadTree = otel_trace.read_tree
+    if dataset.kind is DatasetKind.WEKA_TRACE:
+        read = partial(weka_trace.read_tree, think_time_only=dataset.think_time_only)
+    return _TreesOfFiles(path, read, is_kept=is_kept, until=until, watch=watch)
+
+
+def index_trees(config: BenchmarkConfig, file: TreeFile) -> tuple[TreeIndex, list[int]]:
+    """Read the trees that a config uses. Returns their index, and the number in the file of each.
+    Raises DatasetError that names file and record."""
+    index, numbers = TreeIndex(), list[int]()
+    dataset = config.dataset
+    for number, tree in enumerate(file.trees()):
+        if dataset.entries is not None and len(numbers) == dataset.entries:
+            break
+        most = dataset.max_context_tokens
+        if most is not None and tree.most_tokens > most:
+            index.left_out += 1
+            continue
+        index.add(tree)
+        numbers.append(number)
+    return index, numbers
+
+
+class _DagFile:
+    """A file whose lines name each other, so that all are held."""
+
+    def __init__(self, path: Path, seed: int, watch: Watch) -> None:
+        self._path = path
+        self._sessions = DagSessions(read_held_lines(path, watch), str(path), seed=seed)
+
+    def trees(self) -> Iterator[TracedTree]:
+        return self._sessions.trees()
+
+    def again(self, number: int) -> TracedTree:
+        return self._sessions.tree(self._sessions.roots[number])
+
+    def sha256(self) -> str:
+        return sha256_of_files([self._path])
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class _Unit(msgspec.Struct, frozen=True):
+    """Where a tree is: a line of a file, or the whole of it."""
+
+    file: int
+    line: Line | None
+
+
+class _TreesOfFiles:
+    """A trace with one JSON object for each tree: files, or lines of files."""
+
+    def __init__(
+        self, path: Path, read: ReadTree, *, is_kept: bool, until: Until, watch: Watch
+    ) -> None:
+        self._files = _files(path)
+        self._read = read
+        self._is_kept, self._until, self._watch = is_kept, until, watch
+        self._opened: dict[int, LineFile] = {}
+        self._units: list[_Unit] = []
+
+    def trees(self) -> Iterator[TracedTree]:
+        for number, file in enumerate(self._files):
+            if file.name.endswith(_WHOLE):
+                self._units.append(_Unit(number, None))
+                yield self._read(read_whole(file), str(file))
+                self._watch((number + 1) / len(self._files))
+            else:
+                yield from self._of_lines(number, file)
+            if self._until():
+                return
+
+    def _of_lines(self, number: int, file: Path) -> Iterator[TracedTree]:
+        lines = LineFile(file, is_kept=self._is_kept, until=self._until, watch=self._watch)
+        self._opened[number] = lines
+        for line_number, line in lines:
+            if line.strip():
+                self._units.append(_Unit(number, lines.line))
+                yield self._read(line, f"{file}:{line_number}")
+
+    def again(self, number: int) -> TracedTree:
+        unit = self._units[number]
+        file = self._files[unit.file]
+        if unit.line is None:
+            return self._read(read_whole(file), str(file))
+        (content,) = self._opened[unit.file].again([unit.line])
+        return self._read(content, f"{file}:{unit.line.number}")
+
+    def sha256(self) -> str:
+        return sha256_of_files(self._files)
+
+    def close(self) -> None:
+        for lines in self._opened.values():
+            lines.close()
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a trace, in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.name.endswith(_WHOLE + _LINES))
+    if not files:
+        raise DatasetError(f"dataset.file: {path} is a folder without files of .json or .jsonl")
+    return files

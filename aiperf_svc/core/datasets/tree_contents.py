@@ -1,0 +1,320 @@
+"""Makes the requests of session trees: their bodies in pieces, since the prompts of an agent repeat
+each other. A tree with prompts of 100,000 tokens has each block or message once, and a request is a
+list of their numbers, which the worker joins when it sends it.
+
+A hash id stands for the same tokens everywhere in its tree, exactly a block of them, and for others
+in every other tree. What a prompt has beyond its blocks belongs to the request alone. Blocks are
+words after a space (`block_texts`), which tokenizers keep apart, so that the tokens of a prompt are
+those of its blocks. This is checked: the longest prompt of each stream is encoded again.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import CacheBust
+from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
+from aiperf_svc.core.datasets.block_texts import BlockTexts, Owner
+from aiperf_svc.core.datasets.cache_bust import marked_messages, marker_of, run_markers
+from aiperf_svc.core.datasets.session_trees import ResponseOf, TracedTree, TreeRequest
+from aiperf_svc.core.datasets.synthetic import draw_lengths
+from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.load.model_choice import model_numbers
+from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.protocol.messages.dataset import (
+    RESPONSE_PIECE,
+    Conversation,
+    PlannedRequest,
+    Turn,
+)
+
+_PLACE: Final = "aiperf-svc-place-of-the-prompt"
+_MASK: Final = 2**64 - 1
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    """The bytes of a body around its prompt."""
+
+    head: bytes
+    tail: bytes
+    one_token_tail: bytes = b""
+    requested_tokens: int = -1
+
+
+class _Pieces:
+    """The pieces of one tree, each once."""
+
+    def __init__(self) -> None:
+        self.all: list[bytes] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, piece: bytes) -> int:
+        """Return the number of a piece."""
+        number = self._numbers.get(piece)
+        if number is None:
+            number = self._numbers[piece] = len(self.all)
+            self.all.append(piece)
+        return number
+
+
+class TreeContents:
+    """Makes the entries of an agent trace."""
+
+    def __init__(self, config: BenchmarkConfig, counter: TokenCounter | None) -> None:
+        self._config = config
+        self._counter = counter
+        self._endpoint = endpoint_of(config.endpoint)
+        self._markers = run_markers(config)
+        self._frames: dict[tuple[int | None, str], _Frame] = {}
+        self._texts: dict[int, BlockTexts] = {}
+        """By block size: a trace may have several."""
+
+    def entry(self, tree: TracedTree, number: int) -> Conversation:
+        """Return the requests of a tree, which is the entry with this number. Raises DatasetError
+        for a prompt that the endpoint cannot carry, or of which the tokenizer makes other tokens
+        than it has."""
+        self._check_live(tree)
+        content = _TreeContent(self, tree, number)
+        turns = tuple(content.turn(place) for place in range(len(tree.requests)))
+        content.check_tokens()
+        return Conversation(tree.id, turns, streams=tree.streams, pieces=tuple(content.pieces.all))
+
+    def _check_live(self, tree: TracedTree) -> None:
+        agentic = self._config.load.agentic
+        begins_inside = agentic is not None and (agentic.start.max > 0 or agentic.warmup_requests)
+        if begins_inside and any(
+            isinstance(each, ResponseOf) for request in tree.requests for each in request.messages
+        ):
+            raise DatasetError(
+                f"{tree.place}: its prompts contain live responses of earlier requests, which a "
+                "load that begins inside does not have (load.agentic.start); use `context_mode` "
+                "deltas_with_responses, or a start of 0"
+            )
+
+    # --- for the content of one tree -------------------------------------------------------------
+
+    @property
+    def counter(self) -> TokenCounter | None:
+        """The tokenizer, if prompts are counted."""
+        return self._counter
+
+    def marker(self, number: int) -> str:
+        """Return the marker of an entry, or what stands in its place; empty if there is none."""
+        if self._config.dataset.cache_bust is CacheBust.NONE:
+            return ""
+        if self._markers is not None:
+            return self._markers.placeholder
+        return marker_of(self._config.prompt_seed, number)
+
+    def texts(self, block_size: int) -> BlockTexts:
+        """Return what makes the texts of blocks of a size."""
+        if block_size not in self._texts:
+            seed = self._config.prompt_seed
+            self._texts[block_size] = BlockTexts(seed, block_size, self._counter)
+        return self._texts[block_size]
+
+    def with_marker(self, messages: Sequence[Any], marker: str) -> Sequence[Any]:
+        """Return messages with a marker, if there is one."""
+        if not marker:
+            return messages
+        return marked_messages(messages, self._config.dataset.cache_bust, marker)
+
+    def plan(self, request: TreeRequest) -> PlannedRequest:
+        """Return when a request may be sent, by the factor and the limit of the config."""
+        plan, dataset = request.plan, self._config.dataset
+        delay_ns = round(plan.delay_ns * dataset.delay_factor)
+        if dataset.max_delay is not None:
+            delay_ns = min(delay_ns, dataset.max_delay)
+        start_ns = (
+            plan.start_ns if plan.start_ns < 0 else round(plan.start_ns * dataset.delay_factor)
+        )
+        return msgspec.structs.replace(plan, delay_ns=delay_ns, start_ns=start_ns)
+
+    def output_tokens(self, request: TreeRequest, number: int, place: int) -> int | None:
+        """Return the output tokens that a request asks for."""
+        dataset, tokens = self._config.dataset, request.output_tokens
+        if tokens is None and dataset.output_tokens is not None:
+            seed = self._config.random_seed
+            rng = generator(seed, Purpose.OUTPUT_LENGTHS, number, place)
+            return int(draw_lengths(dataset.output_tokens, 1, rng)[0])
+        return tokens
+
+    def frame(
+        self, request: TreeRequest, output_tokens: int | None, number: int, place: str
+    ) -> _Frame:
+        """Return the bytes around the prompt of a request of an entry."""
+        models = self._config.endpoint.all_models
+        model = models[int(model_numbers(self._config, np.array([number]))[0])]
+        key = (output_tokens, model)
+        if request.members:
+            return self._rendered(request, output_tokens, model, place)
+        if key not in self._frames:
+            self._frames[key] = self._rendered(request, output_tokens, model, place)
+        return self._frames[key]
+
+    def _rendered(
+        self, request: TreeRequest, output_tokens: int | None, model: str, place: str
+    ) -> _Frame:
+        head, tail, requested = self._parts(request, output_tokens, model, place)
+        one_token_tail = b""
+        if self._config.load.agentic is not None:
+            one_token_tail = self._parts(request, 1, model, place)[1]
+        return _Frame(head, tail, one_token_tail, requested)
+
+    def _parts(
+        self, request: TreeRequest, output_tokens: int | None, model: str, place: str
+    ) -> tuple[bytes, bytes, int]:
+        if request.has_hash_ids:
+            prompt, around = Prompt(texts=(_PLACE,), output_tokens=output_tokens), _PLACE.encode()
+        else:
+            message = {"role": "user", "content": _PLACE}
+            members = {name: each for name, each in request.members.items() if name != "messages"}
+            prompt = Prompt(payload={**members, "messages": [message]}, output_tokens=output_tokens)
+            around = msgspec.json.encode(message)
+        options = self._config.endpoint.model_copy(update={"model": model})
+        try:
+            rendered = self._endpoint.render(prompt, options)
+        except ValueError as error:
+            raise DatasetError(f"{place}: {error}") from None
+        head, _, tail = rendered.whole.partition(around)
+        return head, tail, rendered.requested_tokens
+
+
+class _TreeContent:
+    """The requests of one tree."""
+
+    def __init__(self, contents: TreeContents, tree: TracedTree, number: int) -> None:
+        self._contents = contents
+        self._tree = tree
+        self._number = number
+        self._marker = contents.marker(number)
+        self._key = int.from_bytes(hashlib.sha256(tree.id.encode()).digest()[:8])
+        self.pieces = _Pieces()
+        self._blocks: dict[tuple[int, int, bool], int] = {}
+        self._longest: dict[int, int] = {}
+        """Longest prompt of each stream, by the number of its request."""
+        counter = contents.counter
+        self._marker_tokens = 0
+        if counter is not None and self._marker:
+            self._marker_tokens = counter.count(f"{self._marker}\n\na") - counter.count("a")
+        self._tokens: dict[bytes, int] = {}
+
+    def turn(self, place: int) -> Turn:
+        """Return a request."""
+        contents, request = self._contents, self._tree.requests[place]
+        output_tokens = contents.output_tokens(request, self._number, place)
+        where = f"{self._tree.place}: request {place}"
+        frame = contents.frame(request, output_tokens, self._number, where)
+        if request.has_hash_ids:
+            numbers, tokens = self._of_blocks(request, place, frame)
+        else:
+            numbers, tokens = self._of_messages(request, frame)
+        return Turn(
+            b"",
+            frame.tail,
+            input_tokens=tokens,
+            requested_tokens=frame.requested_tokens,
+            pieces=np.array(numbers, dtype="<u4").tobytes(),
+            one_token_tail=frame.one_token_tail,
+            plan=contents.plan(request),
+        )
+
+    def _of_blocks(self, request: TreeRequest, place: int, frame: _Frame) -> tuple[list[int], int]:
+        texts = self._contents.texts(self._tree.block_size)
+        numbers = [self.pieces.number(frame.head)]
+        if self._marker:
+            numbers.append(self.pieces.number(_inner(f"{self._marker}\n\n")))
+        rest, is_first = request.input_tokens, True
+        for hash_id in request.hash_ids:
+            size = min(rest, self._tree.block_size)
+            numbers.append(self._block(texts, hash_id, size, is_first=is_first))
+            rest, is_first = rest - size, False
+        if rest:
+            numbers.append(self._rest(texts, place, rest, is_first=is_first))
+        stream = request.plan.stream
+        longest = self._longest.get(stream)
+        if longest is None or self._tree.requests[longest].input_tokens <= request.input_tokens:
+            self._longest[stream] = place
+        is_counted = self._contents.counter is not None
+        return numbers, request.input_tokens + self._marker_tokens if is_counted else -1
+
+    def _block(self, texts: BlockTexts, hash_id: int, size: int, *, is_first: bool) -> int:
+        key = hash_id, size, is_first
+        number = self._blocks.get(key)
+        if number is None:
+            names, whole = (self._key, hash_id & _MASK), self._tree.block_size
+            text = texts.piece(Owner.HASH_ID, names, whole, size, is_first=is_first)
+            number = self._blocks[key] = self.pieces.number(_inner(text))
+        return number
+
+    def _rest(self, texts: BlockTexts, place: int, size: int, *, is_first: bool) -> int:
+        text = texts.piece(Owner.ROW, (self._key, place), size, size, is_first=is_first)
+        return self.pieces.number(_inner(text))
+
+    def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
+        numbers = [self.pieces.number(frame.head)]
+        tokens = 0
+        plain = [each for each in request.messages if not isinstance(each, ResponseOf)]
+        marked = iter(self._contents.with_marker(plain, self._marker))
+        for place, message in enumerate(request.messages):
+            if isinstance(message, ResponseOf):
+                numbers.append(RESPONSE_PIECE + message.request)
+                tokens = -1
+                continue
+            encoded = msgspec.json.encode(next(marked))
+            numbers.append(self.pieces.number(b",%b" % encoded if place else encoded))
+            if tokens >= 0:
+                tokens += self._tokens_of(encoded, message)
+        return numbers, tokens if self._contents.counter is not None else -1
+
+    def _tokens_of(self, encoded: bytes, message: Any) -> int:
+        counter = self._contents.counter
+        if counter is None:
+            return 0
+        if encoded not in self._tokens:
+            content = message.get("content")
+            parts = content if isinstance(content, list) else [{"text": content}]
+            texts = [each.get("text") for each in parts if isinstance(each, dict)]
+            text = "".join(each for each in texts if isinstance(each, str))
+            self._tokens[encoded] = counter.count(text)
+        return self._tokens[encoded]
+
+    def check_tokens(self) -> None:
+        """Encode the longest prompt of each stream again. Raises DatasetError if it has other
+        tokens than its blocks have together."""
+        counter = self._contents.counter
+        if counter is None or not self._longest:
+            return
+        for place in self._longest.values():
+            request = self._tree.requests[place]
+            have = counter.count(self.text(place))
+            if have != request.input_tokens:
+                raise DatasetError(
+                    f"{self._tree.place}: request {place}: tokenizer {counter.name!r} makes "
+                    f"{have:,} tokens of its {request.input_tokens:,}: it does not keep words "
+                    "apart; use another tokenizer, or none"
+                )
+
+    def text(self, place: int) -> str:
+        """Return the text of a prompt that is made of blocks, without its marker."""
+        request = self._tree.requests[place]
+        texts = self._contents.texts(self._tree.block_size)
+        numbers, rest = list[int](), request.input_tokens
+        for hash_id in request.hash_ids:
+            size = min(rest, self._tree.block_size)
+            numbers.append(self._block(texts, hash_id, size, is_first=not numbers))
+            rest -= size
+        if rest:
+            numbers.append(self._rest(texts, place, rest, is_first=not numbers))
+        inner = b"".join(self.pieces.all[number] for number in numbers)
+        return msgspec.json.decode(b'"%b"' % inner, type=str)
+
+
+def _inner(text: str) -> bytes:
+    """Return a text inside a JSON string."""
+    return msgspec.json.encode(text)[1:-1]

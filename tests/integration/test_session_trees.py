@@ -1,0 +1,228 @@
+"""Session trees in whole runs, by the mock server's own account of when each request came."""
+
+import itertools
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from aiperf_svc.core.datasets.weka_trace import read_tree
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import request_id
+from tests.support.agent_traces import call, subagent, weka
+from tests.support.in_one_loop import config, server, stack
+from tests.support.scripted_server import served
+
+MS = 1_000_000
+Rows = dict[str, dict[str, Any]]
+
+
+def rows_of(mock: Any) -> Rows:
+    rows = {row["request_id"]: row for row in mock.truth(rows=True)["rows"]}
+    return {name: row for name, row in rows.items() if "probe" not in name}
+
+
+def dataset(folder: Path, kind: str, *lines: bytes, **members: Any) -> dict[str, Any]:
+    file = folder / "trace.jsonl"
+    file.write_bytes(b"\n".join(lines))
+    return {"kind": kind, "file": str(file), **members}
+
+
+def row(rows: Rows, index: int, number: int, phase: Phase = Phase.PROFILING) -> dict[str, Any]:
+    return rows[request_id("test", phase, index, number)]
+
+
+def random_tree(rng: Random, name: str) -> bytes:
+    """A root with subagents at random times, some of which overlap its next request."""
+    now, ids, requests = 0.0, [1], list[dict[str, Any]]()
+    fresh = itertools.count(2)
+    for _ in range(rng.randint(4, 9)):
+        ids = [*ids, next(fresh)]
+        taken = rng.uniform(0.001, 0.02)
+        requests.append(call(now, ids, taken))
+        now += taken
+        for number in range(rng.choice((0, 0, 1, 2))):
+            own, at = [next(fresh)], now + rng.uniform(0, 0.004)
+            inner = []
+            for _ in range(rng.randint(1, 4)):
+                inner.append(call(at, list(own), span := rng.uniform(0.001, 0.01)))
+                at += span + rng.uniform(0, 0.004)
+                own.append(next(fresh))
+            requests.append(subagent(inner[0]["t"], *inner, agent_id=f"{now}-{number}"))
+            if rng.random() < 0.7:
+                now = max(now, at)
+        now += rng.uniform(0, 0.006)
+    return weka(*requests, id=name)
+
+
+async def test_thousands_of_requests_keep_their_order(tmp_path: Path) -> None:
+    rng = Random(5)
+    lines = [random_tree(rng, f"t{number}") for number in range(150)]
+    trees = [read_tree(line, "f") for line in lines]
+    total = sum(len(tree.requests) for tree in trees)
+    assert total > 2_000
+    assert sum(len(tree.streams) - 1 for tree in trees) > 300
+    with server(ttft="1ms", tokens=2) as mock:
+        settings = config(
+            mock.url,
+            dataset=dataset(tmp_path, "weka_trace", *lines),
+            concurrency=20,
+            requests=total,
+        )
+        async with stack(settings, tmp_path, workers=2) as run:
+            summary = await run.results()
+        rows = rows_of(mock)
+    assert summary["request_count"]["avg"] == total == len(rows)
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["issued"], accounts["completed"]) == (150, 150)
+    joins = 0
+    for index, tree in enumerate(trees):
+        for number, plan in enumerate(tree.plans):
+            arrival = row(rows, index, number)["arrival_wall_ns"]
+            ends = [row(rows, index, other)["end_wall_ns"] for other in plan.after]
+            joins += len(ends) > 1
+            if ends:
+                assert arrival >= max(ends) + plan.delay_ns, (index, number)
+    assert joins > 200
+
+
+async def test_user_has_one_live_tree(tmp_path: Path) -> None:
+    line = weka(call(0, [1]), subagent(1, call(1.01, [7]), call(1.02, [7, 8])), call(1.05, [1, 2]))
+    lines = [line.replace(b'"a"', b'"t%d"' % number) for number in range(12)]
+    given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0.01)
+    with server(ttft="2ms", tokens=2) as mock:
+        settings = config(mock.url, dataset=given, concurrency=3, requests=48)
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+        rows = rows_of(mock)
+    spans = [
+        (
+            min(row(rows, index, number)["arrival_wall_ns"] for number in range(4)),
+            max(row(rows, index, number)["end_wall_ns"] for number in range(4)),
+        )
+        for index in range(12)
+    ]
+    edges = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    assert max(itertools.accumulate(step for _, step in edges)) == 3
+
+
+async def test_live_responses_are_in_the_prompts_of_forks(tmp_path: Path) -> None:
+    hello = {"role": "user", "content": "Hello"}
+    turn = {"messages": [hello]}
+    lines: list[dict[str, Any]] = [
+        {"session_id": "a", "turns": [turn, turn | {"forks": ["b"]}]},
+        {"session_id": "b", "turns": [turn]},
+    ]
+    prompts: list[list[dict[str, str]]] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        prompts.append((await request.json())["messages"])
+        message = {"role": "assistant", "content": f"answer {len(prompts)}"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    given = dataset(tmp_path, "dag_jsonl", *(json.dumps(each).encode() for each in lines))
+    async with served("/v1/chat/completions", respond) as url:
+        settings = config(url, dataset=given, concurrency=1, requests=3)
+        settings["endpoint"] |= {"streaming": False}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    one, two = ({"role": "assistant", "content": f"answer {number}"} for number in (1, 2))
+    assert prompts == [[hello], [hello, one, hello], [hello, one, hello, two, hello]]
+
+
+async def test_failed_request_fails_its_tree_alone(tmp_path: Path) -> None:
+    lines = [
+        weka(call(0, [1]), subagent(2, call(2, [7])), call(4, [1, 2]), id=f"t{number}")
+        for number in range(8)
+    ]
+    given = dataset(tmp_path, "weka_trace", *lines, delay_factor=0)
+    with server(tokens=2, error_rate=0.2) as mock:
+        settings = config(mock.url, dataset=given, concurrency=1, duration=0.5)
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["errored"] > 0
+    assert accounts["completed"] > 0
+    assert accounts["violations"] == []
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 4}, {"request_rate": 60.0}])
+async def test_stop_ends_every_tree(load: dict[str, Any], tmp_path: Path) -> None:
+    lines = [
+        weka(call(0, [1], 0.01), call(0.05, [1, 2], 0.01), call(30, [1, 2, 3]), id=f"t{number}")
+        for number in range(9)
+    ]
+    given = dataset(tmp_path, "weka_trace", *lines)
+    with server(ttft="5ms", tokens=2) as mock:
+        settings = config(mock.url, dataset=given, duration=0.6, grace_period=5, **load)
+        async with stack(settings, tmp_path, workers=2) as run:
+            summary = await run.results()
+        sent = len(rows_of(mock))
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["cancelled"] > 0
+    assert accounts["lost"] == 0
+    assert summary["request_count"]["avg"] == sent
+
+
+async def test_load_begins_inside_with_a_filled_cache(tmp_path: Path) -> None:
+    ids = list(range(1, 41))
+    lines = [
+        weka(*(call(n / 100, ids[: n + 1], 0.001) for n in range(40)), id=f"t{number}")
+        for number in range(6)
+    ]
+    given = dataset(
+        tmp_path,
+        "weka_trace",
+        *lines,
+        cache_bust="first_turn_prefix",
+        cache_bust_per="conversation",
+    )
+    agentic = {"start": {"min": 0.5, "max": 0.5}, "warmup_requests": 3}
+    with server(tokens=5) as mock:
+        settings = config(mock.url, dataset=given, concurrency=4, duration=1.0, agentic=agentic)
+        async with stack(settings, tmp_path, workers=2) as run:
+            summary = await run.results()
+        rows = rows_of(mock)
+    warmed = sorted(name for name in rows if name.split("-")[2] == "8000")
+    # Half of 390 ms lies before request 20, and three more are warmed.
+    numbers = [19, 20, 21, 22]
+    assert warmed == sorted(
+        request_id("test", Phase.WARMUP, index, number) for index in range(4) for number in numbers
+    )
+    chunks = {len(rows[name]["chunk_wall_ns"]) for name in warmed}
+    whole = {len(each["chunk_wall_ns"]) for name, each in rows.items() if name not in warmed}
+    assert max(chunks) < max(whole)
+    for index in range(4):
+        assert request_id("test", Phase.PROFILING, index, 22) not in rows
+        assert request_id("test", Phase.PROFILING, index, 23) in rows
+    assert request_id("test", Phase.PROFILING, 4, 0) in rows
+    assert summary["aiperf_svc"]["topology"]["dataset"]["theoretical_prefix_cache_hit"] == 39 / 41
+
+
+async def test_failed_warmup_request_fails_the_run(tmp_path: Path) -> None:
+    line = weka(*(call(n, list(range(n + 1))) for n in range(9)))
+    given = dataset(tmp_path, "weka_trace", line)
+    with server(tokens=5, error_rate=1.0) as mock:
+        settings = config(mock.url, dataset=given, concurrency=1, duration=5, agentic={})
+        async with stack(settings, tmp_path) as run:
+            await run.wait_for_state("failed")
+            reason = run.records_manager.status().reason
+    assert "1 of 1 session trees could not fill the server's cache" in reason
+
+
+async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
+    line = weka(call(0, [1], 0.01), call(3600, [1, 2]), call(7200, [1, 2, 3]))
+    given = dataset(tmp_path, "weka_trace", line)
+    agentic = {"start": {"min": 0, "max": 0}, "trajectory_idle_cap": 0.3, "system_idle_cap": 0.1}
+    with server(tokens=2) as mock:
+        settings = config(mock.url, dataset=given, concurrency=1, duration=1.0, agentic=agentic)
+        settings["workers"] = {"max": 1}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+        rows = rows_of(mock)
+    pause = row(rows, 0, 1)["arrival_wall_ns"] - row(rows, 0, 0)["end_wall_ns"]
+    assert pause > 95 * MS
+    assert request_id("test", Phase.PROFILING, 0, 2) in rows
