@@ -14,9 +14,9 @@ from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.terminal.screens import Display
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed, ConfigError
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.signals import Interrupts
 

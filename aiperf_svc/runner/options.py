@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from aiperf_svc.adapters.terminal.screens import Ui
 from aiperf_svc.plan.run_values import RunValues
 
 
@@ -21,8 +21,7 @@ class OtlpTarget:
 class RunOptions:
     """How a run is shown, and values that only its processes may know."""
 
-    ui: Literal["auto", "rich", "plain", "none"] = "auto"
-    """`auto`: rich on a terminal, else plain."""
+    ui: Ui = "auto"
     json: bool = False
     """Print one JSON object on standard output; all text for people goes to standard error."""
     secrets: Mapping[str, str] = field(default_factory=dict)

@@ -63,6 +63,13 @@ class RunOutcome:
             return ExitCode.ERROR
         return self.results.exit_code
 
+    @property
+    def in_words(self) -> str:
+        """Return state, verdict and reason in one line."""
+        verdict = self.results.verdict if self.results is not None else None
+        words = [self.state, f"verdict {verdict}" if verdict else "", self.reason]
+        return ", ".join(word for word in words if word)
+
     def _failed_part(self) -> str:
         """Return why a run that ended as planned has another exit code than 0."""
         match self.exit_code:

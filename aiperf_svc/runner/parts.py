@@ -7,12 +7,14 @@ Each member takes part in each round with a set of services of its own: a `Part`
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.several_targets import problem_of_joint
 from aiperf_svc.config.workload import Config
@@ -20,7 +22,6 @@ from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import Part
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_values import RunValues
-from aiperf_svc.runner.display import Screen
 from aiperf_svc.runner.follower import StartGate
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
@@ -88,61 +89,53 @@ class PartContext:
         return self.interrupts
 
 
-class Placement(Protocol):
+class Placement(ABC):
     """A place where parts run. It knows one part at a time."""
 
-    @property
-    def where(self) -> Where:
-        """This machine or a cluster."""
-        ...
-
-    @property
-    def lead_s(self) -> float:
-        """Time from the moment at which all parts of a round are ready to the start of their
-        loads."""
-        ...
-
-    @property
-    def run_id(self) -> str:
-        """Id of the session: that of its only part, or of the experiment that all parts share."""
-        ...
+    where: Where
+    """This machine or a cluster."""
+    lead_s: float
+    """Time from the moment at which all parts of a round are ready to the start of their loads."""
+    run_id: str
+    """Id of the session: that of its only part, or of the experiment that all parts share."""
 
     @property
     def limit(self) -> int:
         """Most rounds at the same time. If it is more than 1, each must also find room."""
-        ...
+        return 1
 
+    @abstractmethod
     def prepare(self) -> bool:
         """Check what can be checked before anything is made; False if the user declines what would
         be created. Raises AiperfError."""
-        ...
 
-    def opened(self) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
         """Connect to what `find_room` asks. Raises AiperfError."""
-        ...
+        yield
 
     async def find_room(
         self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
     ) -> int | None:
         """Return the place of the first waiting round, given by its parts, that has room beside the
         parts that run; None if none has. Raises AiperfError."""
-        ...
+        return 0
 
+    @abstractmethod
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         """Run a part from its start to its removal. Raises AiperfError if nothing was made."""
-        ...
 
+    @abstractmethod
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
         """Return the keys of the upload, by environment variable."""
-        ...
 
     def more(self, work: Work) -> dict[str, Any]:
-        """Return what `--json` has of a part that was not begun."""
-        ...
+        """Return the further keys of `--json` for a part that was not begun."""
+        return {}
 
     def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-        """Return what `--json` has of a member whose parts have these outcomes."""
-        ...
+        """Return the further keys of `--json` for a member whose parts have these outcomes."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,11 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -42,7 +41,7 @@ from aiperf_svc.runner.follower import Follower, make_outlets
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
-from aiperf_svc.runner.parts import Expansion, Member, PartContext, Work, expand
+from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work, expand
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stages import Stage
 from aiperf_svc.services.forks import Order
@@ -94,14 +93,13 @@ def expand_local(config: Config, trials: Sequence[TrialConfig] = ()) -> Expansio
     return expand(members, "local")
 
 
-class ProcessPlacement:
-    """Processes of this machine."""
+class ProcessPlacement(Placement):
+    """Processes of this machine. One round runs at a time: measurements at the same time would
+    compete for CPU."""
 
     where: Where = "local"
     lead_s = 2.0
     """All is on this machine."""
-    limit = 1
-    """Measurements at the same time on one machine would compete for CPU."""
 
     def __init__(
         self,
@@ -131,28 +129,9 @@ class ProcessPlacement:
                     show_warnings(shape_config(member.config, shape), self._facts, topology)
         return True
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        """Do nothing: there is nothing to connect to."""
-        yield
-
-    async def find_room(
-        self, running: Sequence[Work], waiting: Sequence[Sequence[Work]]
-    ) -> int | None:
-        """Return the first round: one runs at a time."""
-        return 0
-
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
         """Return the environment, which has the keys of the upload."""
         return os.environ
-
-    def more(self, work: Work) -> dict[str, Any]:
-        """Return nothing: a part has no name of its own."""
-        return {}
-
-    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-        """Return nothing: the results have all of it."""
-        return {}
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         """Run one part from its first process to the last one gone. Raises AiperfError."""

@@ -8,10 +8,11 @@ placement knows one part at a time.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from aiperf_svc.adapters.terminal.screens import Screen, open_screens
 from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import (
     OUT_OF_TIME,
@@ -38,7 +39,6 @@ from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
-from aiperf_svc.runner.display import Board, Screen, WholeScreen, make_board
 from aiperf_svc.runner.ending import errors_of, finish
 from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
@@ -68,7 +68,8 @@ class Session:
         self._expansion, self._placement = expansion, placement
         self._options, self._timeout_s = options, timeout_s
         self._deadline_mono_s: float | None = None
-        self._board: Board | None = None
+        self._screens: Mapping[str, Screen] = {}
+        """Those of parts that run at the same time, by name."""
         self._trials: dict[int, BeginTrial] = {}
         """The trial of each round that a driver has named."""
         self._ended: dict[Part, RunOutcome] = {}
@@ -139,7 +140,7 @@ class Session:
             names = [f"shape {number}" for number in self._results.rounds_left]
         with ExitStack() as stack:
             if self._has_several:
-                self._board = stack.enter_context(make_board(self._options, names))
+                self._screens = stack.enter_context(open_screens(self._options.ui, names))
             self._spawn(self._watch_interrupts(), "interrupts")
             try:
                 self._carry_out(self._schedule.begin())
@@ -244,7 +245,7 @@ class Session:
             ending.refresh(outcome.artifacts)
         if gate is not None:
             self._results.add_offsets(part.member, gate.offsets, trial)
-        screen.end(outcome)
+        screen.end(outcome.in_words)
         self._ended[part] = outcome
         self._handle(PartEnded(part, has_failed(outcome), bool(outcome.more.get("kept"))))
 
@@ -282,8 +283,8 @@ class Session:
             state=RunState.FAILED if skipped.has_failed else RunState.CANCELLED,
         )
         self._results.members[work.member.name].ended[skipped.part.round] = outcome
-        if self._board is not None:
-            self._screen(work).end(outcome)
+        if self._screens:
+            self._screen(work).end(outcome.in_words)
 
     def _unmade(
         self,
@@ -304,9 +305,9 @@ class Session:
         )
 
     def _screen(self, work: Work) -> Screen:
-        if self._board is not None:
-            return self._board.screen(work.member.name or f"shape {work.part.round}")
-        screen = WholeScreen(self._options)
+        if self._screens:
+            return self._screens[work.member.name or f"shape {work.part.round}"]
+        screen = Screen(self._options.ui)
         if work.trial is not None:
             trial = work.trial.trial
             screen.say(f"trial {trial.number}: {describe(trial.parameters)}")

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
@@ -29,7 +30,6 @@ from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import resuming
-from aiperf_svc.runner.display import WholeScreen
 from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext
@@ -105,7 +105,7 @@ class FakeStackRun:
         cluster = cast("Cluster", SimpleNamespace(identity="uid"))
         options = StackOptions(run=RunOptions(ui="none"), yes=True)
         cli = cast("PulumiCli", self)
-        context = PartContext(self.interrupts, WholeScreen(options.run))
+        context = PartContext(self.interrupts, Screen(options.run.ui))
         me = this_process({})
         request = self.with_folder()
         return await Launch(request, options, self.home, cluster, cli, context, me=me).run()

@@ -22,6 +22,7 @@ from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.secret_names import PAGES_KEY_ENV, TARGET_KEY_ENV
 from aiperf_svc.config.units import format_duration
@@ -35,7 +36,6 @@ from aiperf_svc.plan.target import target_pod
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import fork_server
-from aiperf_svc.runner.display import WholeScreen
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape
 from aiperf_svc.runner.fork_server import ForkServer
@@ -203,7 +203,7 @@ class _Index:
                 logs=self._folder / "logs",
             )
             run.write_files()
-            context = PartContext(interrupts, WholeScreen(run.options))
+            context = PartContext(interrupts, Screen(run.options.ui))
             try:
                 return await LocalServices(run, SERVICE_COMMAND, self._forks).run(context)
             finally:

@@ -20,7 +20,7 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import resuming, signals
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
-from aiperf_svc.runner.parts import Expansion, Member, PartContext, Work
+from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.stack import collection, preview
 from aiperf_svc.runner.stack.discovery import with_api_server, with_gpu_exporters, with_target_pods
@@ -84,7 +84,7 @@ def _with_namespace(request: StackRequest, namespace: str, mode: str) -> StackRe
     return replace(request, config=config)
 
 
-class StackPlacement:
+class StackPlacement(Placement):
     """Stacks, in one cluster or several."""
 
     where: Where = "cluster"
@@ -95,13 +95,9 @@ class StackPlacement:
     ) -> None:
         self._requests, self._expansion, self._options = requests, expansion, options
         self._first = requests[expansion.first.name]
+        self.run_id = self._first.plan.identity.run_id
         self._home = StateHome(self._first.environ)
         self._room: dict[tuple[str | None, str | None], SharedRoom] = {}
-
-    @property
-    def run_id(self) -> str:
-        """The id of the session."""
-        return self._first.plan.identity.run_id
 
     @property
     def limit(self) -> int:

@@ -10,9 +10,9 @@ import pytest
 from aiperf_svc.adapters.host.processes import Process
 from aiperf_svc.adapters.results_api.run_api import RunApi
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.terminal.screens import Silent
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner.display import Silent
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.follower import Follower
 from aiperf_svc.runner.options import RunOptions

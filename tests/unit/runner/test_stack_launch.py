@@ -12,10 +12,10 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.ownership import TakenOver
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
+from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.display import WholeScreen
 from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight
@@ -146,7 +146,7 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
     monkeypatch.setattr(preflight, "check", refuse)
     cluster = cast("Cluster", SimpleNamespace(identity="uid"))
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
-    context = PartContext(played.interrupts, WholeScreen(options.run))
+    context = PartContext(played.interrupts, Screen(options.run.ui))
     with (
         played.home.hold("s") as held,
         pytest.raises(EnvironmentProblem, match="cannot come up"),

@@ -11,10 +11,10 @@ import pytest
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
+from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.display import Screen
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.signals import Interrupts

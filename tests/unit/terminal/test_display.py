@@ -14,6 +14,7 @@ from aiperf_svc.adapters.results_api.status import (
     TrialRow,
 )
 from aiperf_svc.adapters.terminal.live_display import LiveDisplay
+from aiperf_svc.adapters.terminal.screens import Plain
 from aiperf_svc.adapters.terminal.status_text import (
     final_line,
     in_flight,
@@ -25,7 +26,6 @@ from aiperf_svc.adapters.terminal.status_text import (
 )
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.display import Plain
 
 TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
 
