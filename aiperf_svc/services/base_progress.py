@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic_ns, time_ns
 
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.core.telemetry.client_load import ClientLoad
+from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages.events import RosterPublished, RunStatePublished
 from aiperf_svc.protocol.run_states import RunState

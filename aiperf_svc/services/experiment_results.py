@@ -222,7 +222,7 @@ class ExperimentResults:
     def _write_scenario(self, row: EndedTrial) -> None:
         """Write the scenario's result of a trial, if the trial has results."""
         from aiperf_svc.adapters.storage.artifacts import write_manifest
-        from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
+        from aiperf_svc.adapters.storage.experiment_folder import write_scenario
 
         experiment = self._context.config.experiment
         folder = self._context.artifacts / TRIALS / row.outcome.folder

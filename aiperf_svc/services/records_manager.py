@@ -16,7 +16,7 @@ import zmq
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.column_store import ColumnStore
@@ -34,8 +34,8 @@ from aiperf_svc.core.records.accounts import (
     count_arrived,
 )
 from aiperf_svc.core.records.ledger import RecordLedger
+from aiperf_svc.core.results.distributions import network_times
 from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout
-from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.results.telemetry import with_telemetry

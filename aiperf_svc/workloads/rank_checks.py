@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 from aiperf_svc.core.verdict.check_result import Reason, graded, note
-from aiperf_svc.domain.cpu_quota import stopped_share
+from aiperf_svc.core.verdict.health_log import stopped_share
 from aiperf_svc.protocol.messages.steps import RankWitness
 from aiperf_svc.workloads.step_evidence import Attempt, StepEvidence, place_of, witnessed, worst
 

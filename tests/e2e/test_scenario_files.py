@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aiperf_svc.adapters.storage.scenario_artifacts import FOLDER, write_scenario
+from aiperf_svc.adapters.storage.experiment_folder import FOLDER, write_scenario
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.mock_server.config import MockServerConfig

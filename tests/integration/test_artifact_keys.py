@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.result_files import Results
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
-from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
+from aiperf_svc.adapters.storage.experiment_folder import write_scenario
 from aiperf_svc.adapters.storage.tool_artifacts import write_run as write_tools_run
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters.storage.scenario_artifacts import (
+from aiperf_svc.adapters.storage.experiment_folder import (
     FOLDER,
     RESULT_SUMMARY,
     write_scenario,

@@ -19,8 +19,8 @@ from aiperf_svc.adapters.exports import result_files
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+from aiperf_svc.adapters.storage.experiment_folder import write_scenario
 from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
-from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
 from aiperf_svc.adapters.trackers.finished_run import read_finished
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.load_config import load_config

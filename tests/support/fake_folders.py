@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.experiments.evidence import Evidence
 from aiperf_svc.core.experiments.search import Search, SearchedTrial
-from aiperf_svc.core.stats.batches import BATCHES
+from aiperf_svc.core.results.slo_results import BATCHES
 
 SERVERS, SERVICE_S, LIMIT_S = 16, 0.1, 0.2
 WARMUP_S = 10.0

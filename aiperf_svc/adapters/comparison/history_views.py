@@ -28,9 +28,9 @@ from aiperf_svc.adapters.report.plots import FULL, Plot, Series, figure
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.history import Change, History
 from aiperf_svc.core.compare.measured_run import MeasuredRun
-from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.foreign_text import csv_cell, one_line
+from aiperf_svc.domain.number_text import readable_unit
 
 ROWS = 12
 """Lines of the plot in a terminal."""

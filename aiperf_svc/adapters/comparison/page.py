@@ -27,7 +27,7 @@ from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons, Group
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.domain.number_text import readable_unit
 
 _CLASSES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 _HIGHEST = 0.9999

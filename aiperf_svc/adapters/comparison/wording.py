@@ -5,8 +5,8 @@ import math
 from aiperf_svc.core.compare.comparison import Comparison, KeyDifference, Row, Side, SideValue, Word
 from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.domain.number_text import readable_unit
 
 LONGEST_VALUE = 60
 """Longest shown value of a key that differs, in characters."""

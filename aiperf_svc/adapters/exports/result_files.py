@@ -4,6 +4,7 @@ A run has profile_export_aiperf.json or results.json, an experiment has experime
 API serves the same content.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,10 @@ from aiperf_svc.core.experiments.experiment_result import SCHEMA as EXPERIMENT_S
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import SCHEMA as TOOL_SCHEMA
 from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.core.verdict.check_result import Reason, Verdict
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -108,3 +111,20 @@ def _check_schema(path: Path, head: _Head) -> None:
     if not is_tool and not bytes(head.aiperf_svc):
         found = f"AIPerf {one_line(head.aiperf_version)}".strip()
         raise ConfigError(f"{path}: written by {found}, expected a run of aiperf-svc")
+
+
+def render_verdict(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> bytes:
+    """Render `verdict.json`: `reasons` are the checks that did not pass, the worst first;
+    `checks` are all of them."""
+    content = {
+        "verdict": verdict.verdict,
+        "cause": verdict.cause,
+        "reasons": [_reason(reason) for reason in verdict.reasons],
+        "checks": [_reason(reason) for reason in verdict.checks],
+        "slo": objectives,
+    }
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def _reason(reason: Reason) -> dict[str, object]:
+    return {"ok": reason.ok, **msgspec.structs.asdict(reason)}

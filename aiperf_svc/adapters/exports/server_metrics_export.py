@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 
+from aiperf_svc.adapters.exports.aiperf_exports import input_config
 from aiperf_svc.adapters.exports.inference_file import iso_time
-from aiperf_svc.adapters.exports.json_export import input_config
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.families import PORTABLE
 from aiperf_svc.core.telemetry.log import SourceLog

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import NamedTuple
 
-from aiperf_svc.domain.cpu_quota import stopped_share
+from aiperf_svc.core.verdict.health_log import stopped_share
 from aiperf_svc.protocol.messages.reports import Vitals
 
 SAMPLE_S = 0.05

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from aiperf_svc.adapters.ranks.counters import interface_bytes
-from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.domain.number_text import readable_unit
 
 _SHORTEST_S = 0.25
 """Between two looks: bytes come in bursts."""

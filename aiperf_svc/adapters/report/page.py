@@ -1,9 +1,8 @@
 """`report.html` of an inference benchmark: the run on one self-contained page, which is complete
 without its scripts."""
 
-from aiperf_svc.adapters.exports import config_export
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.inference_file import iso_time
-from aiperf_svc.adapters.exports.json_export import result_of
 from aiperf_svc.adapters.report import charts, joint_page, tables, telemetry_charts
 from aiperf_svc.adapters.report.blocks import (
     Block,
@@ -22,6 +21,7 @@ from aiperf_svc.adapters.report.blocks import (
     verdict_box,
 )
 from aiperf_svc.config.load import load_words
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary, error_counts
 from aiperf_svc.core.verdict.check_result import Severity
@@ -77,7 +77,7 @@ def render(summary: Summary) -> bytes:
         Details("GPU values that did not change", [telemetry_charts.constants(summary)]),
         Details("Finish reasons", [tables.finish_reasons(summary.finish_reasons)]),
         Details("Accounts", [tables.accounts(summary.accounts)]),
-        Details("Configuration", [Code(config_export.render(summary.context.config))]),
+        Details("Configuration", [Code(yaml_text(summary.context.config.model_dump(mode="json")))]),
         Zoom([*plots, *system_plots, *client_plots]),
     ]
     return document(summary.context.config.name, blocks)

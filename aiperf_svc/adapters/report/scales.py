@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aiperf_svc.core.results.readable import size_text
+from aiperf_svc.domain.number_text import size_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.blocks import Cell, Figure, Matrix, Row, name_cell
 from aiperf_svc.adapters.report.plots import Hint, Series, figure
 from aiperf_svc.adapters.report.plots import Plot as Drawn
-from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.tool_result import StepSeries, StepTable, ToolResult
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import number, readable_unit, size_text
 from aiperf_svc.workloads.steps import Plot
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")

@@ -26,11 +26,10 @@ from aiperf_svc.adapters.report.blocks import (
     verdict_box,
 )
 from aiperf_svc.config.yaml_files import yaml_text
-from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import STATS, MetricResult, StepTable, ToolResult
 from aiperf_svc.core.verdict.check_result import Severity
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import number, readable_unit, size_text
 from aiperf_svc.workloads.steps import Plot
 
 _HEADLINES = {

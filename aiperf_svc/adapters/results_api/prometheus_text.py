@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, StepStatus
-from aiperf_svc.core.telemetry.client_load import ClientLoad
+from aiperf_svc.core.verdict.health_log import ClientLoad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "aiperf_"

@@ -22,16 +22,17 @@ Connections that have not shown a token are few and short: `guarded_connections`
 
 import asyncio
 import hmac
+import logging
 from collections.abc import Awaitable, Callable, Set
+from pathlib import Path
 from time import time_ns
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from aiohttp import web
 
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import encode
-from aiperf_svc.adapters.results_api.file_responses import send_file
 from aiperf_svc.adapters.results_api.guarded_connections import (
     ConnectionLimits,
     GuardedConnection,
@@ -41,6 +42,20 @@ from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1024 * 1024
+_PACKED = (".parquet", ".gz", ".zst")
+"""Suffixes of files that are compressed already."""
+_TYPES = {
+    ".json": "application/json",
+    ".jsonl": "application/x-ndjson",
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".yaml": "application/yaml",
+    ".log": "text/plain",
+}
 
 LONGEST_POLL_S = 60.0
 METRICS = "/metrics"
@@ -251,3 +266,78 @@ def _number(request: web.Request, name: str, kind: type[int] | type[float]) -> f
 
 def _json(value: Any) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+async def send_file(
+    request: web.Request, path: Path, *, size: int, sha256: str
+) -> web.StreamResponse:
+    """Respond to `request` with the first `size` bytes of `path`, or the requested range of
+    them."""
+    etag = f'"{sha256}"'
+    wants_gzip = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+    use_gzip = wants_gzip and "Range" not in request.headers and path.suffix not in _PACKED
+    headers = {
+        # Compressed bytes are another representation and need a tag of their own (RFC 9110 8.8.3).
+        "ETag": f'"{sha256}-gzip"' if use_gzip else etag,
+        "Accept-Ranges": "bytes",
+        "Content-Type": _TYPES.get(path.suffix, "application/octet-stream"),
+        "Vary": "Accept-Encoding",
+        "X-Content-Type-Options": "nosniff",
+        "X-Content-Sha256": sha256,
+    }
+    if request.headers.get("If-None-Match") in (headers["ETag"], "*"):
+        return web.Response(status=304, headers=headers)
+    first, last = _wanted(request, size, etag, headers)
+    is_part = (first, last) != (0, size - 1)
+    if is_part:
+        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
+    response = web.StreamResponse(status=206 if is_part else 200, headers=headers)
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        raise web.HTTPNotFound(text=f"{path.name}: {error.strerror}\n") from error
+    with file:
+        if use_gzip:
+            response.enable_compression(web.ContentCoding.gzip)
+        else:
+            response.content_length = last + 1 - first
+        file.seek(first)
+        try:
+            await response.prepare(request)
+            await _copy(file, response, last + 1 - first)
+        except ConnectionError:
+            log.info("%s: the client left before its end", path.name)
+    return response
+
+
+async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None:
+    left = size
+    while left > 0:
+        chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
+        if not chunk:
+            # A cut response tells the client; one that looks whole would lie.
+            raise EOFError("the file is shorter than its manifest says")
+        left -= len(chunk)
+        await response.write(chunk)
+    await response.write_eof()
+
+
+def _wanted(request: web.Request, size: int, etag: str, headers: dict[str, str]) -> tuple[int, int]:
+    """Return the first and last byte to send. Raises HTTPRequestRangeNotSatisfiable."""
+    whole = (0, size - 1)
+    text = request.headers.get("Range", "")
+    condition = request.headers.get("If-Range")
+    if not text.startswith("bytes=") or "," in text or condition not in (None, etag):
+        return whole
+    begin, dash, end = text.removeprefix("bytes=").strip().partition("-")
+    if not dash or not (begin or end) or not (begin + end).isdecimal():
+        return whole
+    if begin:
+        first, last = int(begin), min(int(end), size - 1) if end else size - 1
+    else:
+        first, last = max(0, size - int(end)), size - 1
+    if first >= size or first > last:
+        raise web.HTTPRequestRangeNotSatisfiable(
+            headers={"Content-Range": f"bytes */{size}", "ETag": headers["ETag"]}
+        )
+    return first, last

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from aiperf_svc.core.telemetry.client_load import ClientLoad
+from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 
 

@@ -1,24 +1,26 @@
-"""The artifact folder of a run. Every file is written atomically."""
+"""The artifact folder of a run: results, records, and the metrics of servers, GPU exporters and own
+services. Every file is written atomically."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from aiperf_svc.adapters.exports import (
-    config_export,
-    csv_export,
+    aiperf_exports,
     result_files,
-    slices_export,
-    verdict_export,
+    server_metrics_parquet,
+    telemetry_export,
 )
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports import server_metrics_export as servers
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
-from aiperf_svc.adapters.storage.telemetry_files import write_telemetry
+from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.slices import slices
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.domain.metric_formulas import Columns
@@ -33,12 +35,12 @@ def write_all(
     Raises EnvironmentProblem that names the file which could not be written; those before it stay,
     and `summary` is untouched.
     """
-    write_file(
-        folder / "config.yaml", lambda: config_export.render(summary.context.config).encode()
-    )
+    config = summary.context.config.model_dump(mode="json")
+    write_file(folder / "config.yaml", lambda: yaml_text(config).encode())
     write_file(folder / INFERENCE_FILE, lambda: result_files.render(result_of(summary)))
-    write_file(folder / "profile_export_aiperf.csv", lambda: csv_export.render(summary))
-    write_file(folder / "verdict.json", lambda: verdict_export.render(summary))
+    write_file(folder / "profile_export_aiperf.csv", lambda: aiperf_exports.render_csv(summary))
+    verdict = summary.verdict, summary.objectives
+    write_file(folder / "verdict.json", lambda: result_files.render_verdict(*verdict))
     write_file(folder / "report.html", lambda: page.render(summary))
     write_atomically(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)
@@ -52,9 +54,9 @@ def write_all(
 def _write_slices(folder: Path, summary: Summary, columns: Columns, width_ns: int) -> None:
     context = summary.context
     found = list(slices(columns, context, width_ns=width_ns))
-    path = folder / slices_export.NAME
-    write_file(path.with_suffix(".json"), lambda: slices_export.render_json(found, context.config))
-    write_file(path.with_suffix(".csv"), lambda: slices_export.render_csv(found))
+    path, export = folder / aiperf_exports.SLICES, aiperf_exports
+    write_file(path.with_suffix(".json"), lambda: export.render_slices_json(found, context.config))
+    write_file(path.with_suffix(".csv"), lambda: export.render_slices_csv(found))
 
 
 def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...] = ()) -> Manifest:
@@ -71,3 +73,40 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`. Raises EnvironmentProblem."""
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     write_file(folder / MANIFEST, lambda: content)
+
+
+def write_telemetry(folder: Path, summary: Summary) -> None:
+    """Write the files for which a run has sources; none without a source.
+
+    Raises EnvironmentProblem that names the file which could not be written.
+    """
+    logs = [log for log in summary.telemetry if log.has_pages]
+    if not logs:
+        return
+    if any(not log.is_gpu for log in logs):
+        lines = servers.render_lines(summary)
+        _write_lines(folder / "server_metrics_export.jsonl", lines)
+        write_file(folder / "server_metrics_export.json", lambda: servers.render_json(summary))
+        write_file(folder / "server_metrics_export.csv", lambda: servers.render_csv(summary))
+        write_atomically(
+            folder / "server_metrics_export.parquet",
+            lambda part: server_metrics_parquet.write(part, summary),
+        )
+    gpus = [log for log in logs if log.has_gpus]
+    if gpus:
+        _write_lines(folder / "gpu_telemetry_export.jsonl", servers.render_gpu_lines(gpus))
+    if summary.client is not None and summary.client.has_pages:
+        logs.append(summary.client)
+    write_atomically(
+        folder / "telemetry.parquet",
+        lambda part: telemetry_export.write_parquet(part, logs, run_id=summary.context.run_id),
+    )
+    _write_lines(folder / "metrics.om", telemetry_export.render_openmetrics(logs))
+
+
+def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            file.writelines(lines)
+
+    write_atomically(path, write)

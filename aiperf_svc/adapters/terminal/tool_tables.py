@@ -12,11 +12,10 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
     print_text,
     print_verdict,
 )
-from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.tool_result import MetricResult, StepTable, ToolResult
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import number, readable_unit, size_text
 
 SHOWN_TABLES = 2
 SHOWN_ROWS = 12

@@ -8,11 +8,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.domain.number_text import number
+from aiperf_svc.domain.number_text import number, readable_unit
 
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.compare import student
-from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
+from aiperf_svc.core.results.slo_results import BATCHES, LEAST_IN_BATCH
 from aiperf_svc.core.stats.percentiles import quantile
 from aiperf_svc.domain.metric_formulas import Floats
 

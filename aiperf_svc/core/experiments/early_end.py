@@ -16,9 +16,8 @@ from aiperf_svc.config.prompts import Turns
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
 from aiperf_svc.core.results.objective_batches import allowed_share, batches_between
-from aiperf_svc.core.results.slo_results import GOODPUT, ObjectiveBatches
+from aiperf_svc.core.results.slo_results import BATCHES, GOODPUT, ObjectiveBatches
 from aiperf_svc.core.results.summary import EarlyEnd
-from aiperf_svc.core.stats.batches import BATCHES
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.core.results import slo
-from aiperf_svc.core.results.distributions import distributions
-from aiperf_svc.core.results.network import network_metrics
+from aiperf_svc.core.results.distributions import distributions, network_metrics
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
 from aiperf_svc.core.results.summary import FinishedRun, GroupResult
 from aiperf_svc.core.stats.clock_map import ClockMap

@@ -1,14 +1,25 @@
-"""Computes the metrics that are distributions, exactly, one derived column at a time."""
+"""Computes the metrics that are distributions, exactly, one derived column at a time.
+
+Those of connections are apart from the records: each worker reads them from the kernel into
+histograms, and reports these when the load has ended.
+"""
+
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.results.summary import MetricSummary
+from aiperf_svc.core.results.summary import MetricSummary, NetworkTimes
 from aiperf_svc.core.stats.columns import PhaseRows, due_values, exclude_abandoned
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import NS_PER_MS, Floats
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages.reports import HistogramDelta
+
+Reports = Iterable[tuple[tuple[HistogramDelta, ...], ...]]
+"""One report of each worker: for each URL of the target, a histogram of each metric."""
 
 PLOTTED = (
     "time_to_first_token",
@@ -96,3 +107,26 @@ def _sampled(
     """Return the cumulative distribution at `_SHARES`; with censored values it ends below 1."""
     place = np.rint(_SHARES * (len(ordered) - 1)).astype(np.int64)
     return _SHARES * (1.0 - distribution.censored_share), ordered[place]
+
+
+def network_times(reports: Reports) -> tuple[NetworkTimes, ...]:
+    """Return the merged histograms of all workers by tag, for each URL of the target."""
+    found: list[dict[str, Histogram]] = []
+    for report in reports:
+        for number, deltas in enumerate(report):
+            if number == len(found):
+                found.append({})
+            for delta in deltas:
+                found[number].setdefault(delta.tag, Histogram()).merge(delta)
+    return tuple(found)
+
+
+def network_metrics(times: Iterable[NetworkTimes]) -> dict[str, MetricSummary]:
+    """Return the metrics over the connections to some URLs; none if there was no connection."""
+    together: dict[str, Histogram] = {}
+    for each in times:
+        for tag, histogram in each.items():
+            delta = histogram.delta(phase=Phase.PROFILING, tag=tag)
+            together.setdefault(tag, Histogram()).merge(delta)
+    found = {tag: pooled(tag, histogram) for tag, histogram in together.items()}
+    return {tag: metric for tag, metric in found.items() if metric is not None}

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
-from aiperf_svc.core.results.slo_results import GOODPUT, ObjectiveBatches
-from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
+from aiperf_svc.core.results.slo_results import BATCHES, GOODPUT, LEAST_IN_BATCH, ObjectiveBatches
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, due_values, exclude_abandoned
 from aiperf_svc.core.stats.load_window import LoadWindow

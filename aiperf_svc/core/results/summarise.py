@@ -9,20 +9,19 @@ from aiperf_svc.core.records.accounts import Accounts, balance
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.by_group import Groups
 from aiperf_svc.core.results.cache_use import cache_use
-from aiperf_svc.core.results.distributions import distributions, pooled
-from aiperf_svc.core.results.network import network_metrics
+from aiperf_svc.core.results.distributions import distributions, network_metrics, pooled
 from aiperf_svc.core.results.objective_batches import objective_batches
 from aiperf_svc.core.results.scalars import (
     measured_scalars,
     scalars,
     steady_state_throughput,
 )
+from aiperf_svc.core.results.slo import Failures
 from aiperf_svc.core.results.summary import (
     FinishedRun,
     MetricSummary,
     Summary,
 )
-from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency import held_over_time

@@ -8,10 +8,10 @@ because it delays requests.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from aiperf_svc.core.telemetry.client_load import ClientLoad
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import Page, Series
 from aiperf_svc.core.telemetry.series import Plotted
+from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.protocol.messages.reports import Vitals
 from aiperf_svc.protocol.services import Service
 

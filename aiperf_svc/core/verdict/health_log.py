@@ -12,6 +12,17 @@ BUSY_CPU_FRACTION = 0.95
 own service time (M/D/1: u / 2(1 - u)), and there is no room for a burst."""
 
 
+class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The busiest service of each kind, as the status of a run reports it."""
+
+    cpu_cores: dict[str, float]
+    """Cores by kind of service."""
+    loop_lag_s: dict[str, float]
+    """Largest delay of an event loop by kind of service."""
+    cpu_lost: dict[str, float]
+    """Largest share of time in which a node's CPU ran something else, by cause."""
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Health of one process over the profiling phase."""
 
@@ -96,3 +107,17 @@ class HealthLog:
     def report(self) -> tuple[Health, ...]:
         """Return the health of all processes, by id."""
         return tuple(self._processes[name].condensed(name) for name in sorted(self._processes))
+
+
+def stopped_share(*, throttled_ns: int, used_ns: int, length_ns: int) -> float:
+    """Return the share of a time, 0 to 1, for which a quota stopped a cgroup that used `used_ns` of
+    CPU time; of one that had work for more than one CPU, the share of the CPU time of its work that
+    the quota took. With `used_ns` 0, not known, several CPUs make it too high.
+
+    The kernel's `throttled_usec` and `throttled_time` are sums over CPUs: each adds the time for
+    which it had tasks of the group and none of them might run (`unthrottle_cfs_rq` in
+    kernel/sched/fair.c). A group with threads on eight CPUs that is stopped for one second has up
+    to eight.
+    """
+    wanted_ns = max(length_ns, throttled_ns + used_ns)
+    return max(0.0, throttled_ns / wanted_ns) if wanted_ns > 0 else 0.0

@@ -14,8 +14,7 @@ from aiperf_svc import __version__
 from aiperf_svc.adapters.messaging.bus import Bus, receive_each
 from aiperf_svc.adapters.results_api.status import Status, StepStatus
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.adapters.storage.raw_output import RawOutput
-from aiperf_svc.adapters.storage.tool_artifacts import write_run
+from aiperf_svc.adapters.storage.tool_artifacts import RawOutput, write_run
 from aiperf_svc.core.results.tool_result import RankFacts, RankLayout, ToolResult
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.domain.errors import EnvironmentProblem

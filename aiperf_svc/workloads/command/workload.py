@@ -12,7 +12,7 @@ from aiperf_svc.config.base import HOUR_NS, Model, Verbatim
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.domain.number_text import readable_unit
 from aiperf_svc.workloads.steps import Command as RankCommand
 from aiperf_svc.workloads.steps import (
     Output,

@@ -12,7 +12,7 @@ import pytest
 
 from aiperf_svc.adapters.results_api.server import ResultsServer, serve
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.telemetry.client_load import ClientLoad
+from aiperf_svc.core.verdict.health_log import ClientLoad
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.services.serving import serve_results
 from tests.support.fake_results_api import TOKEN, Api, Provider, make_status

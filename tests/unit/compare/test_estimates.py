@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.compare.estimates import batch_quantiles
-from aiperf_svc.core.stats.batches import BATCHES
+from aiperf_svc.core.results.slo_results import BATCHES
 
 
 @pytest.mark.parametrize("each", [10, 11, 101, 200, 1999])

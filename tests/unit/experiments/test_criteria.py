@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.config.search import Search
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.experiments.criteria import searched_slo, trial_result

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.adapters.exports import aiperf_exports
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.search import Search
@@ -86,7 +86,7 @@ def result_of(config: BenchmarkConfig, rows: Rows, early: EarlyEnd | None, searc
         fake_run.context(rows, config=config), early_end=early, is_complete=early is None
     )
     summary = summarise(fake_run.columns_of(rows), None, context)
-    content = json_export.result_of(summary)
+    content = aiperf_exports.result_of(summary)
     return content, trial_result(content, search)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
 from aiperf_svc.core.experiments.combinations import Combination

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.report import page
 from aiperf_svc.config.slo import Slo
+from aiperf_svc.core.results.distributions import network_times
 from aiperf_svc.core.results.joint_result import of_groups, rows
-from aiperf_svc.core.results.network import network_times
+from aiperf_svc.core.results.slo import Failures
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
-from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Outcome, Phase

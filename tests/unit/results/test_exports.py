@@ -11,9 +11,10 @@ import pytest
 import yaml
 from arro3.io import read_parquet
 
-from aiperf_svc.adapters.exports import csv_export, verdict_export
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports import aiperf_exports
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
+from aiperf_svc.adapters.exports.result_files import render_verdict
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage import artifacts, atomic_files
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -142,7 +143,7 @@ def _blocks(text: str) -> list[list[list[str]]]:
 
 
 def test_the_csv_has_aiperfs_two_blocks(summary: Summary) -> None:
-    ours = _blocks(csv_export.render(summary).decode())
+    ours = _blocks(aiperf_exports.render_csv(summary).decode())
     theirs = _blocks((SAMPLE / "profile_export_aiperf.csv").read_text())
     assert len(ours) == 2
     for block in (0, 1):
@@ -159,7 +160,7 @@ def test_the_csv_has_aiperfs_two_blocks(summary: Summary) -> None:
 
 
 def test_the_verdict_lists_reasons_and_all_checks(summary: Summary) -> None:
-    found = json.loads(verdict_export.render(summary))
+    found = json.loads(render_verdict(summary.verdict, summary.objectives))
     assert found["verdict"] == summary.verdict.verdict
     assert {"check", "measured", "limit", "unit", "remedy", "severity", "ok"} <= set(
         found["checks"][0]

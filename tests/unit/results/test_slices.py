@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.slices_export import render_csv, render_json
+from aiperf_svc.adapters.exports.aiperf_exports import render_slices_csv, render_slices_json
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.core.results import slices as module
 from aiperf_svc.core.results.slices import Slice, slices
@@ -125,13 +125,13 @@ def test_a_run_that_sent_nothing_has_no_slices() -> None:
 
 def test_the_files_have_aiperfs_layout(rows: Rows) -> None:
     found = sliced(rows, SECOND // 2)
-    content = json.loads(render_json(found, fake_run.config()))
+    content = json.loads(render_slices_json(found, fake_run.config()))
     first = content["timeslices"][0]
     assert [each["timeslice_index"] for each in content["timeslices"]] == list(range(len(found)))
     assert first["end_ns"] - first["start_ns"] == SECOND // 2
     assert first["request_latency"]["unit"] == "ms"
     assert "input_config" in content
-    lines = list(csv.DictReader(StringIO(render_csv(found).decode())))
+    lines = list(csv.DictReader(StringIO(render_slices_csv(found).decode())))
     assert list(lines[0]) == ["Timeslice", "Metric", "Unit", "Stat", "Value"]
     (shown,) = [
         line["Value"]

@@ -4,13 +4,19 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from aiperf_svc.adapters.exports import csv_export
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports import aiperf_exports
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.report import page
 from aiperf_svc.config.slo import Slo
-from aiperf_svc.core.results.slo import check_slo, count_good, judge, judge_tiers, limit_of
+from aiperf_svc.core.results.slo import (
+    Failures,
+    check_slo,
+    count_good,
+    judge,
+    judge_tiers,
+    limit_of,
+)
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -299,6 +305,8 @@ def test_tiers_are_in_every_export() -> None:
     exported = as_json(result_of(summary))["aiperf_svc"]["goodput_tiers"]
     assert exported[0]["good_request_count"] == tier.good_request_count
     assert exported[0]["limits"] == tiers["gold"]
-    cells = dict(line.split(",") for line in csv_export.render(summary).decode().splitlines()[-2:])
+    cells = dict(
+        line.split(",") for line in aiperf_exports.render_csv(summary).decode().splitlines()[-2:]
+    )
     assert cells["Good Request Count [gold]"] == f"{tier.good_request_count:.2f}"
     assert "<th>gold</th><td>time_to_first_token 31ms</td>" in page.render(summary).decode()

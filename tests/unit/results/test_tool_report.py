@@ -9,8 +9,8 @@ import pytest
 
 from aiperf_svc.adapters.report import scales, tool_page
 from aiperf_svc.core.results.measured import Column, Series, Table
-from aiperf_svc.core.results.readable import readable_unit, size_text
 from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.domain.number_text import readable_unit, size_text
 from aiperf_svc.workloads.steps import Plot
 from tests.support import fake_steps as fake
 from tests.support.html_balance import assert_is_balanced

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
 from aiperf_svc.config.benchmark import BenchmarkConfig

@@ -14,7 +14,7 @@ import yaml
 
 from aiperf_svc.adapters.results_api.prometheus_text import samples
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, StepStatus
-from aiperf_svc.core.telemetry.client_load import ClientLoad
+from aiperf_svc.core.verdict.health_log import ClientLoad
 
 ROOT = Path(__file__).parents[3]
 DASHBOARDS = ROOT / "infra" / "dashboards"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aiperf_svc.adapters.exports.json_export import result_of
+from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import RunOutcome

@@ -1,0 +1,142 @@
+"""Files of a run in AIPerf's layout: `profile_export_aiperf.csv` with its two blocks, distributions
+and single numbers by tag, and `profile_export_aiperf_timeslices.json` and `.csv`, the results by
+slices of time. The position of a slice in AIPerf's list is its number; ours names it, as slices
+without a request are left out.
+"""
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+import msgspec
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.slices import Slice
+from aiperf_svc.core.results.summary import Summary, inference_result, metric_stats
+from aiperf_svc.domain.foreign_text import csv_cell
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+
+PERCENTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
+STATS = ("avg", "min", "max", "sum", *PERCENTILES, "std")
+"""Statistics in AIPerf's order; those of slices have the count too."""
+SLICES = "profile_export_aiperf_timeslices"
+
+
+def render_csv(summary: Summary) -> bytes:
+    """Render `profile_export_aiperf.csv`. An unknown number is an empty cell."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("Metric", *STATS))
+    for tag in sorted(_distributions(summary)):
+        cells = (_number(summary.measured(tag, stat)) for stat in STATS)
+        writer.writerow((csv_cell(CATALOG[tag].header), *cells))
+    writer.writerow(())
+    writer.writerow(("Metric", "Value"))
+    for tag in sorted(summary.scalars):
+        writer.writerow((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
+    for tier in summary.goodput_tiers:
+        values = (("Goodput", tier.goodput), ("Good Request Count", tier.good_request_count))
+        for what, value in values:
+            header = CATALOG[what.lower().replace(" ", "_")].header
+            writer.writerow((csv_cell(f"{header} [{tier.name}]"), _number(value)))
+    return text.getvalue().encode()
+
+
+def _distributions(summary: Summary) -> set[str]:
+    timed = {m.tag for m in METRICS if m.kind is Kind.TIMED} if summary.concurrency else set()
+    return timed | set(summary.metrics)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def render_slices_json(slices: Sequence[Slice], config: BenchmarkConfig) -> bytes:
+    """Render the JSON file."""
+    content = {
+        "timeslices": [
+            {
+                "timeslice_index": each.index,
+                "start_ns": each.start_wall_ns,
+                "end_ns": each.end_wall_ns,
+                "is_complete": each.is_complete,
+                **metric_stats(each.metrics, each.scalars),
+            }
+            for each in slices
+        ],
+        "input_config": input_config(config),
+    }
+    return msgspec.json.encode(content) + b"\n"
+
+
+def render_slices_csv(slices: Sequence[Slice]) -> bytes:
+    """Render the CSV file: a row for each slice, metric and statistic."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))
+    for each in slices:
+        for tag, found in sorted(metric_stats(each.metrics, each.scalars).items()):
+            for stat in (*STATS, "count"):
+                value = found.stat(stat)
+                if value is not None:
+                    shown = value if stat == "count" else f"{value:.2f}"
+                    writer.writerow((each.index, CATALOG[tag].name, found.unit, stat, shown))
+    return text.getvalue().encode()
+
+
+def result_of(summary: Summary) -> InferenceResult:
+    """Return the results that leave the process of the records manager."""
+    config = msgspec.json.encode(input_config(summary.context.config))
+    return inference_result(summary, aiperf_config=msgspec.Raw(config))
+
+
+def input_config(config: BenchmarkConfig) -> dict[str, object]:
+    """Return the config with AIPerf's names, for tools that read load and model from it."""
+    load, data = config.load, config.dataset
+    phase: dict[str, object] = {"name": "profiling", "kind": "profiling"}
+    phase["type"] = load.arrival.pattern if load.is_open_loop else "concurrency"
+    if load.fixed_schedule:
+        phase["type"] = "fixed_schedule"
+        phase["replay_speedup"] = load.replay_speedup
+    if load.user_centric is not None:
+        phase |= {"type": "user_centric", "users": load.user_centric.users}
+    optional = {
+        "requests": load.requests,
+        "duration": load.duration / 1e9 if load.duration else None,
+        "concurrency": load.concurrency,
+        "prefill_concurrency": load.prefill_concurrency,
+        "rate": load.user_centric.rate if load.user_centric else load.request_rate,
+    }
+    phase |= {name: value for name, value in optional.items() if value is not None}
+    dataset: dict[str, object] = {"name": "main", "type": data.kind.value}
+    dataset |= {"entries": data.entries} if data.entries else {}
+    dataset["random_seed"] = config.random_seed
+    lengths = {"isl": {"mean": data.input_tokens.mean, "stddev": data.input_tokens.stddev}}
+    if data.output_tokens:
+        lengths["osl"] = {"mean": data.output_tokens.mean, "stddev": data.output_tokens.stddev}
+    dataset["prompts"] = lengths
+    return {
+        "models": _models(config.endpoint),
+        "endpoint": {
+            "urls": list(config.endpoint.all_urls),
+            "type": config.endpoint.type.value,
+            "streaming": config.endpoint.streaming,
+        },
+        "datasets": [dataset],
+        "phases": [phase],
+        "artifacts": {"dir": config.artifacts.dir},
+        "tokenizer": {"name": config.tokenizer.name},
+    }
+
+
+def _models(endpoint: Endpoint) -> dict[str, object]:
+    weights = endpoint.model_weights
+    strategy = "weighted" if weights and endpoint.model_selection == "random" else None
+    items: list[dict[str, object]] = [{"name": name} for name in endpoint.all_models]
+    for item, weight in zip(items, weights, strict=False):
+        item["weight"] = weight
+    if len(items) == 1:
+        return {"items": items}
+    return {"strategy": strategy or endpoint.model_selection, "items": items}
