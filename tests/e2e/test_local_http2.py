@@ -1,6 +1,7 @@
 """Whole runs over HTTP/2 against the mock server's own account."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ REQUESTS = 60
 def test_http2_run_matches_what_the_server_sent(
     tmp_path: Path, certificate: tuple[Path, Path], has_tls: bool
 ) -> None:
-    tls: dict[str, str] = {}
+    tls: dict[str, Any] = {}
     flags: tuple[str, ...] = ()
     if has_tls:
         cert, key = certificate

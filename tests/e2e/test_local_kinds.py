@@ -108,7 +108,13 @@ def test_a_suite_measures_a_volume_by_each_of_its_runs(
     tools = tmp_path_factory.mktemp("tools")
     (tools / "fio").write_text(BRIEF.format(fio=shutil.which("fio", path=SYSTEM_PATH)))
     (tools / "fio").chmod(0o755)
-    keys = {"suite": "volume", "size": "64Mi", "runtime": "1s", "ramp": "0s", "direct": False}
+    keys: dict[str, Any] = {
+        "suite": "volume",
+        "size": "64Mi",
+        "runtime": "1s",
+        "ramp": "0s",
+        "direct": False,
+    }
     path = f"{tools}:{SYSTEM_PATH}"
     results = measured(tmp_path, "fio", path, ioengine="posixaio", **keys)
     assert results["accounts"]["completed"] == 9
@@ -119,7 +125,7 @@ def test_a_suite_measures_a_volume_by_each_of_its_runs(
 def test_ucx_measures_each_message_size(tmp_path: Path, test: str, tag: str) -> None:
     needs("ucx_perftest", "ucx-utils")
     # Both ends poll: beside other tests an iteration takes as long as a turn of the scheduler.
-    keys = {"max_size": "4Ki", "iterations": 10, "warmup": 1, "port": free_port()}
+    keys: dict[str, Any] = {"max_size": "4Ki", "iterations": 10, "warmup": 1, "port": free_port()}
     results = measured(tmp_path, "ucx", test=test, **keys)
     (table,) = results["tables"]
     assert [row[0] for row in table["table"]["rows"]] == [4**power for power in range(7)]

@@ -32,7 +32,7 @@ def mock(request: pytest.FixtureRequest) -> Iterator[RunningMockServer]:
         yield server
 
 
-def server(**settings: Any) -> Any:
+def server(**settings: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("mock", [settings], indirect=True)
 
 

@@ -23,7 +23,7 @@ from tests.support.preparations import Preparation
 
 DURATION_S = 1.5
 PATCH = "sitecustomize.py"
-QUICK = {"tokens": 4, "duration_s": DURATION_S}
+QUICK: dict[str, Any] = {"tokens": 4, "duration_s": DURATION_S}
 HONEST = (
     Trial(0, "honest-open", rate=80, ttft_ms=20, **QUICK),
     Trial(1, "honest-open", rate=120, pattern="poisson", ttft_ms=40, **QUICK),

@@ -60,7 +60,7 @@ def test_program_makes_same_objects_from_handed_plan(
 @pytest.fixture
 def resumed_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """The second of two shapes, of which one trial is left, with a folder for uploads."""
-    product = {"deployment.target.args": [["--ttft", "5ms"], ["--ttft", "9ms"]]}
+    product: dict[str, Any] = {"deployment.target.args": [["--ttft", "5ms"], ["--ttft", "9ms"]]}
     product["load.concurrency"] = [1, 2]
     data = benchmark(ttl="2h", raw_route="direct") | {"experiment": {"product": product}}
     resumed = Resumed(tmp_path, frozenset({1, 2, 3}), "create")

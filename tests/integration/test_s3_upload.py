@@ -49,7 +49,7 @@ class Store:
 @pytest.fixture(scope="module")
 def bucket_server() -> Iterator[Store]:
     # Imported here: each process of pytest imports all modules of tests.
-    import boto3  # type: ignore[import-untyped]
+    import boto3
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

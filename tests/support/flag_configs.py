@@ -8,6 +8,7 @@ from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import Draft, read_draft
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load import Load
 from aiperf_svc.domain.errors import ConfigError
 
 TARGET = ("--url", "http://h:1", "--model", "m")
@@ -33,6 +34,13 @@ def draft(*arguments: str) -> Draft:
 
 def config(*arguments: str) -> BenchmarkConfig:
     return draft(*arguments).parse()  # type: ignore[return-value]
+
+
+def load_of(made: Draft) -> Load:
+    """The load of a draft for an inference server."""
+    parsed = made.parse().inference
+    assert parsed is not None
+    return parsed.load
 
 
 def refusal(*arguments: str) -> str:

@@ -11,12 +11,12 @@ from aiperf_svc.config.load_config import parse_config
 
 
 def made(**endpoint: Any) -> BenchmarkConfig:
-    more = {
+    more: dict[str, Any] = {
         key: endpoint.pop(key)
         for key in ("slo", "dataset", "deployment", "tokenizer", "artifacts")
         if key in endpoint
     }
-    data = {
+    data: dict[str, Any] = {
         "endpoint": {"url": "http://h:1", "model": "m", **endpoint},
         "load": {"concurrency": 1, "requests": 1},
         **more,

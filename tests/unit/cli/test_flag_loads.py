@@ -6,12 +6,22 @@ import pytest
 
 from aiperf_svc.config.load_shapes import RatePoint
 from aiperf_svc.domain.errors import ConfigError
-from tests.support.flag_configs import CLOSED, RATES, REPLAY, TARGET, TRACE, config, draft, refusal
+from tests.support.flag_configs import (
+    CLOSED,
+    RATES,
+    REPLAY,
+    TARGET,
+    TRACE,
+    config,
+    draft,
+    load_of,
+    refusal,
+)
 
 
 def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None:
     made = draft(*CLOSED)
-    assert made.parse().load.requests == 20
+    assert load_of(made).requests == 20
     assert made.notices == [
         "neither --request-count nor --benchmark-duration: 20 requests (10 for each of 2 users)"
     ]
@@ -19,7 +29,7 @@ def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None
 
 def test_without_a_load_there_is_one_user() -> None:
     made = draft(*TARGET)
-    load = made.parse().load
+    load = load_of(made)
     assert (load.concurrency, load.requests) == (1, 10)
     assert made.notices == [
         "neither --concurrency nor --request-rate: one user (--concurrency 1)",
@@ -78,7 +88,7 @@ def test_an_unlimited_rate_of_a_time_alone_is_refused() -> None:
 )
 def test_a_load_with_times_of_its_own_ends_with_them(flags: tuple[str, ...]) -> None:
     made = draft(*TARGET, *flags)
-    load = made.parse().load
+    load = load_of(made)
     assert (load.requests, load.duration, made.notices) == (None, None, [])
 
 
@@ -166,14 +176,14 @@ def test_flags_that_contradict_a_replay_are_refused_in_one_line(
 
 def test_without_an_end_an_open_loop_sends_ten_seconds_worth() -> None:
     made = draft(*TARGET, "--request-rate", "2.55")
-    assert made.parse().load.requests == 26
+    assert load_of(made).requests == 26
     assert "(10 s at 2.55 a second)" in made.notices[0]
 
 
 @pytest.mark.parametrize("end", [("--request-count", "3"), ("--benchmark-duration", "3s")])
 def test_with_an_end_nothing_is_added(end: tuple[str, str]) -> None:
     made = draft(*CLOSED, *end)
-    load = made.parse().load
+    load = load_of(made)
     assert (load.requests, load.duration) in ((3, None), (None, 3 * 10**9))
     assert made.notices == []
 

@@ -61,14 +61,17 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--stages": (
         ("--stages", "5:2s", "9:1m"),
-        (Stage(rate=5, duration="2s"), Stage(rate=9, duration="1m")),
+        (
+            Stage.model_validate({"rate": 5, "duration": "2s"}),
+            Stage.model_validate({"rate": 9, "duration": "1m"}),
+        ),
     ),
     "--rate-series": (
         ("--rate-series", str(RATES)),
         (
             RatePoint(at=0, rate=10),
-            RatePoint(at="30.5s", rate=20),
-            RatePoint(at="60s", rate=0),
+            RatePoint.model_validate({"at": "30.5s", "rate": 20}),
+            RatePoint.model_validate({"at": "60s", "rate": 0}),
         ),
     ),
     "--fixed-schedule": ((*REPLAY,), True),
@@ -92,9 +95,9 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--user-centric-rate": (USERS, 7.5),
     "--num-users": (USERS, 30),
-    "--request-cancellation-rate": (["--request-cancellation-rate", "10"], 0.1),
+    "--request-cancellation-rate": (("--request-cancellation-rate", "10"), 0.1),
     "--request-cancellation-delay": (
-        ["--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"],
+        ("--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"),
         500_000_000,
     ),
     "--grace-period": (("--grace-period", "250ms"), 250_000_000),

@@ -7,7 +7,7 @@ import pytest
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config, save_config
-from tests.support.flag_configs import CLOSED, TARGET, config, draft, refusal
+from tests.support.flag_configs import CLOSED, TARGET, config, draft, load_of, refusal
 
 
 def permutations(made: BenchmarkConfig) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def test_a_text_with_commas_is_one_text() -> None:
 
 def test_without_an_end_trials_of_a_varied_load_last_equally_long() -> None:
     made = draft(*TARGET, "--request-rate", "10,20")
-    assert made.parse().load.duration == 10 * 10**9
+    assert load_of(made).duration == 10 * 10**9
     assert made.notices == ["neither --request-count nor --benchmark-duration: 10 s for each trial"]
     assert draft(*TARGET, "--concurrency", "1,2", "--request-count", "5,9").notices == []
 

@@ -160,7 +160,8 @@ def test_a_ca_file_goes_to_the_pods_as_text(
     flags = ("-u", "https://10.0.0.1:8000", "-m", "m", "--concurrency", "1")
     cli.main(["profile", "--kubernetes", *flags, "--tls-ca-file", str(path)])
     ((request, _),) = asked
-    tls = request.plan.config.endpoint.tls
+    assert request.plan.config.inference is not None
+    tls = request.plan.config.inference.endpoint.tls
     assert (tls.ca, tls.ca_file) == (text.strip(), None)
 
 

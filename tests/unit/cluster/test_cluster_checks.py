@@ -40,7 +40,7 @@ def reporting(said: str, *fields: dict[str, Any]) -> dict[str, Any]:
 
 def report_fields(**changes: Any) -> dict[str, Any]:
     """The managed fields of a kubelet's report."""
-    conditions = {'k:{"type":"Ready"}': {"f:lastHeartbeatTime": {}}}
+    conditions: dict[str, Any] = {'k:{"type":"Ready"}': {"f:lastHeartbeatTime": {}}}
     status = {"f:status": {"f:conditions": conditions}}
     return {"subresource": "status", "time": TAKEN, "fieldsV1": status, **changes}
 

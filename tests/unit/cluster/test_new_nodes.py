@@ -10,7 +10,7 @@ from aiperf_svc.adapters.cluster.preflight import cluster_checks
 from aiperf_svc.adapters.cluster.preflight.cluster_checks import LEASES, nodes_of
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-LEASE = {
+LEASE: dict[str, Any] = {
     "metadata": {
         "name": "n",
         "managedFields": [

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -49,7 +50,7 @@ def test_only_own_namespaces_need_namespace_rights() -> None:
 
 
 def test_what_exists_only_by_config_needs_rights_only_then() -> None:
-    def made(**deployment: object) -> set[str]:
+    def made(**deployment: Any) -> set[str]:
         return {right.resource for right in needed_rights(make_plan(**deployment))}
 
     assert "ingresses" not in made()

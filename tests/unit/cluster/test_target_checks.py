@@ -1,7 +1,7 @@
 """The checks of the target and of the image before the stack exists."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -12,7 +12,6 @@ from aiperf_svc.adapters.cluster.preflight.probe_pods import DEADLINE_S, WaitedP
 from aiperf_svc.adapters.cluster.preflight.target_checks import (
     PROGRAM,
     ServiceAddress,
-    TargetChecks,
     check_target,
     find_target_pods,
     judge_probe,
@@ -128,10 +127,18 @@ def models(*, pod_port: int = 8080, selector: dict[str, str] | None = None) -> d
     return {SERVICE: named("llm", spec=spec), SLICES: {"items": listed}}
 
 
-async def checked(plan: StackPlan, cluster: FakeCluster, *, namespace: str | None) -> TargetChecks:
+class Found(NamedTuple):
+    """The checks of a stack that has a target."""
+
+    target: Check
+    image: Check | None
+
+
+async def checked(plan: StackPlan, cluster: FakeCluster, *, namespace: str | None) -> Found:
     found = await check_target(cluster.typed, plan, namespace=namespace)
     assert cluster.pods_made == []
-    return found
+    assert found.target is not None
+    return Found(found.target, found.image)
 
 
 async def test_new_namespace_lets_the_context_namespace_run_the_probe() -> None:

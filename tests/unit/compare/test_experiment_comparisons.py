@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.adapters.exports.result_files import read_run
-from aiperf_svc.adapters.storage.experiment_artifacts import TRIALS, write_experiment
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
-from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.domain.errors import Incomparable
 from tests.support import fake_run
 from tests.support.runs_to_compare import compare_folders, compared, inference_run, side
@@ -22,7 +22,7 @@ FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]
 
 def experiment(folder: Path, name: str, ttft_ms: dict[tuple[str, int], float]) -> Path:
     """An experiment of three repetitions over models and concurrencies, with these times."""
-    outcomes = []
+    outcomes: list[TrialOutcome] = []
     for repetition in range(3):
         for (model, concurrency), ttft in ttft_ms.items():
             number = len(outcomes) + 1

@@ -106,7 +106,7 @@ def test_the_pod_of_an_index_asks_for_the_services_and_the_server() -> None:
 
 
 def test_secrets_of_servers_are_references_in_their_container_only() -> None:
-    command = {"kind": "custom", "image": "server:1", "command": ["serve"]}
+    command: dict[str, Any] = {"kind": "custom", "image": "server:1", "command": ["serve"]}
     plan = planned(benchmark(**command, secret_env={"HF_TOKEN": "hubToken"}))
     setup, server = plan.jobs[0].pod.preparations
     assert server.secret_env["HF_TOKEN"].key == "hubToken"

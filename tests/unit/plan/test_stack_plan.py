@@ -417,7 +417,7 @@ def test_a_stack_of_flags_is_named_as_kubernetes_takes_it(name: str, stack: str)
         ({"labels": {"aiperf.dev/stack": "x"}}, "aiperf.dev/stack is set by this tool"),
         ({"labels": {"app.kubernetes.io/name": "x"}}, "is set by this tool"),
         ({"labels": {"owner": "team a"}}, "a value has at most 63 letters"),
-        ({"labels": {"a b": "x"}}, "'a b' is no key"),
+        ({"labels": {"a b": "x"}}, "'a b' is not a key"),
         ({"annotations": {"pulumi.com/skipAwait": "true"}}, "is set by this tool"),
         ({"hold_drains": False, "max_drain_hold": "5m"}, "max_drain_hold has no effect"),
     ],

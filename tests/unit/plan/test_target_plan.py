@@ -17,7 +17,9 @@ from tests.support.plans import make_config, plan_it, pod
 )
 def test_host_target_stands_for_the_stacks_own(url: str, resolved: str) -> None:
     config = make_config(url=url, target={"kind": "mock"})
-    assert plan_it(config).config.endpoint.url == resolved
+    planned = plan_it(config).config.inference
+    assert planned is not None
+    assert planned.endpoint.url == resolved
 
 
 @pytest.mark.parametrize("url", ["http://target:9", "http://elsewhere.example"])

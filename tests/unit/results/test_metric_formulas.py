@@ -119,8 +119,8 @@ def test_a_response_without_content_events_ends_with_its_last_byte() -> None:
 
 def test_unknown_counts_are_undefined_and_not_minus_one() -> None:
     unknown = fake_run.request(output_tokens=-1)
-    tags = ("output_sequence_length", "input_sequence_length", "usage_prompt_tokens")
-    tags += ("inter_token_latency", "e2e_output_token_throughput", "usage_total_tokens")
+    tags = ["output_sequence_length", "input_sequence_length", "usage_prompt_tokens"]
+    tags += ["inter_token_latency", "e2e_output_token_throughput", "usage_total_tokens"]
     assert all(math.isnan(value(tag, unknown)) for tag in tags)
 
 

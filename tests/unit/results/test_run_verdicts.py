@@ -92,9 +92,9 @@ def test_the_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> 
     assert measured.zeros > 0
     assert [b.stat for b in bounds] == ["p50", "p90"]
     for bound, q in zip(bounds, (0.50, 0.90), strict=True):
-        at = truth.percentile(q) / MS
-        error = measured.relative_error * at
-        assert bound.lowest_ms - error <= at <= bound.highest_ms + error
+        true_ms = truth.percentile(q) / MS
+        error = measured.relative_error * true_ms
+        assert bound.lowest_ms - error <= true_ms <= bound.highest_ms + error
     assert (max(b.uncertain_share for b in bounds) > GAP_SHIFT) == (held_ms > 1)
 
 

@@ -102,7 +102,7 @@ def test_finish_reasons_of_the_phase_are_counted_by_name() -> None:
     assert results(rows).finish_reasons == {"stop": 3, "no_content": 1, "abort": 1}
 
 
-def checks_of(**columns: object) -> dict[str, str]:
+def checks_of(**columns: Any) -> dict[str, str]:
     rows = np.concatenate([fake_run.request(tokens=10, **columns) for _ in range(20)])
     return {check.check: str(check.severity) for check in results(rows).verdict.checks}
 

@@ -286,7 +286,7 @@ async def test_exporters_that_have_moved_make_no_other_run() -> None:
     ids = set()
     for exporters in ([], [exporter(1)], [exporter(2)]):
         request = await with_gpu_exporters(
-            stack_request(OWN), cast("Cluster", Listing(exporters)), say=str
+            stack_request(OWN), cast("Cluster", Listing(exporters)), say=print
         )
         ids.add(request.plan.identity.run_id)
     assert len(ids) == 1

@@ -122,7 +122,8 @@ def test_a_secret_is_given_to_the_services_that_need_it(
 
 
 def test_a_secret_of_the_command_line_goes_before_that_of_the_shell(tmp_path: Path) -> None:
-    for needs in ({}, {"telemetry": PAGES | {"key_env": "TARGET_KEY"}}):
+    cases: list[dict[str, Any]] = [{}, {"telemetry": PAGES | {"key_env": "TARGET_KEY"}}]
+    for needs in cases:
         found = who_gets("TARGET_KEY", make_run(tmp_path, **needs), {"TARGET_KEY": "of the shell"})
         assert set(found.values()) == {"from the command line"}
 

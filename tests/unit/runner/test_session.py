@@ -3,11 +3,9 @@ others."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +16,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.parts import Member, PartContext, Work, expand
+from aiperf_svc.runner.parts import Member, PartContext, Placement, Work, expand
 from aiperf_svc.runner.session import Session
 from aiperf_svc.runner.session_results import SessionResults
 from aiperf_svc.runner.stages import Stage
@@ -30,7 +28,7 @@ RESULTS = inference_result()
 NAMES = ("eu", "us", "asia")
 
 
-class FakePlacement:
+class FakePlacement(Placement):
     """Parts of which a test determines how each one ends."""
 
     where: Where = "cluster"
@@ -38,7 +36,7 @@ class FakePlacement:
     run_id = "r"
 
     def __init__(self, limit: int = 1) -> None:
-        self.limit = limit
+        self._limit = limit
         self.errors: dict[str, Exception] = {}
         self.begun: list[str] = []
         self.limits_s: list[float | None] = []
@@ -49,15 +47,12 @@ class FakePlacement:
         self.is_interrupted_at = 0
         """The number of parts after whose begin the user interrupts; 0: never."""
 
+    @property
+    def limit(self) -> int:
+        return self._limit
+
     def prepare(self) -> bool:
         return True
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
-        yield
-
-    async def find_room(self, running: Sequence[Work], waiting: Sequence[Any]) -> int | None:
-        return 0
 
     async def run(self, work: Work, context: PartContext) -> RunOutcome:
         name = work.member.name or str(work.part.round)
@@ -78,12 +73,6 @@ class FakePlacement:
         )  # fmt: skip
 
     async def upload_keys(self, member: Member) -> Mapping[str, str]:
-        return {}
-
-    def more(self, work: Work) -> dict[str, Any]:
-        return {}
-
-    def more_of_all(self, member: Member, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
         return {}
 
 

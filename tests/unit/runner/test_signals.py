@@ -120,7 +120,7 @@ async def test_work_is_cancelled_by_as_many_interrupts_as_it_is_given() -> None:
         finally:
             ended.set()
 
-    assert await interrupts.result_of(work()) is None
+    await interrupts.result_of(work())
     assert ended.is_set()
     task = asyncio.create_task(work())
     assert not await interrupts.let_end(task, before=2)

@@ -13,6 +13,8 @@ from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.options import RunOptions
@@ -117,7 +119,7 @@ async def played(monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     return played
 
 
-async def follow(measuring: measure.Measuring) -> dict[str, Any] | None:
+async def follow(measuring: measure.Measuring) -> RunResult | ExperimentResult | None:
     try:
         return await measuring.follow(deadline_mono_s=None)
     finally:

@@ -1,6 +1,7 @@
 """Every way through a stack's run ends, and none forgets the teardown."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -142,7 +143,7 @@ def test_a_stage_that_is_not_going_on_cannot_end() -> None:
         lifecycle.end(Stage.UP, StageResult.DONE)
 
 
-def in_run_of(shapes: int, **how: bool) -> StackLifecycle:
+def in_run_of(shapes: int, **how: Any) -> StackLifecycle:
     lifecycle = StackLifecycle(shapes=list(range(1, shapes + 1)), **how)
     for stage in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.UP):
         lifecycle.end(stage, StageResult.DONE)

@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 import aiperf_svc
+from aiperf_svc.adapters.host.child_processes import is_alive
 from aiperf_svc.adapters.pulumi import deployed, project
 from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
 from aiperf_svc.adapters.pulumi.progress import Progress
-from aiperf_svc.adapters.pulumi.project import check_locks, is_alive, is_pulumi, take_over
+from aiperf_svc.adapters.pulumi.project import check_locks, is_pulumi, take_over
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -324,7 +325,8 @@ async def test_an_up_that_was_interrupted_goes_on_with_a_new_run() -> None:
 
 
 async def test_a_stack_that_is_not_there_has_nothing_to_compare_with() -> None:
-    for state in ({}, {"deployment": {}}):
+    states: list[dict[str, Any]] = [{}, {"deployment": {}}]
+    for state in states:
         found = await compared(request_of("bench-smoke"), state)
         assert (found.changed, found.not_compared, found.is_deployed) == (None, "", False)
 
@@ -424,7 +426,8 @@ def test_a_missing_secret_is_refused_with_both_ways_to_give_it() -> None:
     with pytest.raises(ConfigError, match=r"pulumi config set --secret .* or give --api-key"):
         request.check_secrets()
     request_of("bench-spot", environ=environ, secrets={"targetApiKey": "k"}).check_secrets()
-    variable = request.config.endpoint.api_key_env or ""
+    assert request.config.inference is not None
+    variable = request.config.inference.endpoint.api_key_env or ""
     assert secrets_from(request.config, {variable: "k"}) == {"targetApiKey": "k"}
 
 

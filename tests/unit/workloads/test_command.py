@@ -1,5 +1,7 @@
 """The kind `command`: any tool, whose metrics are read as the spec says."""
 
+from typing import cast
+
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
@@ -28,7 +30,8 @@ def config_of(**metric: str) -> WorkloadConfig[CommandSpec]:
         "",
     )
     assert isinstance(config, WorkloadConfig)
-    return config
+    assert isinstance(config.workload, CommandSpec)
+    return cast("WorkloadConfig[CommandSpec]", config)
 
 
 def reading_of(config: WorkloadConfig[CommandSpec], *texts: str, file: str = "") -> float:

@@ -1,7 +1,7 @@
 """The kind `mpi-pingpong`. The recorded output is of runs between two network namespaces."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +26,8 @@ def config_of(ranks: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfi
         {"workload": {"kind": "mpi-pingpong", **spec}, "deployment": {"ranks": ranks or {}}}, ""
     )
     assert isinstance(config, WorkloadConfig)
-    return config
+    assert isinstance(config.workload, MpiPingPongSpec)
+    return cast("WorkloadConfig[MpiPingPongSpec]", config)
 
 
 def reading_of(text: str, **spec: Any) -> Reading:

@@ -2,7 +2,7 @@
 and prints, with numbers made for it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,7 +36,8 @@ def config_of(devices: dict[str, int] | None = None, **spec: Any) -> Config:
         "",
     )
     assert isinstance(config, WorkloadConfig)
-    return config
+    assert isinstance(config.workload, NcclSpec)
+    return cast("WorkloadConfig[NcclSpec]", config)
 
 
 def reading_of(text: str, **spec: Any) -> Reading:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,7 +36,8 @@ def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
         "",
     )
     assert isinstance(config, WorkloadConfig)
-    return config
+    assert isinstance(config.workload, OpenFoamSpec)
+    return cast("WorkloadConfig[OpenFoamSpec]", config)
 
 
 def reading_of(text: str, **spec: Any) -> Reading:

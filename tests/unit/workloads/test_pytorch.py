@@ -3,7 +3,7 @@ processes are made from it, because no test machine has a GPU."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,8 @@ def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
         "",
     )
     assert isinstance(config, WorkloadConfig)
-    return config
+    assert isinstance(config.workload, PyTorchSpec)
+    return cast("WorkloadConfig[PyTorchSpec]", config)
 
 
 def left_by(process: int = 0, **changes: Any) -> dict[str, bytes]:

@@ -27,8 +27,10 @@ def read(config: WorkloadConfig[Any], client: bytes, server: bytes, ranks: Ranks
 @pytest.fixture
 def reading(config: Configure, ranks: Ranks, recorded: Recorded) -> Callable[[str], Reading]:
     def read_test(test: str) -> Reading:
-        texts = [recorded(f"ucx/ucx-1.13.1-{test}-{end}.txt") for end in ("client", "server")]
-        return read(config("ucx", test=test, warmup=10), *texts, ranks)
+        client, server = (
+            recorded(f"ucx/ucx-1.13.1-{test}-{end}.txt") for end in ("client", "server")
+        )
+        return read(config("ucx", test=test, warmup=10), client, server, ranks)
 
     return read_test
 
