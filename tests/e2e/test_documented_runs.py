@@ -34,7 +34,8 @@ def test_readmes_command_measures_readmes_server(tmp_path: Path) -> None:
         words[words.index("-u") + 1] = url
         command = Command(tmp_path, None, words=words)
         results = command.finish()["results"]
-    assert command.code in (*FINISHED, ExitCode.SLO_MISSED), command.errors
+    is_measured = command.code in (*FINISHED, ExitCode.SLO_MISSED, ExitCode.SLO_NOT_JUDGED)
+    assert is_measured, command.errors
     assert results["output_sequence_length"]["avg"] == 128
     # Nothing is faster than the server, so what is said of the client is of a real pace.
     assert results["time_to_first_token"]["p50"] > 25
