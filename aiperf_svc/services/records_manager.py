@@ -28,11 +28,10 @@ from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.core.records.accounts import (
-    ArrivedRecords,
     WorkerAccount,
     account_of_live,
-    count_arrived,
 )
+from aiperf_svc.core.records.arrived_records import ArrivedRecords, count_arrived
 from aiperf_svc.core.records.ledger import RecordLedger
 from aiperf_svc.core.results.distributions import network_times
 from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout

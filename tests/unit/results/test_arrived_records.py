@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from aiperf_svc.core.records.accounts import count_arrived
+from aiperf_svc.core.records.arrived_records import count_arrived
 from aiperf_svc.core.stats.columns import CHUNK_ROWS
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag
