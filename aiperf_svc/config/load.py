@@ -13,6 +13,7 @@ from aiperf_svc.config.load_shapes import (
     Rate,
     RatePoint,
     Stage,
+    SteadyState,
     UserCentric,
     Warmup,
 )
@@ -83,6 +84,7 @@ class Load(Model):
     agentic: Agentic | None = None
     """Begin inside the session trees of an agent trace, with a filled cache, as a server that has
     long been in use."""
+    steady_state: SteadyState | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -11,6 +11,7 @@ from aiperf_svc.config.units import (
     Share,
     UnboundedDurationNs,
     format_duration,
+    format_share,
 )
 
 MOST_RATE = 1_000_000
@@ -78,6 +79,41 @@ class Warmup(Model):
             ramp, duration = format_duration(self.ramp), format_duration(self.duration)
             raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
         return self
+
+
+class SteadyState(Model):
+    """The part of the measurement whose metrics are shown beside those of the whole, either by
+    shares of its time or by its concurrency. It is chosen before the run, so that no result can
+    choose it."""
+
+    skip_start: Annotated[Share, Field(ge=0, lt=1)] = 0.0
+    """Share of the load's time that is left out at its beginning."""
+    skip_end: Annotated[Share, Field(ge=0, lt=1)] = 0.0
+    """Share of the load's time that is left out at its end."""
+    concurrency: Annotated[Share, Field(gt=0, le=1)] | None = None
+    """The longest time in which at least this share of the peak concurrency was in flight."""
+
+    @model_validator(mode="after")
+    def _has_one_rule(self) -> Self:
+        skipped = self.skip_start + self.skip_end
+        if (self.concurrency is None) == (not skipped):
+            raise ValueError(
+                "a steady state needs either {skip_start} or {skip_end}, or {concurrency}"
+            )
+        if skipped >= 1:
+            raise ValueError(
+                f"{{skip_start}} and {{skip_end}} leave out {skipped:.0%} of the load; expected "
+                "less than 100%"
+            )
+        return self
+
+    @property
+    def text(self) -> str:
+        """The rule in words."""
+        if self.concurrency is not None:
+            return f"at least {format_share(self.concurrency)} of the peak concurrency"
+        parts = (("first", self.skip_start), ("last", self.skip_end))
+        return "without the " + " and the ".join(f"{n} {format_share(v)}" for n, v in parts if v)
 
 
 class Stage(Model):

@@ -115,6 +115,18 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         if tag in PLOTTED:
             known = {stat: measured.stat(stat) for stat in SHIFTS}
             shifts[tag] = {stat: value for stat, value in known.items() if value is not None}
+    infos = {key.tag: CATALOG_INFOS[key.tag] for key in values}
+    headline = HEADLINE
+    if steady := result.steady_state:
+        for key in HEADLINE:
+            part = steady.metrics.get(key.tag)
+            if part is None or (within_value := part.stat(key.stat or "avg")) is None:
+                continue
+            within = RowKey(f"steady_state.{key.tag}", key.stat)
+            values[within] = RunValue(within_value, int(part.count or 0) if key.stat else 0)
+            info = CATALOG_INFOS[key.tag]
+            infos[within.tag] = replace(info, tag=within.tag, name=f"{info.name}, steady state")
+            headline = (*headline, within)
     return MeasuredRun(
         folder=str(folder),
         run_id=result.run_id,
@@ -123,9 +135,10 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         cause=result.cause,
         start_wall_ns=result.start_wall_ns,
         facts=_facts(result),
-        metrics={key.tag: CATALOG_INFOS[key.tag] for key in values},
+        metrics=infos,
         values=values,
-        headline=HEADLINE,
+        rule=steady.rule if steady else "",
+        headline=headline,
         shifts=shifts,
     )
 

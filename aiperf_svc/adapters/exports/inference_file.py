@@ -22,6 +22,7 @@ from aiperf_svc.core.results.inference_result import (
     Hook,
     InferenceResult,
     RunLayout,
+    SteadyStats,
 )
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
@@ -79,6 +80,7 @@ class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     targets: tuple[_Group, ...] | UnsetType = UNSET
     models: tuple[_Group, ...] | UnsetType = UNSET
+    steady_state: SteadyStats | UnsetType = UNSET
     cache: CacheUse | UnsetType = UNSET
     system: _System | UnsetType = UNSET
 
@@ -148,6 +150,7 @@ def _own_part(result: InferenceResult) -> _OwnPart:
         config=result.config,
         targets=_groups("url", result.targets),
         models=_groups("model", result.models),
+        steady_state=result.steady_state or UNSET,
         cache=UNSET if result.cache is None else result.cache,
         system=UNSET if result.system is None else _system(result.system),
     )
@@ -226,6 +229,7 @@ def decode(data: bytes) -> InferenceResult:
         hooks=own.hooks or (),
         targets=tuple(_group(each, "url") for each in own.targets or ()),
         models=tuple(_group(each, "model") for each in own.models or ()),
+        steady_state=own.steady_state or None,
         cache=own.cache or None,
         system=_report(own.system) if own.system else None,
         config=own.config,

@@ -20,7 +20,7 @@ from aiperf_svc.adapters.report.blocks import (
 )
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
-from aiperf_svc.core.results.inference_result import ErrorCount
+from aiperf_svc.core.results.inference_result import ErrorCount, InferenceResult, steady_rows
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -77,6 +77,20 @@ def cache(use: CacheUse | None) -> list[Block]:
         f"p50 {percent(sessions.p50)}, p90 {percent(sessions.p90)}."
     )
     return [*section("Prefix cache by turn", table(head, rows)), note]
+
+
+def steady_state(result: InferenceResult) -> list[Block]:
+    """Return the headline of the steady part beside that of the whole run; nothing without a
+    rule."""
+    steady = result.steady_state
+    if steady is None:
+        return []
+    rows = [
+        Row([name_cell(name, unit), number_cell(within), number_cell(whole)])
+        for name, unit, within, whole in steady_rows(result)
+    ]
+    title = f"Steady state: {steady.begin_s:.1f} s to {steady.end_s:.1f} s, {steady.rule}"
+    return section(title, table(("Metric", "steady state", "whole run"), rows))
 
 
 def distributions(summary: Summary, tags: set[str]) -> list[Block]:

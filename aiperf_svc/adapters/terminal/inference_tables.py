@@ -24,6 +24,7 @@ from aiperf_svc.core.results.inference_result import (
     ErrorCount,
     Hook,
     InferenceResult,
+    steady_rows,
 )
 from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.run_result import MetricStats
@@ -56,6 +57,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     console.print(in_two if needed <= console.width else _scalars(found, columns=1))
     _print_tiers(found.goodput_tiers, console)
     _print_notes(found, config, console)
+    _print_steady_state(found, console)
     _print_cache(found, console)
     _print_groups(found, console)
     if found.errors:
@@ -184,6 +186,23 @@ def _print_tiers(tiers: Sequence[TierResult], console: Console) -> None:
             number(tier.goodput),
         )
     console.print(table)
+
+
+def _print_steady_state(found: InferenceResult, console: Console) -> None:
+    """Print the headline of the steady part beside that of the whole run."""
+    steady = found.steady_state
+    if steady is None:
+        return
+    span = f"{steady.begin_s:.1f} s to {steady.end_s:.1f} s"
+    print_text(console, f"Steady state: {span}, {steady.rule}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "steady state", "whole run", "unit"):
+        table.add_column(column, justify="left" if column in ("", "unit") else "right")
+    for name, unit, within, whole in steady_rows(found):
+        table.add_row(name, number(within), number(whole), unit)
+    console.print(table)
+    if not steady.metrics:
+        print_text(console, "no request was started in the steady state", style="yellow")
 
 
 def _print_cache(found: InferenceResult, console: Console) -> None:

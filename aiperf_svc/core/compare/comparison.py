@@ -166,6 +166,7 @@ def compare(
     _refuse_shared(base, new)
     sides = _usable(base, "base"), _usable(new, "new")
     kind = _only_kind([*sides[0], *sides[1]])
+    _refuse_other_rules([*sides[0], *sides[1]])
     keys = dict.fromkeys(key for run in sides[0] for key in run.values)
     common = [key for key in keys if _has(sides[1], key)]
     gating = _gating(sides[0][0].headline, common, wanted)
@@ -227,6 +228,17 @@ def _usable(runs: Sequence[MeasuredRun], name: str) -> list[MeasuredRun]:
         folders = ", ".join(f"{run.folder} ({run.label})" for run in runs)
         raise Incomparable(f"{name}: no run is left, because each verdict is invalid: {folders}")
     return usable
+
+
+def _refuse_other_rules(runs: Sequence[MeasuredRun]) -> None:
+    """Raise Incomparable if runs have different rules of the steady state: a rule that is chosen
+    for one side decides the result."""
+    rules = {run.rule: run.folder for run in runs}
+    if len(rules) > 1:
+        named = "; ".join(f"{folder}: {rule or 'none'}" for rule, folder in rules.items())
+        raise Incomparable(
+            f"the runs have different rules of the steady state (load.steady_state): {named}"
+        )
 
 
 def _only_kind(runs: Sequence[MeasuredRun]) -> str:

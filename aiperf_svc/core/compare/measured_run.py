@@ -45,6 +45,8 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Config, versions and everything else that may differ, by dotted key."""
     metrics: dict[str, MetricInfo]
     values: dict[RowKey, RunValue]
+    rule: str = ""
+    """Rule of its steady state, in words; empty without one."""
     headline: tuple[RowKey, ...]
     """Rows that are judged unless others are asked for."""
     shifts: dict[str, dict[str, float]] = {}

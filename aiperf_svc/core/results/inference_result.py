@@ -12,7 +12,7 @@ from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.core.verdict.health_log import Health
-from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind
 from aiperf_svc.protocol.messages.reports import (
     AddressUse,
     DatasetReport,
@@ -119,6 +119,17 @@ class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, MetricStats]
 
 
+class SteadyStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of the steady part of a run, by the rule of its config."""
+
+    rule: str
+    begin_s: float
+    """Its begin and end, from the start of the load."""
+    end_s: float
+    metrics: dict[str, MetricStats]
+    """Of the requests that were started in it, with rates over its length; empty without one."""
+
+
 class TlsView(msgspec.Struct, frozen=True):
     """What tables show of `endpoint.tls`."""
 
@@ -181,6 +192,8 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     """Results of each target, if there are several."""
     models: tuple[GroupStats, ...] = ()
     """Results of each model, if there are several."""
+    steady_state: SteadyStats | None = None
+    """None without a rule in the config."""
     cache: CacheUse | None = None
     """Cached tokens by turn and by conversation, if they are known."""
     system: SystemReport | None = None
@@ -225,3 +238,17 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
         return tuple(each for each in _HEADLINE if self.value(*each) is not None)
+
+
+def steady_rows(result: InferenceResult) -> list[tuple[str, str, float | None, float | None]]:
+    """Return the values of the headline: name, unit, of the steady part, of the whole run."""
+    steady = result.steady_state
+    if steady is None:
+        return []
+    rows = []
+    for tag, stat in result.headline:
+        metric, measured = CATALOG[tag], steady.metrics.get(tag)
+        name = f"{metric.name} {stat}" if metric.kind is Kind.RECORD else metric.name
+        within = measured.stat(stat) if measured else None
+        rows.append((name, metric.unit, within, result.value(tag, stat)))
+    return rows

@@ -1,5 +1,5 @@
 """The results of a run by slices of time, from its records: how the server did in the first ten
-seconds, and in the next.
+seconds, and in the next; and those of its steady part.
 
 A request belongs to the slice in which it was started, as in AIPerf, so a slice says how requests
 fared that met the server at that time. One that found no connection belongs to that of its due
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.config.load_shapes import SteadyState
 from aiperf_svc.core.results.distributions import distributions
 from aiperf_svc.core.results.scalars import measured_scalars, scalars
-from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
+from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, SteadyResult
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
-from aiperf_svc.core.stats.load_window import load_window
+from aiperf_svc.core.stats.load_window import LoadWindow, load_window
+from aiperf_svc.core.stats.steady_window import steady_window
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.metric_formulas import Columns
@@ -62,23 +64,55 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         start_ns = begin_ns + index * width_ns
         end_ns = min(start_ns + width_ns, last_ns)
         chosen = np.sort(rows[place:end])
-        some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
-        part = PhaseRows(some, phase=Phase.PROFILING)
-        measured = measured_scalars(
-            add_up(part, clocks), None, requested_rate=None, window_ns=end_ns - start_ns
-        )
+        metrics, totalled = _measured(columns, chosen, clocks, end_ns - start_ns)
         yield Slice(
             index=index,
             start_wall_ns=start_ns,
             end_wall_ns=end_ns,
             is_complete=start_ns + width_ns <= sending_ns,
-            metrics=distributions(part, unsent_without_row=0),
-            scalars={
-                tag: value
-                for tag, value in scalars(part, measured).items()
-                if CATALOG[tag].in_slices
-            },
+            metrics=metrics,
+            scalars=totalled,
         )
+
+
+def steady_part(
+    columns: Columns, clocks: ClockMap, window: LoadWindow, rule: SteadyState
+) -> SteadyResult:
+    """Return the results of the steady part of a run: of the requests that were started in it, with
+    rates over its length."""
+    every = np.flatnonzero(
+        (np.asarray(columns["phase"]) == Phase.PROFILING)
+        & (np.asarray(columns["start_wall_ns"]) != 0)
+    )
+    starts, ends = (
+        clocks.to_timing(np.asarray(columns[name])[every], np.asarray(columns["worker"])[every])
+        for name in ("start_wall_ns", "end_wall_ns")
+    )
+    begin_ns, end_ns = steady_window(rule, window, starts, ends)
+    is_inside = (starts >= begin_ns) & (starts < end_ns)
+    metrics, numbers = _measured(columns, every[is_inside], clocks, max(0, end_ns - begin_ns))
+    return SteadyResult(
+        rule=rule.text,
+        begin_s=(begin_ns - window.begin_ns) / 1e9,
+        end_s=(end_ns - window.begin_ns) / 1e9,
+        metrics=metrics,
+        scalars=numbers if is_inside.any() else {},
+    )
+
+
+def _measured(
+    columns: Columns, places: NDArray[np.intp], clocks: ClockMap, length_ns: int
+) -> tuple[dict[str, MetricSummary], dict[str, float]]:
+    """Return the distributions and the scalars of some rows, with rates over a length."""
+    some = {name: np.asarray(column)[places] for name, column in columns.items()}
+    part = PhaseRows(some, phase=Phase.PROFILING)
+    measured = measured_scalars(
+        add_up(part, clocks), None, requested_rate=None, window_ns=length_ns
+    )
+    numbers = scalars(part, measured)
+    return distributions(part, unsent_without_row=0), {
+        tag: value for tag, value in numbers.items() if CATALOG[tag].in_slices
+    }
 
 
 def _numbered(

@@ -16,6 +16,7 @@ from aiperf_svc.core.results.scalars import (
     scalars,
     steady_state_throughput,
 )
+from aiperf_svc.core.results.slices import steady_part
 from aiperf_svc.core.results.slo import Failures
 from aiperf_svc.core.results.summary import (
     FinishedRun,
@@ -61,6 +62,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     totals = add_up(rows, clocks)
     accounts = _accounts(context)
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
+    rule = context.config.load.steady_state
     unsent_without_row = max(0, accounts.unsent - totals.unsent)
     metrics = distributions(rows, unsent_without_row=unsent_without_row)
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
@@ -112,6 +114,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         finish_reasons=named_reasons(totals.finish_reasons),
         targets=groups.by_target(),
         models=groups.by_model(),
+        steady=None if rule is None else steady_part(columns, clocks, window, rule),
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
     )
     failures = Failures(

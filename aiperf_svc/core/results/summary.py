@@ -21,6 +21,7 @@ from aiperf_svc.core.results.inference_result import (
     Hook,
     InferenceResult,
     RunLayout,
+    SteadyStats,
 )
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
@@ -167,6 +168,17 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     scalars: dict[str, float]
 
 
+class SteadyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of the steady part of a run, by the rule in its config."""
+
+    rule: str
+    begin_s: float
+    """From the start of the load."""
+    end_s: float
+    metrics: dict[str, MetricSummary]
+    scalars: dict[str, float]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one run in memory. Exports and report only write what is here."""
 
@@ -191,6 +203,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Results of each target, if there are several."""
     models: tuple[GroupResult, ...] = ()
     """Results of each model, if there are several."""
+    steady: SteadyResult | None = None
+    """None without a rule in the config."""
     cache: CacheUse | None = None
     """Cached tokens by turn and by conversation; None without conversations, or if they are
     unknown."""
@@ -246,6 +260,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
         hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
         targets=tuple(map(_group_stats, summary.targets)),
         models=tuple(map(_group_stats, summary.models)),
+        steady_state=_steady_stats(summary.steady) if summary.steady else None,
         cache=summary.cache,
         system=summary.system,
         config=context.config.model_dump(mode="json"),
@@ -255,6 +270,15 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
 
 def _group_stats(group: GroupResult) -> GroupStats:
     return GroupStats(name=group.name, metrics=metric_stats(group.metrics, group.scalars))
+
+
+def _steady_stats(steady: SteadyResult) -> SteadyStats:
+    return SteadyStats(
+        rule=steady.rule,
+        begin_s=steady.begin_s,
+        end_s=steady.end_s,
+        metrics=metric_stats(steady.metrics, steady.scalars),
+    )
 
 
 def error_counts(samples: Iterable[ErrorSample]) -> tuple[ErrorCount, ...]:

@@ -84,6 +84,9 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--replay-speedup": ((*REPLAY, "--replay-speedup", "2.5"), 2.5),
     "--request-count": (("--request-count", "9"), 9),
     "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
+    "--steady-state-skip-start": (("--steady-state-skip-start", "10"), 0.1),
+    "--steady-state-skip-end": (("--steady-state-skip-end", "5%"), 0.05),
+    "--steady-state-concurrency": (("--steady-state-concurrency", "95"), 0.95),
     "--prefill-concurrency": (PREFILL, 2),
     "--prefill-concurrency-ramp-duration": (
         (*PREFILL, "--prefill-concurrency-ramp-duration", "30"),

@@ -73,7 +73,7 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     parts = {
         "load.agentic.start", "load.arrival", "load.cancellation", "load.user_centric",
         "load.warmup",
-        "load.warmup.arrival",
+        "load.warmup.arrival", "load.steady_state",
         "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
         "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",

@@ -241,3 +241,35 @@ def test_that_trials_have_words_of_their_own_is_no_difference(tmp_path: Path) ->
     first, second = read_runs([tmp_path / "1", tmp_path / "2"])
     assert first.facts == second.facts
     assert first.facts["dataset.built"] == "of the file"
+
+
+def steady_run(folder: Path, run_id: str, steady_state: dict[str, str]) -> Path:
+    """A run with this rule of its steady state."""
+    rows = fake_run.closed_loop(requests=2_000)
+    columns = fake_run.columns_of(rows)
+    load = {"concurrency": 20, "requests": 2_000, "steady_state": steady_state}
+    context = fake_run.context(rows, run_id=run_id, config=fake_run.config(**load))
+    folder.mkdir(parents=True)
+    write_all(folder, summarise(columns, None, context), columns)
+    return folder
+
+
+def test_steady_states_are_compared_beside_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [steady_run(tmp_path / name, name, {"skip_start": "10%"}) for name in ("a", "b")]
+    code, out, _ = compare(capsys, *sides)
+    assert code == 0
+    assert "Request Latency p99" in out
+    assert "Request Latency, steady state p99" in out
+
+
+def test_other_rules_of_the_steady_state_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = steady_run(tmp_path / "base", "base", {"skip_start": "10%"})
+    new = steady_run(tmp_path / "new", "new", {"concurrency": "95%"})
+    code, _, err = compare(capsys, base, new)
+    assert code == 8
+    assert "without the first 10%" in err
+    assert "at least 95% of the peak concurrency" in err

@@ -1,0 +1,89 @@
+"""The steady part of a load, by shares of its time and by its concurrency."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from aiperf_svc.config.load_shapes import SteadyState
+from aiperf_svc.core.results.slices import steady_part
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.load_window import LoadWindow
+from aiperf_svc.core.stats.steady_window import steady_window
+from aiperf_svc.domain.metric_catalog import METRICS, Kind
+from tests.support import fake_run
+
+S = 10**9
+
+
+def window(stop_s: float = 0.0, end_s: float = 100.0) -> LoadWindow:
+    return LoadWindow(begin_ns=0, ramp_ns=0, stop_ns=round(stop_s * S), end_ns=round(end_s * S))
+
+
+def rule(**keys: float | str) -> SteadyState:
+    return SteadyState.model_validate(keys)
+
+
+def found(given: SteadyState, spans: list[tuple[float, float]], stop_s: float = 0.0) -> list[float]:
+    """The steady part in seconds, of requests with these starts and ends."""
+    starts, ends = (np.rint(np.array(x) * S).astype(np.int64) for x in zip(*spans, strict=True))
+    return [time / S for time in steady_window(given, window(stop_s), starts, ends)]
+
+
+def test_shares_are_of_the_time_of_sending() -> None:
+    given = rule(skip_start="10%", skip_end="25%")
+    assert found(given, [(0, 5), (80, 100)], stop_s=60) == [6.0, 45.0]
+    assert found(given, [(0, 5), (80, 100)]) == [8.0, 60.0]  # until the last start
+
+
+def test_ramp_and_drain_are_not_at_peak() -> None:
+    users = [(float(n), 50.0 + n) for n in range(10)]
+    assert found(rule(concurrency="100%"), users) == [9.0, 50.0]
+    assert found(rule(concurrency="50%"), users) == [4.0, 55.0]
+
+
+def test_refills_do_not_interrupt() -> None:
+    turns = [(n * 10.0 + 0.005 * (n > 0), (n + 1) * 10.0) for n in range(5)]
+    assert found(rule(concurrency="100%"), turns) == [0.0, 50.0]
+
+
+def test_pauses_interrupt_and_the_longest_counts() -> None:
+    spans = [(0.0, 10.0), (12.0, 30.0), (31.0, 35.0)]
+    assert found(rule(concurrency="100%"), spans) == [12.0, 30.0]
+
+
+def test_requests_count_by_their_starts() -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    columns, clocks = fake_run.columns_of(rows), ClockMap([])
+    begin = int(rows["start_wall_ns"].min())
+    every = LoadWindow(begin_ns=begin, ramp_ns=0, stop_ns=0, end_ns=int(rows["end_wall_ns"].max()))
+    part = steady_part(columns, clocks, every, rule(skip_start="20%", skip_end="20%"))
+    starts = (rows["start_wall_ns"] - begin) / S
+    inside = (starts >= part.begin_s) & (starts < part.end_s)
+    assert part.scalars["request_count"] == inside.sum()
+    length = part.end_s - part.begin_s
+    assert part.scalars["request_throughput"] == pytest.approx(inside.sum() / length)
+    tokens = rows["output_tokens"][inside].sum()
+    assert part.scalars["output_token_throughput"] == pytest.approx(tokens / length)
+
+
+def test_every_metric_of_requests_has_a_steady_part() -> None:
+    rows = fake_run.closed_loop(requests=2_000)
+    config = fake_run.config(concurrency=20, requests=2_000, steady_state={"skip_start": "10%"})
+    summary = fake_run.results(rows, config=config)
+    assert summary.steady is not None
+    expected = {m.tag for m in METRICS if m.kind is Kind.RECORD and m.tag in summary.metrics}
+    assert set(summary.steady.metrics) == expected
+    assert fake_run.results(rows).steady is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({}, "needs either"),
+        ({"skip_start": "10%", "concurrency": "90%"}, "needs either"),
+        ({"skip_start": "60%", "skip_end": "40%"}, "leave out 100% of the load"),
+    ],
+)
+def test_other_rules_are_refused(keys: dict[str, str], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        rule(**keys)
