@@ -177,6 +177,7 @@ DATASET = (
     Flag("--conversation-turn-delay-mean --session-turn-delay-mean", "dataset.turns.delay_ms.mean"),
     Flag("--conversation-turn-delay-stddev --session-turn-delay-stddev",
         "dataset.turns.delay_ms.stddev"),
+    Flag("--history", "dataset.history", "RESPONSES"),
     Flag("--conversation-turn-delay-ratio --session-delay-ratio", "dataset.delay_factor"),
     Flag("--image-batch-size --batch-size-image", "dataset.images.number"),
     Flag("--image-format", "dataset.images.format"),

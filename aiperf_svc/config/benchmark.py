@@ -208,6 +208,11 @@ class BenchmarkConfig(Model):
         may_have_turns = has_conversations or kind is DatasetKind.MOONCAKE_TRACE
         if kind is DatasetKind.SYNTHETIC:
             may_have_turns = self.dataset.turns.number.mean >= LEAST_TURNS
+        if self.dataset.history == "recorded" and not has_conversations:
+            raise ValueError(
+                f"{{dataset.history}} recorded needs the responses of a file: {{dataset.kind}} "
+                f"multi_turn or sharegpt, not {kind}"
+            )
         if self.load.user_centric is not None and not may_have_turns:
             raise ValueError(
                 "{load.user_centric.rate} needs conversations: a {dataset.turns.number.mean} of "

@@ -62,6 +62,10 @@ AGENT_TRACES = (DatasetKind.WEKA_TRACE, DatasetKind.DAG_JSONL, DatasetKind.OTEL_
 FILE_KINDS = tuple(kind for kind in DatasetKind if kind is not DatasetKind.SYNTHETIC)
 
 
+History = Literal["live", "recorded"]
+"""Whose responses the later requests of a conversation contain."""
+
+
 class CacheBust(StrEnum):
     """Position of the unique marker that prevents prefix-cache hits."""
 
@@ -121,6 +125,9 @@ class Dataset(Model):
     """Another number changes the words, noise and markers of prompts, but not their lengths, so
     that no server has them in a cache. Texts of a file do not change. Default: 1, or the number of
     the trial."""
+    history: History = "live"
+    """Responses in the later requests of a conversation: `live`, those of the server, each as it
+    came, or `recorded`, those of the file, so that all servers get the same requests."""
     delay_factor: Annotated[float, Field(ge=0)] = 1.0
     """Factor for all delays between turns, including those of a file."""
     max_delay: PositiveDurationNs | None = None

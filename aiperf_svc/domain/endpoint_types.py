@@ -53,8 +53,8 @@ class EndpointType(StrEnum):
     CHAT = "chat", _GENERATES | Feature.MESSAGES | Feature.CONVERSATION | Feature.SOUND
     COMPLETIONS = "completions", _GENERATES | Feature.BATCH
     EMBEDDINGS = "embeddings", Feature.BATCH
-    RESPONSES = "responses", _GENERATES | Feature.MESSAGES
-    MESSAGES = "messages", _GENERATES | Feature.MESSAGES
+    RESPONSES = "responses", _GENERATES | Feature.MESSAGES | Feature.CONVERSATION
+    MESSAGES = "messages", _GENERATES | Feature.MESSAGES | Feature.CONVERSATION
     HUGGINGFACE_GENERATE = "huggingface_generate", Feature.TEXT | Feature.STREAM
     COHERE_RANKINGS = "cohere_rankings", Feature.RANKING
     HF_TEI_RANKINGS = "hf_tei_rankings", Feature.RANKING

@@ -68,6 +68,12 @@ class MockServerConfig:
     usage: str = _option(
         "requested", "when a stream carries usage", choices=("requested", "always", "never")
     )
+    tool_calls: int = _option(
+        0, "tool calls of a response to a request that offers tools and does not end with a result"
+    )
+    check_history: bool = _option(
+        False, "refuse histories that a real API would, or whose responses are not those sent"
+    )
     prefix_cache_block: int = _option(
         0, "words of a block of a prefix cache, whose hits the usage states; 0 is no cache"
     )
@@ -121,6 +127,10 @@ class MockServerConfig:
             )
         if self.slots and self.processes > 1:
             raise _refusal("slots", self.slots, "expected --processes 1, where all requests queue")
+        if self.check_history and self.processes > 1:
+            raise _refusal(
+                "processes", self.processes, "expected 1 with --check-history, which knows its own"
+            )
         if self.slots and parse_delay(self.ttft).mean_ns + parse_delay(self.itl).mean_ns == 0:
             raise _refusal("slots", self.slots, "expected --ttft or --itl, the time that one takes")
         if self.port and self.port + self.ports - 1 > 65_535:
@@ -154,6 +164,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("tokens", 1, 1_000_000),
     ("slots", 0, 1_000_000),
     ("reasoning_tokens", 0, 1_000_000),
+    ("tool_calls", 0, 128),
     ("prefix_cache_block", 0, 1_000_000),
     ("embedding_dimensions", 1, 100_000),
     ("error_rate", 0, 1),

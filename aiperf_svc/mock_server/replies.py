@@ -6,10 +6,13 @@ A response is drafted as parts (`Draft`), which a fault may spoil, and then asse
 
 import base64
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
+from aiperf_svc.mock_server.histories import ARGUMENTS, TOOL, argument_parts, call_id
 from aiperf_svc.mock_server.requests import (
     CHAT,
     EMBEDDINGS,
@@ -31,6 +34,8 @@ from aiperf_svc.mock_server.typed_events import (
     generate_api,
     image_api,
     message_api,
+    message_blocks,
+    response_items,
     responses_api,
     transcription_api,
     word,
@@ -221,7 +226,9 @@ class Drafts:
                 made.opening.append(self._event(params, {"delta": role | {"content": ""}}))
             elif made.events:
                 key = "reasoning_content" if params.reasoning else "content"
-                made.events[0] = self._event(params, {"delta": role | {key: word(0)}})
+                first = word(params.turn % len(WORDS))
+                made.events[0] = self._event(params, {"delta": role | {key: first}})
+        made.tail += map(partial(self._event, params), _call_deltas(params))
         finish: dict[str, object] = {"delta": {}} if is_chat else {"text": ""}
         made.tail.append(self._event(params, finish, finish_reason=_finish_reason(params)))
         if params.has_usage:
@@ -248,7 +255,8 @@ class Drafts:
                 for i in range(len(WORDS))
             ]
             turn = self._events[params.path, params.model, key] = made
-        return (turn * (count // len(turn) + 1))[:count]
+        first = params.turn % len(turn)
+        return (turn * ((first + count) // len(turn) + 1))[first : first + count]
 
     def _event(
         self, params: RequestParams, part: dict[str, object], *, finish_reason: str | None = None
@@ -275,15 +283,11 @@ class Drafts:
         }
 
     def _completion(self, params: RequestParams) -> bytes:
-        text = "".join(map(word, range(params.tokens - params.reasoning)))
         choice: dict[str, object] = {"index": 0, "finish_reason": _finish_reason(params)}
         if params.path == CHAT:
-            message: dict[str, object] = {"role": "assistant", "content": text}
-            if params.reasoning:
-                message["reasoning_content"] = "".join(map(word, range(params.reasoning)))
-            choice["message"] = message
+            choice["message"] = _chat_message(params)
         else:
-            choice["text"] = text
+            choice["text"] = "".join(map(word, range(params.tokens)))
         made = self._envelope(params, [choice])
         if params.has_usage:
             made["usage"] = _usage(params)
@@ -367,7 +371,49 @@ def _head(draft: Draft, *, close: bool) -> bytes:
 
 
 def _finish_reason(params: RequestParams) -> str:
-    return "length" if params.is_cut_short else "stop"
+    if params.is_cut_short:
+        return "length"
+    return "tool_calls" if params.tool_calls else "stop"
+
+
+def _chat_message(params: RequestParams) -> dict[str, Any]:
+    """The message of a response of the chat API. A stream repeats its words without a space."""
+
+    def text(count: int) -> str:
+        places = range(params.turn, params.turn + count)
+        return "".join(word(i % len(WORDS) if params.is_stream else i) for i in places)
+
+    message: dict[str, Any] = {"role": "assistant"}
+    message["content"] = text(params.tokens - params.reasoning)
+    if params.reasoning:
+        message["reasoning_content"] = text(params.reasoning)
+    if params.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call_id(params.turn, number),
+                "type": "function",
+                "function": {"name": TOOL, "arguments": ARGUMENTS},
+            }
+            for number in range(params.tool_calls)
+        ]
+    return message
+
+
+def _call_deltas(params: RequestParams) -> Iterator[dict[str, object]]:
+    """The deltas of the tool calls in a stream: id and name once, then parts of the arguments."""
+    for number in range(params.tool_calls):
+        function = {"name": TOOL, "arguments": ""}
+        begun = {"id": call_id(params.turn, number), "type": "function", "function": function}
+        yield {"delta": {"tool_calls": [{"index": number} | begun]}}
+        for part in argument_parts():
+            yield {"delta": {"tool_calls": [{"index": number, "function": {"arguments": part}}]}}
+
+
+def response_of(params: RequestParams) -> list[dict[str, Any]]:
+    """What goes back of a response: its message, blocks or items."""
+    if params.path == RESPONSES:
+        return response_items(params)
+    return message_blocks(params) if params.path == MESSAGES else [_chat_message(params)]
 
 
 def _usage(params: RequestParams) -> dict[str, object]:

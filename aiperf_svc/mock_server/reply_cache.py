@@ -5,12 +5,15 @@ right as a fresh parse. Requests that differ only in their prompt have equal par
 one reply, so the cache holds mostly keys.
 """
 
+import json
 import random
 import time
+from typing import Any
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.delays import parse_delay
 from aiperf_svc.mock_server.faults import FAULTS, find_fault
+from aiperf_svc.mock_server.histories import CHECKED, Histories, may_call, turn_of
 from aiperf_svc.mock_server.replies import (
     Draft,
     Drafts,
@@ -18,6 +21,7 @@ from aiperf_svc.mock_server.replies import (
     Reply,
     assemble,
     draft_error,
+    response_of,
 )
 from aiperf_svc.mock_server.requests import (
     CHAT,
@@ -93,6 +97,8 @@ class ReplyCache:
         )
         # With slots the head goes with the first token: it is no write of its own to plan.
         self._early_head = parse_delay(config.ttft).fixed_ns != 0 and not config.slots
+        self._has_turns = config.check_history or config.tool_calls > 0
+        self._histories = Histories() if config.check_history else None
         self._by_body: dict[tuple[str, bool, str], dict[bytes, Reply]] = {}
         self._by_params: dict[tuple[RequestParams, bool, str], Reply] = {}
         self._cached_bytes = 0
@@ -142,6 +148,8 @@ class ReplyCache:
         """The reply to an inference request whose body the route does not hold."""
         try:
             params = parse_params(route.head.path, body, self._defaults)
+            if self._has_turns and params.path in CHECKED:
+                params = self._with_turn(route.head.session, params, json.loads(body))
         except BadRequest as bad:
             return self.error(route.head, bad.status, bad.message)
         fault = route.head.fault
@@ -152,7 +160,8 @@ class ReplyCache:
         ):
             fault = params.model[5:]
         reply = self._reply_to_params(params, is_last=route.head.is_last, fault=fault)
-        if len(body) <= _MAX_CACHED_BODY and self._defaults.cache is None:
+        is_same_again = self._defaults.cache is None and self._histories is None
+        if len(body) <= _MAX_CACHED_BODY and is_same_again:
             self._cached_bytes += len(body) + _REPLY_COST
             if self._cached_bytes > _CACHE_BYTES:
                 for replies in self._by_body.values():
@@ -160,6 +169,20 @@ class ReplyCache:
                 self._cached_bytes = len(body) + _REPLY_COST
             route.replies[body] = reply
         return reply
+
+    def _with_turn(
+        self, session: str, params: RequestParams, data: dict[str, Any]
+    ) -> RequestParams:
+        """The parameters with what depends on the history; BadRequest if that is not as it should
+        be."""
+        path, histories = params.path, self._histories
+        if histories is not None and (problem := histories.problem(session, path, data)):
+            raise BadRequest(400, problem)
+        calls = self._config.tool_calls if may_call(path, data) else 0
+        params = params._replace(turn=turn_of(path, data), tool_calls=calls)
+        if histories is not None and session:
+            histories.add(session, response_of(params))
+        return params
 
     def learn(self, route: Route, request: bytes, body: bytes) -> None:
         """Adds a request to `quick`, if its reply is known and one send is all that it takes."""

@@ -68,6 +68,8 @@ class Head:
     expects_continue: bool = False
     authorization: str = ""
     fault: str = ""
+    session: str = ""
+    """Id of the conversation."""
 
 
 def refuse_tls(data: bytes) -> None:
@@ -111,6 +113,8 @@ def parse_head(head: bytes) -> Head:
             found.authorization = value
         elif name == "x-api-key":
             found.authorization = f"Bearer {value}"
+        elif name in ("x-session-id", "x-correlation-id"):
+            found.session = value
         elif name == "x-mock-fault":
             found.fault = value
     if length is not None:
@@ -160,6 +164,9 @@ class RequestParams(NamedTuple):
     """Embeddings: the encoding that the request wants."""
     cached_tokens: int = -1
     """Words of the prompt that were in the prefix cache; -1 without one."""
+    tool_calls: int = 0
+    turn: int = 0
+    """Number of earlier responses in the request; 0 if it makes no difference."""
 
 
 MOST_BLOCKS = 1_000_000

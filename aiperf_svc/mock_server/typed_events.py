@@ -11,6 +11,7 @@ import json
 import zlib
 from dataclasses import dataclass, field
 
+from aiperf_svc.mock_server.histories import ARGUMENTS, TOOL, argument_parts, call_id
 from aiperf_svc.mock_server.requests import RequestParams
 
 _TEXT = """
@@ -51,8 +52,8 @@ class TypedStream:
     """Events that go with the last token."""
 
 
-def _text(count: int) -> str:
-    return "".join(map(word, range(count)))
+def _text(count: int, turn: int = 0) -> str:
+    return "".join(map(word, range(turn, turn + count)))
 
 
 def typed_event(kind: str, **members: object) -> bytes:
@@ -60,16 +61,28 @@ def typed_event(kind: str, **members: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), compact({"type": kind, **members}))
 
 
+def response_items(params: RequestParams) -> list[Members]:
+    """The output of a response of `/v1/responses`."""
+    shown, turn = params.tokens - params.reasoning, params.turn
+    items: list[Members] = []
+    if params.reasoning:
+        content = [{"type": "reasoning_text", "text": _text(params.reasoning, turn)}]
+        items.append({"type": "reasoning", "id": "rs_mock", "summary": [], "content": content})
+        items[0]["encrypted_content"] = f"gAAAA{turn}+/="
+    content = [{"type": "output_text", "text": _text(shown, turn)}]
+    message = {"type": "message", "id": "msg_mock", "role": "assistant", "status": "completed"}
+    items.append(message | {"content": content})
+    for number in range(params.tool_calls):
+        call: Members = {"type": "function_call", "id": f"fc_mock_{number}", "status": "completed"}
+        call |= {"call_id": call_id(turn, number), "name": TOOL, "arguments": ARGUMENTS}
+        items.append(call)
+    return items
+
+
 def responses_api(params: RequestParams, created_s: int) -> TypedStream:
     """A response of `/v1/responses`."""
     shown = params.tokens - params.reasoning
-    items: list[Members] = []
-    if params.reasoning:
-        content = [{"type": "reasoning_text", "text": _text(params.reasoning)}]
-        items.append({"type": "reasoning", "id": "rs_mock", "summary": [], "content": content})
-    content = [{"type": "output_text", "text": _text(shown)}]
-    message = {"type": "message", "id": "msg_mock", "role": "assistant", "status": "completed"}
-    items.append(message | {"content": content})
+    items = response_items(params)
     status = "incomplete" if params.is_cut_short else "completed"
     begun: Members = {
         "id": "resp_mock",
@@ -95,14 +108,18 @@ def responses_api(params: RequestParams, created_s: int) -> TypedStream:
     made = TypedStream(whole)
     made.opening = [typed_event("response.created", response=begun)]
     for index, item in enumerate(items):
+        if item["type"] == "function_call":
+            made.tail += _call_events(index, item)
+            continue
         is_reasoning = item["type"] == "reasoning"
         place = {"item_id": item["id"], "output_index": index, "content_index": 0}
-        empty = {key: value for key, value in item.items() if key != "content"} | {"content": []}
+        kept = {key: value for key, value in item.items() if key != "encrypted_content"}
+        empty = kept | {"content": []}
         added = typed_event("response.output_item.added", output_index=index, item=empty)
         done = typed_event("response.output_item.done", output_index=index, item=item)
         kind = "reasoning_text" if is_reasoning else "output_text"
         tokens = [
-            typed_event(f"response.{kind}.delta", **place, delta=word(i))
+            typed_event(f"response.{kind}.delta", **place, delta=word(i + params.turn))
             for i in range(params.reasoning if is_reasoning else shown)
         ]
         _add_item(made, added, tokens, done)
@@ -110,15 +127,65 @@ def responses_api(params: RequestParams, created_s: int) -> TypedStream:
     return made
 
 
+def _call_events(index: int, item: Members) -> list[bytes]:
+    """The events of a tool call."""
+    place = {"item_id": item["id"], "output_index": index}
+    begun = item | {"arguments": "", "status": "in_progress"}
+    return [
+        typed_event("response.output_item.added", output_index=index, item=begun),
+        *(
+            typed_event("response.function_call_arguments.delta", **place, delta=part)
+            for part in argument_parts()
+        ),
+        typed_event("response.function_call_arguments.done", **place, arguments=ARGUMENTS),
+        typed_event("response.output_item.done", output_index=index, item=item),
+    ]
+
+
+def message_blocks(params: RequestParams) -> list[Members]:
+    """The content of a response of `/v1/messages`."""
+    shown, turn = params.tokens - params.reasoning, params.turn
+    blocks: list[Members] = []
+    if params.reasoning:
+        signature = f"m{turn}" if turn else "m"
+        thinking = _text(params.reasoning, turn)
+        blocks.append({"type": "thinking", "thinking": thinking, "signature": signature})
+    if params.reasoning and turn:
+        blocks.append({"type": "redacted_thinking", "data": f"ENC{turn}+/="})
+    blocks.append({"type": "text", "text": _text(shown, turn)})
+    for number in range(params.tool_calls):
+        use: Members = {"type": "tool_use", "id": call_id(turn, number), "name": TOOL}
+        blocks.append(use | {"input": json.loads(ARGUMENTS)})
+    return blocks
+
+
+def _block_events(index: int, block: Members, turn: int, count: int) -> tuple[bytes, list[bytes]]:
+    """The event that begins a block, and those that add to it, the end aside."""
+    kind = block["type"]
+    if kind == "redacted_thinking":
+        return typed_event("content_block_start", index=index, content_block=block), []
+    if kind == "tool_use":
+        begun = typed_event("content_block_start", index=index, content_block=block | {"input": {}})
+        parts: list[Members] = [
+            {"type": "input_json_delta", "partial_json": p} for p in argument_parts()
+        ]
+    else:
+        key = "thinking" if kind == "thinking" else "text"
+        begun_block = block | {key: ""} | ({"signature": ""} if key == "thinking" else {})
+        begun = typed_event("content_block_start", index=index, content_block=begun_block)
+        parts = [{"type": f"{key}_delta", key: word(i + turn)} for i in range(count)]
+        if key == "thinking":
+            parts.append({"type": "signature_delta", "signature": block["signature"]})
+    return begun, [typed_event("content_block_delta", index=index, delta=part) for part in parts]
+
+
 def message_api(params: RequestParams, created_s: int) -> TypedStream:
     """A response of `/v1/messages`, which states no time."""
     shown = params.tokens - params.reasoning
-    blocks: list[Members] = []
-    if params.reasoning:
-        blocks.append({"type": "thinking", "thinking": _text(params.reasoning), "signature": "m"})
-    blocks.append({"type": "text", "text": _text(shown)})
+    blocks = message_blocks(params)
+    ending_word = "tool_use" if params.tool_calls else "end_turn"
     stop: Members = {
-        "stop_reason": "max_tokens" if params.is_cut_short else "end_turn",
+        "stop_reason": "max_tokens" if params.is_cut_short else ending_word,
         "stop_sequence": None,
     }
     usage: Members = {"input_tokens": params.prompt_tokens, "output_tokens": params.tokens}
@@ -143,16 +210,15 @@ def message_api(params: RequestParams, created_s: int) -> TypedStream:
     made = TypedStream(whole)
     made.opening = [typed_event("message_start", message=begun)]
     for index, block in enumerate(blocks):
-        key = "thinking" if block["type"] == "thinking" else "text"
-        added = typed_event("content_block_start", index=index, content_block=block | {key: ""})
+        count = params.reasoning if block["type"] == "thinking" else shown
+        added, parts = _block_events(index, block, params.turn, count)
         done = typed_event("content_block_stop", index=index)
-        tokens = [
-            typed_event(
-                "content_block_delta", index=index, delta={"type": f"{key}_delta", key: word(i)}
-            )
-            for i in range(params.reasoning if key == "thinking" else shown)
-        ]
-        _add_item(made, added, tokens, done)
+        if block["type"] in ("tool_use", "redacted_thinking"):
+            made.tail += [added, *parts, done]
+        elif block["type"] == "thinking":
+            _add_item(made, added, parts[:-1], parts[-1] + done)
+        else:
+            _add_item(made, added, parts, done)
     made.tail += [typed_event("message_delta", **ending), typed_event("message_stop")]
     return made
 

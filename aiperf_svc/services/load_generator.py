@@ -25,12 +25,14 @@ from aiperf_svc.adapters.inference.entry_cache import Entry, EntryCache
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.core.datasets.cache_bust import RunMarkers
+from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.core.load.ramp import ConnectionsAhead, opening_times
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
+from aiperf_svc.protocol.messages.dataset import Turn
 from aiperf_svc.protocol.messages.reports import WorkerCounts
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.abandonments import Abandonments
@@ -56,14 +58,17 @@ class LoadGenerator:
         entries: EntryCache,
         is_streaming: bool,
         connection_limit: int,
-        extend_history: Callable[[bytes, bytes, Request], tuple[bytes, bool]],
+        extend_history: Callable[
+            [bytes, Turn, Turn | None, Request], tuple[bytes, Sequence[Defect]]
+        ],
         on_starved: Callable[[], None],
         abandonment: Abandonment | None = None,
         turn_gap_ns: int = 0,
         markers: RunMarkers | None = None,
     ) -> None:
-        """`extend_history(history, turn_messages, request)` adds a response to a history, and says
-        whether all of it is in there;
+        """`extend_history(history, turn, following_turn, request)` adds a turn and its response to
+        a history, with the results of tools that the following turn has, and says what is wrong
+        with that;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
         which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
         conversation are that far apart. `markers` are put into the requests."""
@@ -123,7 +128,8 @@ class LoadGenerator:
         self._is_paused = self._is_held_back
         """True while nothing is sent: after the stop, or while the load is held back."""
         self.granted = self.completed = self.errored = self.cancelled = self.abandoned = 0
-        self.turns_completed = self.incomplete_histories = 0
+        self.turns_completed = 0
+        self._history_defects = [0] * len(Defect)
         self._longest_pause_ns = 0
         self.unsent = self.revoked = self.capped = self.connecting = 0
         self._sent_before = self._retries_before = self._unasked_before = 0
@@ -243,7 +249,7 @@ class LoadGenerator:
             held_back_ns=client.held_back_ns - self._held_back_before_ns,
             longest_pause_ns=self._longest_pause_ns,
             connecting=self.connecting,
-            incomplete_histories=self.incomplete_histories,
+            history_defects=tuple(self._history_defects),
             unasked=client.unasked - self._unasked_before,
         )
 
@@ -399,14 +405,17 @@ class LoadGenerator:
         prepared = session.entry.prepare(session.turn, session.history, session.id)
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
         flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
-        kept = None if is_last else bytearray()
+        is_live = not is_last and not session.entry.turn(session.turn).recorded
+        kept = bytearray() if is_live else None
         self._send(Request(prepared, prefix, self.phase, session.index, due, flags, session, kept))
 
     def _continue(self, session: Session, request: Request) -> None:
         entry, end = session.entry, request.end_wall_ns
-        messages = entry.turn(session.turn).messages
+        turn, following = entry.turn(session.turn), entry.turn(session.turn + 1)
         try:
-            session.history, is_complete = self._extend_history(session.history, messages, request)
+            session.history, defects = self._extend_history(
+                session.history, turn, following, request
+            )
         except Exception:
             # All bytes came, but they are no response; its record says so. The credit ends here.
             self._active -= 1
@@ -420,17 +429,21 @@ class LoadGenerator:
             self.cancelled += 1
             return
         self.turns_completed += 1
-        self.incomplete_histories += not is_complete
+        self.count_defects(defects)
         session.turn += 1
         session.flags &= ~_CAPPED  # it was the turn before that waited
-        turn = entry.turn(session.turn)
         if self._turn_gap_ns:
-            due = session.next_by_clock(end + turn.delay_ns, self._turn_gap_ns)
+            due = session.next_by_clock(end + following.delay_ns, self._turn_gap_ns)
         else:
-            due = max(end + turn.delay_ns, session.due + turn.earliest_ns)
+            due = max(end + following.delay_ns, session.due + following.earliest_ns)
         self._longest_pause_ns = max(self._longest_pause_ns, due - end)
         heapq.heappush(self._later, (due, next(self._order), session))
         self._run_due(time_ns())
+
+    def count_defects(self, defects: Sequence[Defect]) -> None:
+        """Count what is wrong with a response that goes into a history."""
+        for defect in defects:
+            self._history_defects[defect] += 1
 
     # --- stopping --------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from aiperf_svc.core.load.session_tree import (
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages.credits import PhaseOpened
+from aiperf_svc.protocol.messages.dataset import Turn
 from aiperf_svc.protocol.records import Flag
 from aiperf_svc.services.load_generator import CONNECT_BACKOFF_NS, NEVER, LoadGenerator
 from aiperf_svc.services.sessions import Session
@@ -133,12 +134,13 @@ class TreeGenerator(LoadGenerator):
     def _keep_response(self, tree: RunningTree, request: Request) -> bool:
         """Keep a response for later prompts. Returns whether it is one."""
         try:
-            found, is_complete = self._extend_history(b"", b"", request)
+            found, defects = self._extend_history(b"", Turn(b""), None, request)
         except Exception:
             # All bytes came, but they are no response; its record says so.
             return False
-        self.incomplete_histories += not is_complete
-        tree.responses[request.turn] = found[:-1]
+        self.count_defects(defects)
+        # The history ends with a comma; among pieces, one goes before each message but the first.
+        tree.responses[request.turn] = b"," + found[:-1] if found else b""
         return True
 
     # --- sending ---------------------------------------------------------------------------------

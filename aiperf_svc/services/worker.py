@@ -7,7 +7,7 @@ processor that the roster names.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,12 +30,12 @@ from aiperf_svc.core.control.control_intervals import (
     poll_interval_ns,
     return_interval_s,
 )
-from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
-from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.endpoints.history import Defect, extended
+from aiperf_svc.core.endpoints.registry import CONVERSATIONS
 from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_addresses import shift_of
-from aiperf_svc.core.responses.text import what_was_said
+from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.messages.credits import (
@@ -51,6 +51,7 @@ from aiperf_svc.protocol.messages.dataset import (
     DatasetBlockRequested,
     ForcedLengthAsked,
     ForcedLengthDecided,
+    Turn,
 )
 from aiperf_svc.protocol.messages.events import RecordsAcknowledged, RosterPublished
 from aiperf_svc.protocol.messages.reports import (
@@ -218,17 +219,21 @@ class Worker(BaseService):
                 return decision
 
     def _extend_history(
-        self, history: bytes, messages: bytes, request: Request
-    ) -> tuple[bytes, bool]:
+        self, history: bytes, turn: Turn, following: Turn | None, request: Request
+    ) -> tuple[bytes, Sequence[Defect]]:
+        if turn.recorded:
+            return b"%b%b,%b," % (history, turn.messages, turn.recorded), ()
         endpoint = self.context.inference.endpoint
-        said = what_was_said(
+        api = CONVERSATIONS[endpoint.type]
+        reply = reply_of(
             bytes(request.kept or b""),
             body_offset=request.body_offset,
             framing=request.framing,
             is_streaming=endpoint.streaming,
-            endpoint=endpoint_of(endpoint),
+            api=api,
         )
-        return append_history(history, messages, said.text), not said.calls_tools
+        results = None if following is None else following.tool_results
+        return extended(api, history, turn.messages, reply, results)
 
     async def _fetch_blocks(self) -> None:
         while True:

@@ -2,8 +2,10 @@
 
 import itertools
 import tracemalloc
+from collections.abc import Sequence
 from random import Random
 from time import time_ns
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.load.credit_ledger import CreditLedger
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages.credits import CreditsGranted, PhaseOpened, PhaseStopped
@@ -85,7 +88,7 @@ def generator(*turns: Turn) -> LoadGenerator:
         entries=entries,
         is_streaming=False,
         connection_limit=100,
-        extend_history=lambda history, messages, request: (b"", True),
+        extend_history=lambda history, turn, following, request: (b"", ()),
         on_starved=lambda: None,
     )
     made.attach(NotingClient())  # type: ignore[arg-type]
@@ -113,15 +116,18 @@ def test_users_send_as_many_requests_as_there_are_users() -> None:
 @pytest.mark.parametrize(
     ("extended", "counts"),
     [
-        ((b"", True), {"turns_completed": 1, "incomplete_histories": 0, "errored": 0}),
-        ((b"", False), {"turns_completed": 1, "incomplete_histories": 1, "errored": 0}),
-        (RecursionError(), {"turns_completed": 0, "incomplete_histories": 0, "errored": 1}),
+        ((b"", ()), {"turns_completed": 1, "history_defects": (0,) * 5, "errored": 0}),
+        (
+            (b"", (Defect.NO_ID, Defect.UNCALLED)),
+            {"turns_completed": 1, "history_defects": (0, 1, 0, 0, 1), "errored": 0},
+        ),
+        (RecursionError(), {"turns_completed": 0, "history_defects": (0,) * 5, "errored": 1}),
     ],
 )
-def test_a_history_without_all_of_a_response_is_counted(
-    extended: tuple[bytes, bool] | RecursionError, counts: dict[str, int]
+def test_defects_of_a_history_are_counted(
+    extended: tuple[bytes, Sequence[Defect]] | RecursionError, counts: dict[str, Any]
 ) -> None:
-    def extend(*_arguments: object) -> tuple[bytes, bool]:
+    def extend(*_arguments: object) -> tuple[bytes, Sequence[Defect]]:
         if isinstance(extended, RecursionError):
             raise extended
         return extended

@@ -41,7 +41,7 @@ def at_rate(rate: float, *workers: str, **plan: Any) -> PhaseMachine:
     return started(*workers, request_rate=rate, concurrency=0, arrival=arrival, **plan)
 
 
-def returned(worker: str, *, is_idle: bool = True, **counts: int) -> CreditsReturned:
+def returned(worker: str, *, is_idle: bool = True, **counts: Any) -> CreditsReturned:
     return CreditsReturned(
         "run", worker, 1, counts=WorkerCounts(P, **counts), is_idle=is_idle, taken_mono_ns=NOW
     )

@@ -57,6 +57,8 @@ class Entry:
     def prepare(self, number: int, history: bytes, session_id: bytes) -> PreparedTurn:
         """Return a turn of a conversation, with its `history`."""
         turn = self._conversation.turns[number]
+        if not turn.messages:
+            history = history[:-1]  # results of tools are all that it adds
         body = self._conversation.head + history + turn.messages + turn.tail
         return PreparedTurn(
             *self._target.session_request(body, session_id),

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.config import endpoint as config_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.dataset import DatasetKind, History
 from aiperf_svc.config.load_shapes import Warmup
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
@@ -29,10 +30,12 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.cache_bust import with_markers
 from aiperf_svc.core.datasets.media import NO_FOLDERS, MediaFolders, with_media
+from aiperf_svc.core.datasets.session_trees import message_problem
 from aiperf_svc.core.datasets.synthetic import draw_lengths, with_prefixes
 from aiperf_svc.core.datasets.templated import fitted, templated_tokens
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
-from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.endpoints.history import split_results
+from aiperf_svc.core.endpoints.registry import CONVERSATIONS, endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with
 from aiperf_svc.domain.errors import ConfigError, DatasetError
@@ -335,25 +338,66 @@ def _rendered(
         if len(entry.turns) > 1:
             _check_session_body(entry, config.endpoint.session_body)
         try:
-            bodies = [endpoint.render(turn.prompt, options[model]) for turn in entry.turns]
+            turns, head = _turns_of(entry, endpoint, options[model], config.dataset.history)
         except ValueError as error:
             raise DatasetError(f"{entry.place}: {error}") from None
-        if len(bodies) == 1:
-            # A single turn has no history, so the body is one piece.
-            bodies = [msgspec.structs.replace(bodies[0], body=bodies[0].whole, head=b"", tail=b"")]
-        turns = tuple(
-            Turn(
-                messages=body.body,
-                tail=body.tail,
-                delay_ns=round(turn.delay_ns * config.dataset.delay_factor),
-                earliest_ns=turn.earliest_ns,
-                input_tokens=next(tokens),
-                requested_tokens=body.requested_tokens,
+        conversations.append(
+            Conversation(
+                entry.id,
+                tuple(
+                    msgspec.structs.replace(
+                        turn,
+                        delay_ns=round(written.delay_ns * config.dataset.delay_factor),
+                        earliest_ns=written.earliest_ns,
+                        input_tokens=next(tokens),
+                    )
+                    for turn, written in zip(turns, entry.turns, strict=True)
+                ),
+                head=head,
             )
-            for body, turn in zip(bodies, entry.turns, strict=True)
         )
-        conversations.append(Conversation(entry.id, turns, head=bodies[0].head))
     return tuple(conversations)
+
+
+def _turns_of(
+    entry: PromptConversation, endpoint: Endpoint, options: config_of.Endpoint, history: History
+) -> tuple[list[Turn], bytes]:
+    """Return the turns of an entry as they are sent, and what their bodies begin with."""
+    if len(entry.turns) == 1:
+        # A single turn has no history, so the body is one piece.
+        body = endpoint.render(entry.turns[0].prompt, options)
+        return [Turn(messages=body.whole, requested_tokens=body.requested_tokens)], b""
+    api = CONVERSATIONS[endpoint.type]
+    prompts = [turn.prompt for turn in entry.turns]
+    results: list[tuple[bytes, ...]] = [()] * len(prompts)
+    recorded = [b""] * len(prompts)
+    written = [(*turn.prompt.messages, *turn.recorded) for turn in entry.turns]
+    for place, messages in enumerate(written, start=1):
+        if any(each.get("role") in ("tool", "assistant") for each in messages) and (
+            problem := message_problem(messages)
+        ):
+            raise ValueError(f"turn {place}: {problem}")
+    if history == "live":
+        for place, prompt in enumerate(prompts[1:], start=1):
+            prompts[place], results[place] = split_results(prompt)
+    else:
+        for place, turn in enumerate(entry.turns[:-1]):
+            if not turn.recorded:
+                raise ValueError(
+                    f"turn {place + 1} has no recorded response, and dataset.history is recorded"
+                )
+            recorded[place] = api.render_messages(turn.recorded)
+    bodies = api.render(prompts, options)
+    return [
+        Turn(
+            messages=body.body,
+            tail=body.tail,
+            requested_tokens=body.requested_tokens,
+            tool_results=found,
+            recorded=response,
+        )
+        for body, found, response in zip(bodies, results, recorded, strict=True)
+    ], bodies[0].head
 
 
 def _check_session_body(entry: PromptConversation, paths: Sequence[str]) -> None:

@@ -72,6 +72,8 @@ class PromptTurn(msgspec.Struct, frozen=True):
     """Exact number of tokens if the maker of the prompt knows it; -1: unknown."""
     response: str = ""
     """Response in the file. Its length is the turn's output length, if it can be counted."""
+    recorded: tuple[Mapping[str, Any], ...] = ()
+    """The same as messages of the chat API, for a history of recorded responses."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):

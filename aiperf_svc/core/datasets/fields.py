@@ -57,6 +57,10 @@ class TurnFields(msgspec.Struct):
     audios: list[str] | None = None
     video: Any = None
     videos: Any = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
 
 
 PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or payload"

@@ -1,8 +1,13 @@
 """Parses JSONL with one conversation per line: `{"session_id": …, "turns": [{"text": …}, …]}`.
 
-Every turn is one request (see `fields`; a plain string is allowed), except those with the role
-`system` or `developer`: they go in front of the next turn's message. The history consists of the
-server's own responses, so a file contains none.
+Every turn is one request (see `fields`; a plain string is allowed), except these:
+
+- `system` and `developer` go in front of the next turn's message.
+- `assistant` is the recorded response to the turn before: `text`, `reasoning`, `reasoning_content`
+  and `tool_calls` as in the chat API, or whole `messages`. `dataset.history` says whether later
+  requests contain it or the server's own response.
+- `tool` is the result of a tool that this response calls, with `tool_call_id`. Results that follow
+  each other are one request, together with a user's turn right after them.
 """
 
 from typing import Any
@@ -66,31 +71,71 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
     if len(written) > MAX_TURNS:
         raise ValueError(f"{len(written):,} turns are over the most of {MAX_TURNS:,}")
     turns: list[PromptTurn] = []
-    instructions: list[dict[str, Any]] = []
+    before: list[dict[str, Any]] = []
+    delay_ns = 0
+    """Messages that go in front of the next turn's, and when they are there."""
     for position, item in enumerate(written):
         fields = TurnFields(text=item) if isinstance(item, str) else item
         try:
-            turn = _turn(fields)
-            if fields.role in _INSTRUCTIONS:
-                instructions.extend(_instructions(turn.prompt))
+            if fields.role == "assistant":
+                if _has_results(before):
+                    turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay_ns))
+                    before, delay_ns = [], 0
+                _add_response(turns, before, fields)
                 continue
-            if instructions:
-                prompt = _instructed(turn.prompt, instructions)
-                turn = PromptTurn(prompt, delay_ns=turn.delay_ns)
-                instructions = []
+            turn = _turn(fields)
+            if fields.role in (*_INSTRUCTIONS, "tool"):
+                before.extend(_instructions(turn.prompt))
+                delay_ns = max(delay_ns, turn.delay_ns)
+                continue
+            if before:
+                prompt = _instructed(turn.prompt, before)
+                turn = PromptTurn(prompt, delay_ns=max(delay_ns, turn.delay_ns))
+                before, delay_ns = [], 0
         except ValueError as error:
             raise ValueError(f"turns[{position}]: {error}") from None
         turns.append(turn)
-    if instructions:
+    if _has_results(before):
+        turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay_ns))
+    elif before:
         raise ValueError("the last turn is an instruction that no request carries")
     return tuple(turns)
+
+
+def _has_results(messages: list[dict[str, Any]]) -> bool:
+    return any(message["role"] == "tool" for message in messages)
+
+
+def _add_response(
+    turns: list[PromptTurn], before: list[dict[str, Any]], fields: TurnFields
+) -> None:
+    """Add a recorded response to the turn that it answers."""
+    if not turns or turns[-1].recorded or before:
+        raise ValueError("role `assistant`: a response follows the request that it answers")
+    text = fields.text if fields.text is not None else fields.content
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    for name in ("reasoning", "reasoning_content", "tool_calls"):
+        if (value := getattr(fields, name)) is not None:
+            message[name] = value
+    messages = fields.messages or [message]
+    if not fields.messages and text is None and not fields.tool_calls:
+        raise ValueError("role `assistant`: needs `text`, `tool_calls` or `messages`")
+    turns[-1] = msgspec.structs.replace(turns[-1], response=text or "", recorded=tuple(messages))
 
 
 def _turn(fields: TurnFields) -> PromptTurn:
     if fields.payload is not None:
         raise ValueError("`payload` is a whole request and cannot carry a history; use `messages`")
-    if fields.role == "assistant":
-        raise ValueError("role `assistant`: the history is made of the server's own responses")
+    if fields.role == "tool" and fields.messages is None:
+        turn = turn_of(fields)
+        if turn.prompt.media or turn.prompt.passages or len(turn.prompt.texts) != 1:
+            raise ValueError("role `tool`: the result of a tool is one text")
+        message = {
+            "role": "tool",
+            "tool_call_id": fields.tool_call_id,
+            "content": turn.prompt.texts[0],
+        }
+        return msgspec.structs.replace(turn, prompt=Prompt(messages=(message,)))
     return turn_of(fields)
 
 
@@ -108,6 +153,8 @@ def _instructed(prompt: Prompt, instructions: list[dict[str, Any]]) -> Prompt:
     if not prompt.media:
         messages = (*instructions, *_as_messages(prompt))
         return Prompt(messages=messages, output_tokens=prompt.output_tokens)
+    if _has_results(instructions):
+        raise ValueError("pictures and sounds cannot follow the result of a tool in one request")
     said = [each.get("content") for each in instructions if each["role"] == "system"]
     texts = [text for text in said if isinstance(text, str)]
     if len(texts) != len(instructions):

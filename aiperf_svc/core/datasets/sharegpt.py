@@ -84,7 +84,8 @@ def _turns(written: list[_Message]) -> tuple[PromptTurn, ...]:
                 break
             turns.append(PromptTurn(_prompt(message.value, system="" if turns else system)))
         elif role == "assistant" and turns and not turns[-1].response:
-            turns[-1] = PromptTurn(turns[-1].prompt, response=message.value)
+            recorded = ({"role": "assistant", "content": message.value},)
+            turns[-1] = PromptTurn(turns[-1].prompt, response=message.value, recorded=recorded)
         elif role == "system" and not turns:
             system = message.value
     return tuple(turns)

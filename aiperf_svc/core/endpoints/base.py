@@ -9,7 +9,7 @@ response, so responses are decoded into minimal structs (unknown fields are skip
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import unescape
@@ -60,8 +60,13 @@ def parse_again(parse: Callable[[bytes], "Delta"], data: bytes, error: Exception
         return Delta()
     if b"NaN" in data or b"Infinity" in data:
         with suppress(MalformedResponse, RecursionError):
-            return parse(_NO_NUMBERS.sub(_null_or_string, data))
+            return parse(with_valid_numbers(data))
     raise error
+
+
+def with_valid_numbers(data: bytes) -> bytes:
+    """Return JSON with null in place of NaN and Infinity."""
+    return _NO_NUMBERS.sub(_null_or_string, data)
 
 
 def _null_or_string(found: re.Match[bytes]) -> bytes:
@@ -171,6 +176,11 @@ class Prompt(msgspec.Struct, frozen=True):
     """Role of the message that `texts` become."""
     output_tokens: int | None = None
     """Output tokens, sent as the request's maximum."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no content of its own: a turn that only has results of tools."""
+        return not (self.texts or self.messages or self.payload or self.media or self.system)
 
     @property
     def is_media_alone(self) -> bool:
@@ -502,6 +512,18 @@ def finish_body(
     for key in [key for key, value in options.extra_inputs.items() if value is None]:
         del body[key]
     return body
+
+
+def split_body(key: str, messages: Sequence[Any], rest: dict[str, Any], requested: int) -> Rendered:
+    """Return a body as `{"model": …, key: [` + messages + `], …}`, split where a history goes."""
+    opening = {"model": rest.pop("model")} if "model" in rest else {}
+    start, end = msgspec.json.encode(opening)[:-1], msgspec.json.encode(rest)[1:]
+    return Rendered(
+        head=start + (b"," if opening else b"") + b'"%b":[' % key.encode(),
+        body=b",".join(msgspec.json.encode(message) for message in messages),
+        tail=b"]" + (b"," if rest else b"") + end,
+        requested_tokens=requested,
+    )
 
 
 def requested_tokens(prompt: Prompt, body: Mapping[str, Any], *, prompts: int = 1) -> int:

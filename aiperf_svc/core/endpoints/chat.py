@@ -7,7 +7,7 @@ and the body. A history is empty or ends with a comma, so that `head + history +
 always JSON.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,16 @@ import msgspec
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
+from aiperf_svc.core.endpoints.history import (
+    Call,
+    Conversations,
+    Defect,
+    Reply,
+    decode_events,
+    decode_valid,
+    defects_of,
+    is_stated,
+)
 from aiperf_svc.domain.endpoint_types import EndpointType
 
 
@@ -152,16 +162,9 @@ def _call_text(function: _Function | None) -> str:
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """Render the body as `{"model": …, "messages": [` + messages + `], …}`."""
-    messages = _messages(prompt)
     body = base.finish_body(prompt, options, prompt_key="messages")
-    opening = {key: body.pop(key) for key in ("model",) if key in body}
-    start, rest = msgspec.json.encode(opening)[:-1], msgspec.json.encode(body)[1:]
-    return Rendered(
-        head=start + (b"," if opening else b"") + b'"messages":[',
-        body=b",".join(msgspec.json.encode(message) for message in messages),
-        tail=b"]" + (b"," if body else b"") + rest,
-        requested_tokens=base.requested_tokens(prompt, body),
-    )
+    requested = base.requested_tokens(prompt, body)
+    return base.split_body("messages", _messages(prompt), body, requested)
 
 
 def _messages(prompt: Prompt) -> list[Any]:
@@ -172,6 +175,8 @@ def _messages(prompt: Prompt) -> list[Any]:
         return messages
     if prompt.messages:
         return list(prompt.messages)
+    if prompt.is_empty:
+        return []
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
     content: Any = prompt.texts[0] if prompt.texts else ""
     if len(prompt.texts) > 1 or prompt.media:
@@ -187,19 +192,201 @@ def _media_part(media: Media) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": media.data, "format": kind}}
 
 
-def append_history(history: bytes, turn_messages: bytes, response: str) -> bytes:
-    """Return the history of the next turn: the previous history, this turn's messages, and the
-    response.
-
-    `history` is b"" or ends with a comma, `turn_messages` has neither a leading nor a trailing one,
-    and the result ends with one.
-    """
-    return b"%b%b,%b," % (history, turn_messages, assistant_message(response))
+def render_turns(prompts: Sequence[Prompt], options: config.Endpoint) -> list[Rendered]:
+    """Render the turns of a conversation."""
+    return [render(prompt, options) for prompt in prompts]
 
 
-def assistant_message(text: str) -> bytes:
-    """Return a response as a message object in JSON, without commas around it."""
-    return b'{"role":"assistant","content":%b}' % msgspec.json.encode(text)
+def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return messages as they are."""
+    return b",".join(map(msgspec.json.encode, messages))
+
+
+# --- history -------------------------------------------------------------------------------------
+
+
+class _CallPart(msgspec.Struct, gc=False):
+    """A tool call, or what an event adds to one."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    """Members of an assistant's message that go back, of an event."""
+
+    content: str | list[dict[str, Any]] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_CallPart] | None = None
+    audio: _Audio | None = None
+
+
+class _AnswerChoice(msgspec.Struct, gc=False):
+    index: int | None = None
+    delta: _Answer | None = None
+
+
+class _AnswerEvent(msgspec.Struct, gc=False):
+    choices: list[_AnswerChoice] | None = None
+
+
+class _WholeAnswer(msgspec.Struct, frozen=True):
+    """The same members of a whole message, as they came."""
+
+    content: msgspec.Raw = msgspec.Raw(b"")
+    reasoning: msgspec.Raw = msgspec.Raw(b"")
+    reasoning_content: msgspec.Raw = msgspec.Raw(b"")
+    reasoning_details: msgspec.Raw = msgspec.Raw(b"")
+    refusal: msgspec.Raw = msgspec.Raw(b"")
+    tool_calls: msgspec.Raw = msgspec.Raw(b"")
+    audio: _Audio | None = None
+
+
+class _WholeChoice(msgspec.Struct, gc=False):
+    message: _WholeAnswer = _WholeAnswer()
+
+
+class _WholeResponse(msgspec.Struct, gc=False):
+    choices: list[_WholeChoice] = []
+
+
+_TEXTS = ("reasoning", "reasoning_content", "refusal")
+"""Members of a message that are texts, in parts that events add."""
+_decode_answers = msgspec.json.Decoder(list[_AnswerEvent]).decode
+_decode_whole = msgspec.json.Decoder(_WholeResponse).decode
+_decode_calls = msgspec.json.Decoder(list[_CallPart]).decode
+
+
+def read_body(body: bytes) -> Reply:
+    """Return the message of the first choice, with the members that the API takes back."""
+    choices = decode_valid(_decode_whole, body).choices
+    message = choices[0].message if choices else _WholeAnswer()
+    made: dict[str, Any] = {"role": "assistant"}
+    for name in ("reasoning", "reasoning_content", "reasoning_details", "refusal"):
+        if is_stated(value := getattr(message, name)):
+            made[name] = value
+    calls: list[_CallPart] = []
+    if is_stated(message.tool_calls):
+        made["tool_calls"] = message.tool_calls
+        calls = decode_valid(_decode_calls, bytes(message.tool_calls))
+    has_content = is_stated(message.content)
+    return _reply(made, message.content if has_content else None, message.audio, calls, [])
+
+
+def read_events(payloads: Sequence[bytes]) -> Reply:
+    """Return the message that the events of the first choice add up to. Parts of a tool call belong
+    together by their index; id and name come once."""
+    contents: list[str] = []
+    parts: list[dict[str, Any]] = []
+    texts: dict[str, list[str]] = {}
+    calls: dict[int, _CallPart] = {}
+    defects: list[Defect] = []
+    audio: _Audio | None = None
+    for event in decode_events(_decode_answers, payloads):
+        for choice in event.choices or ():
+            delta = choice.delta
+            if delta is None or choice.index:
+                continue
+            if isinstance(delta.content, str):
+                contents.append(delta.content)
+            elif delta.content is not None:
+                _add_content_parts(parts, delta.content)
+            for name in _TEXTS:
+                if text := getattr(delta, name):
+                    texts.setdefault(name, []).append(text)
+            for part in delta.tool_calls or ():
+                _add_call(calls, part, defects)
+            if delta.audio is not None:
+                transcript = (audio.transcript or "" if audio else "") + (
+                    delta.audio.transcript or ""
+                )
+                audio = _Audio(transcript=transcript)
+    made: dict[str, Any] = {"role": "assistant"}
+    made |= {name: "".join(found) for name, found in texts.items()}
+    if calls:
+        made["tool_calls"] = [
+            {
+                "id": call.id or "",
+                "type": call.type or "function",
+                "function": {
+                    "name": call.function.name or "" if call.function else "",
+                    "arguments": call.function.arguments or "" if call.function else "",
+                },
+            }
+            for call in calls.values()
+        ]
+    content = parts or "".join(contents) or None
+    return _reply(made, content, audio, list(calls.values()), defects)
+
+
+def _reply(
+    made: dict[str, Any],
+    content: Any,
+    audio: _Audio | None,
+    calls: list[_CallPart],
+    defects: list[Defect],
+) -> Reply:
+    """Return a message with its content, which may be null only beside tool calls. The transcript
+    of a sound goes back as text."""
+    if content is None and audio is not None:
+        content = audio.transcript
+    if content is not None or "tool_calls" not in made:
+        made["content"] = "" if content is None else content
+    else:
+        made["content"] = None
+    arguments = [call.function.arguments or "" for call in calls if call.function is not None]
+    defects = [*defects, *defects_of([call.id or "" for call in calls], arguments)]
+    return Reply(
+        msgspec.json.encode(made),
+        calls=tuple(Call(call.id or "") for call in calls),
+        defects=tuple(dict.fromkeys(defects)),
+    )
+
+
+def _add_content_parts(parts: list[dict[str, Any]], added: list[dict[str, Any]]) -> None:
+    """Add the parts of a content, as Mistral's API streams them: texts of one kind are one part."""
+    for part in added:
+        kind = part.get("type")
+        if parts and kind in ("text", "thinking") and parts[-1].get("type") == kind:
+            parts[-1] = parts[-1] | {kind: parts[-1].get(kind, "") + part.get(kind, "")}
+        else:
+            parts.append(part)
+
+
+def _add_call(calls: dict[int, _CallPart], part: _CallPart, defects: list[Defect]) -> None:
+    """Add what an event has of a tool call. Without an index, it begins one if it has an id, and
+    else belongs to the last one."""
+    index = part.index
+    if index is None:
+        index = len(calls) if part.id or not calls else len(calls) - 1
+    known = calls.get(index)
+    if known is None:
+        calls[index] = part
+        return
+    if part.id and known.id and part.id != known.id:
+        defects.append(Defect.CHANGED_ID)
+    known.id = known.id or part.id
+    known.type = known.type or part.type
+    if part.function is not None:
+        if known.function is None:
+            known.function = part.function
+        else:
+            known.function.name = known.function.name or part.function.name
+            known.function.arguments = (known.function.arguments or "") + (
+                part.function.arguments or ""
+            )
+
+
+def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
+    """Return a message for each result."""
+    return b",".join(
+        b'{"role":"tool","tool_call_id":%b,"content":%b}' % (msgspec.json.encode(call.id), content)
+        for call, content in results
+    )
 
 
 CHAT = Endpoint(
@@ -209,4 +396,11 @@ CHAT = Endpoint(
     render=render,
     parse_event=parse,
     parse_body=parse,
+)
+CONVERSATIONS = Conversations(
+    render=render_turns,
+    render_messages=render_messages,
+    read_body=read_body,
+    read_events=read_events,
+    tool_results=tool_results,
 )

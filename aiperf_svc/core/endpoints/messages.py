@@ -5,6 +5,7 @@ The first event states the input tokens, the one with the stop reason the output
 would look meaningless to the cache of events (`core.responses.event_cache`).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,16 @@ import msgspec
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
+from aiperf_svc.core.endpoints.history import (
+    Call,
+    Conversations,
+    Defect,
+    Reply,
+    decode_events,
+    decode_valid,
+    defects_of,
+    is_json,
+)
 from aiperf_svc.domain.endpoint_types import EndpointType
 
 DEFAULT_MAX_TOKENS: Final = 1024
@@ -142,9 +153,7 @@ def _add_usage(delta: Delta, usage: _Usage | None) -> None:
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """Render the whole body; messages of the system go into `system`."""
-    rest = base.finish_body(prompt, options, prompt_key="messages", has_usage_option=False)
-    if "max_tokens" not in options.extra_inputs:
-        rest.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+    rest = _rest(prompt, options)
     messages, system = _messages(prompt)
     if system and "system" not in rest:
         rest["system"] = system
@@ -154,6 +163,13 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     )
 
 
+def _rest(prompt: Prompt, options: config.Endpoint) -> dict[str, Any]:
+    rest = base.finish_body(prompt, options, prompt_key="messages", has_usage_option=False)
+    if "max_tokens" not in options.extra_inputs:
+        rest.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+    return rest
+
+
 def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
     """Return the messages, and the blocks of `system`."""
     if prompt.payload is not None:
@@ -161,8 +177,10 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
         if not isinstance(messages, list) or not messages:
             raise ValueError("a payload of the messages API needs a non-empty list `messages`")
         return messages, []
+    if prompt.is_empty:
+        return [], []
     if prompt.messages:
-        others = [each for each in prompt.messages if each.get("role") != "system"]
+        others = _converted([each for each in prompt.messages if each.get("role") != "system"])
         if not others:
             raise ValueError("the messages API needs a message besides those of the system")
         blocks = [_blocks(each) for each in prompt.messages if each.get("role") == "system"]
@@ -173,6 +191,45 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
         # Pictures go before the text that is about them.
         content = [*map(_image_block, prompt.media), *map(_text_block, prompt.texts)]
     return [{"role": prompt.role, "content": content}], system
+
+
+def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return messages of the chat API as ones of this API."""
+    return b",".join(map(msgspec.json.encode, _converted(messages)))
+
+
+def _converted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages with the tool calls and results of the chat API as blocks. Results that
+    follow each other are in one message. Reasoning, which this API takes back only with its
+    signature, is left out."""
+    found: list[Mapping[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for message in messages:
+        if message.get("role") == "tool":
+            call = message.get("tool_call_id")
+            block = {"type": "tool_result", "tool_use_id": call, "content": message.get("content")}
+            if not results:
+                found.append({"role": "user", "content": results})
+            results.append(block)
+            continue
+        results = []
+        if calls := message.get("tool_calls"):
+            content = message.get("content")
+            blocks = content if isinstance(content, list) else [_text_block(content)]
+            uses = [
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": call["function"]["name"],
+                    "input": msgspec.Raw(call["function"]["arguments"].encode()),
+                }
+                for call in calls
+            ]
+            message = {"role": "assistant", "content": [*(blocks if content else []), *uses]}
+        if message.get("role") == "assistant":
+            message = {"role": "assistant", "content": message.get("content")}
+        found.append(message)
+    return found
 
 
 def _image_block(media: Media) -> dict[str, Any]:
@@ -192,6 +249,122 @@ def _text_block(text: Any) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
+def render_turns(prompts: Sequence[Prompt], options: config.Endpoint) -> list[Rendered]:
+    """Render the turns of a conversation as `{"model": …, "messages": [` + messages + `], …}`. What
+    one turn has for the system, all later ones have."""
+    turns, system = [], list[Any]()
+    for prompt in prompts:
+        rest = _rest(prompt, options)
+        messages, added = _messages(prompt)
+        system += added
+        if system and "system" not in rest:
+            rest["system"] = list(system)
+        turns.append(
+            base.split_body("messages", messages, rest, base.requested_tokens(prompt, rest))
+        )
+    return turns
+
+
+# --- history -------------------------------------------------------------------------------------
+
+
+class _Blocks(msgspec.Struct, gc=False):
+    content: list[msgspec.Raw] | None = None
+
+
+class _ToolUse(msgspec.Struct, gc=False):
+    type: str = ""
+    id: str | None = None
+    text: str | None = None
+
+
+class _BlockPart(msgspec.Struct, gc=False):
+    """What an event adds to a block."""
+
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    citation: Any = None
+
+
+class _BlockEvent(msgspec.Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    content_block: dict[str, Any] | None = None
+    delta: _BlockPart | None = None
+
+
+_decode_blocks = msgspec.json.Decoder(_Blocks).decode
+_decode_block_events = msgspec.json.Decoder(list[_BlockEvent]).decode
+_decode_tool_use = msgspec.json.Decoder(_ToolUse).decode
+
+
+def read_body(body: bytes) -> Reply:
+    """Return a message with all blocks, as they came: the API refuses an altered one."""
+    found = decode_valid(_decode_blocks, body).content or ()
+    return _reply([bytes(block) for block in found], [])
+
+
+def read_events(payloads: Sequence[bytes]) -> Reply:
+    """Return the message whose blocks the events add up to."""
+    blocks: dict[int, dict[str, Any]] = {}
+    parts: dict[int, dict[str, list[Any]]] = {}
+    for event in decode_events(_decode_block_events, payloads):
+        if event.type == "content_block_start" and event.content_block is not None:
+            blocks[event.index] = event.content_block
+            parts[event.index] = {}
+        elif event.type == "content_block_delta" and event.delta is not None:
+            found = parts.setdefault(event.index, {})
+            for name in _BlockPart.__struct_fields__:
+                if (value := getattr(event.delta, name)) is not None:
+                    found.setdefault(name, []).append(value)
+    defects: list[Defect] = []
+    made = [_whole(blocks[index], parts[index], defects) for index in sorted(blocks)]
+    return _reply([msgspec.json.encode(block) for block in made], defects)
+
+
+def _whole(
+    block: dict[str, Any], parts: dict[str, list[Any]], defects: list[Defect]
+) -> dict[str, Any]:
+    """Return a block with the parts of its events. The input of a tool is an object, so that parts
+    which are no JSON cannot go back."""
+    for name in ("text", "thinking", "signature"):
+        if name in parts:
+            block[name] = (block.get(name) or "") + "".join(parts[name])
+    if "citation" in parts:
+        block["citations"] = [*(block.get("citations") or ()), *parts["citation"]]
+    if arguments := "".join(parts.get("partial_json", ())):
+        if is_json(arguments):
+            block["input"] = msgspec.Raw(arguments.encode())
+        else:
+            defects.append(Defect.ARGUMENTS)
+    return block
+
+
+def _reply(blocks: list[bytes], defects: list[Defect]) -> Reply:
+    """Return a message with these blocks, without texts that are empty, which the API refuses."""
+    known = [(block, decode_valid(_decode_tool_use, block)) for block in blocks]
+    known = [(block, use) for block, use in known if use.type != "text" or use.text]
+    ids = [use.id or "" for _, use in known if use.type == "tool_use"]
+    content = b",".join(block for block, _ in known)
+    return Reply(
+        b'{"role":"assistant","content":[%b]}' % content if content else b"",
+        calls=tuple(map(Call, ids)),
+        defects=tuple(dict.fromkeys([*defects, *defects_of(ids, ())])),
+    )
+
+
+def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
+    """Return one user's message with all results: the API wants them in the next message."""
+    blocks = b",".join(
+        b'{"type":"tool_result","tool_use_id":%b,"content":%b}'
+        % (msgspec.json.encode(call.id), content)
+        for call, content in results
+    )
+    return b'{"role":"user","content":[%b]}' % blocks
+
+
 MESSAGES = Endpoint(
     type=EndpointType.MESSAGES,
     path="/v1/messages",
@@ -201,4 +374,11 @@ MESSAGES = Endpoint(
     parse_body=parse_body,
     headers={"anthropic-version": "2023-06-01"},
     api_key_header="x-api-key",
+)
+CONVERSATIONS = Conversations(
+    render=render_turns,
+    render_messages=render_messages,
+    read_body=read_body,
+    read_events=read_events,
+    tool_results=tool_results,
 )

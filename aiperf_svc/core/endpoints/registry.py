@@ -1,27 +1,26 @@
 """The endpoints by type."""
 
 from aiperf_svc.config import endpoint as config
+from aiperf_svc.core.endpoints import chat, messages, responses
 from aiperf_svc.core.endpoints.audio_transcription import AUDIO_TRANSCRIPTION
 from aiperf_svc.core.endpoints.base import Endpoint
-from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
 from aiperf_svc.core.endpoints.custom import custom_endpoint
 from aiperf_svc.core.endpoints.embeddings import EMBEDDINGS
+from aiperf_svc.core.endpoints.history import Conversations
 from aiperf_svc.core.endpoints.huggingface_generate import HUGGINGFACE_GENERATE
 from aiperf_svc.core.endpoints.image_generation import IMAGE_GENERATION
-from aiperf_svc.core.endpoints.messages import MESSAGES
 from aiperf_svc.core.endpoints.rankings import COHERE_RANKINGS, HF_TEI_RANKINGS, NIM_RANKINGS
-from aiperf_svc.core.endpoints.responses import RESPONSES
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature
 
 ENDPOINTS: dict[EndpointType, Endpoint] = {
     endpoint.type: endpoint
     for endpoint in (
-        CHAT,
+        chat.CHAT,
         COMPLETIONS,
         EMBEDDINGS,
-        RESPONSES,
-        MESSAGES,
+        responses.RESPONSES,
+        messages.MESSAGES,
         HUGGINGFACE_GENERATE,
         COHERE_RANKINGS,
         HF_TEI_RANKINGS,
@@ -38,3 +37,11 @@ def endpoint_of(options: config.Endpoint) -> Endpoint:
     if options.type.has(Feature.CUSTOM):
         return custom_endpoint(options)
     return ENDPOINTS[options.type]
+
+
+CONVERSATIONS: dict[EndpointType, Conversations] = {
+    EndpointType.CHAT: chat.CONVERSATIONS,
+    EndpointType.RESPONSES: responses.CONVERSATIONS,
+    EndpointType.MESSAGES: messages.CONVERSATIONS,
+}
+"""How each API with `Feature.CONVERSATION` carries one."""

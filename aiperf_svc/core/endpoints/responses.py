@@ -6,6 +6,7 @@ otherwise its beginning would look meaningless to the cache of events
 (`core.responses.event_cache`).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,14 @@ import msgspec
 from aiperf_svc.config import endpoint as config
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+from aiperf_svc.core.endpoints.history import (
+    Call,
+    Conversations,
+    Reply,
+    decode_events,
+    decode_valid,
+    defects_of,
+)
 from aiperf_svc.domain.endpoint_types import EndpointType
 
 _CONTENT: Final = frozenset(
@@ -169,16 +178,20 @@ def _ended(response: _Outcome, status: str) -> Delta:
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """Render the whole body: one text as a string, anything else as a list of messages."""
-    rest = base.finish_body(
+    rest = _rest(prompt, options)
+    return Rendered(
+        body=msgspec.json.encode({"input": _input(prompt)} | rest),
+        requested_tokens=base.requested_tokens(prompt, rest),
+    )
+
+
+def _rest(prompt: Prompt, options: config.Endpoint) -> dict[str, Any]:
+    return base.finish_body(
         prompt,
         options,
         prompt_key="input",
         length_key="max_output_tokens",
         has_usage_option=False,
-    )
-    return Rendered(
-        body=msgspec.json.encode({"input": _input(prompt)} | rest),
-        requested_tokens=base.requested_tokens(prompt, rest),
     )
 
 
@@ -188,8 +201,10 @@ def _input(prompt: Prompt) -> str | list[Any]:
         if not isinstance(value, str | list) or not value:
             raise ValueError("a payload of the responses API needs `input`")
         return value
+    if prompt.is_empty:
+        return []
     if prompt.messages:
-        return [_message(dict(message)) for message in prompt.messages]
+        return [item for message in prompt.messages for item in _items_of(message)]
     is_text = len(prompt.texts) == 1 and not prompt.media and not prompt.system
     if is_text and prompt.role == "user":
         return prompt.texts[0]
@@ -197,6 +212,35 @@ def _input(prompt: Prompt) -> str | list[Any]:
     parts += [{"type": "input_image", "image_url": media.url} for media in prompt.media]
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
     return [*system, _message({"role": prompt.role, "content": parts})]
+
+
+def render_messages(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return messages of the chat API as items of this one."""
+    items = [item for message in messages for item in _items_of(message)]
+    return b",".join(map(msgspec.json.encode, items))
+
+
+def _items_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a message of the chat API as items: tool calls and their results are some of their
+    own. Reasoning, which this API takes back only with an id of the server, is left out."""
+    if message.get("role") == "tool":
+        call, output = message.get("tool_call_id"), message.get("content")
+        return [{"type": "function_call_output", "call_id": call, "output": output}]
+    if message.get("role") != "assistant":
+        return [_message(dict(message))]
+    said = {"role": "assistant", "content": message.get("content")}
+    items = [_message(said)] if said["content"] else []
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        items.append(
+            {
+                "type": "function_call",
+                "call_id": call["id"],
+                "name": function["name"],
+                "arguments": function["arguments"],
+            }
+        )
+    return items
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
@@ -218,6 +262,87 @@ def _part(part: Any, kind: str) -> Any:
     return part
 
 
+def render_turns(prompts: Sequence[Prompt], options: config.Endpoint) -> list[Rendered]:
+    """Render the turns of a conversation as `{"model": …, "input": [` + items + `], …}`."""
+    return [_render_turn(prompt, options) for prompt in prompts]
+
+
+def _render_turn(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    rest = _rest(prompt, options)
+    found = _input(prompt)
+    items = [{"role": "user", "content": found}] if isinstance(found, str) else found
+    return base.split_body("input", items, rest, base.requested_tokens(prompt, rest))
+
+
+# --- history -------------------------------------------------------------------------------------
+
+
+class _ItemEvent(msgspec.Struct, gc=False):
+    type: str = ""
+    output_index: int = -1
+    item: msgspec.Raw = msgspec.Raw(b"")
+    response: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Output(msgspec.Struct, gc=False):
+    output: list[msgspec.Raw] | None = None
+
+
+class _CallItem(msgspec.Struct, gc=False):
+    type: str = ""
+    call_id: str | None = None
+    arguments: str | None = None
+
+
+_RESULTS: Final = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+}
+"""Type of a call's result by that of the call. Servers have the results of all other tools."""
+_decode_items = msgspec.json.Decoder(list[_ItemEvent]).decode
+_decode_output = msgspec.json.Decoder(_Output).decode
+_decode_call = msgspec.json.Decoder(_CallItem).decode
+
+
+def read_body(body: bytes) -> Reply:
+    """Return all items of the output, as they came."""
+    return _reply([bytes(item) for item in decode_valid(_decode_output, body).output or ()])
+
+
+def read_events(payloads: Sequence[bytes]) -> Reply:
+    """Return the items of the events at which they were done: only these are sure to be complete.
+    A stream without such events has the items in its last one."""
+    done: dict[int, bytes] = {}
+    whole = b""
+    for event in decode_events(_decode_items, payloads):
+        if event.type == "response.output_item.done":
+            done[event.output_index if event.output_index >= 0 else len(done)] = bytes(event.item)
+        elif event.type in _ENDINGS:
+            whole = bytes(event.response)
+    if not done and whole:
+        return read_body(whole)
+    return _reply([done[index] for index in sorted(done)])
+
+
+def _reply(items: list[bytes]) -> Reply:
+    calls = [call for item in items if (call := decode_valid(_decode_call, item)).type in _RESULTS]
+    arguments = [call.arguments or "" for call in calls if call.type == "function_call"]
+    return Reply(
+        b",".join(items),
+        calls=tuple(Call(call.call_id or "", _RESULTS[call.type]) for call in calls),
+        defects=tuple(defects_of([call.call_id or "" for call in calls], arguments)),
+    )
+
+
+def tool_results(results: Sequence[tuple[Call, bytes]]) -> bytes:
+    """Return an item for each result."""
+    return b",".join(
+        b'{"type":"%b","call_id":%b,"output":%b}'
+        % (call.kind.encode(), msgspec.json.encode(call.id), content)
+        for call, content in results
+    )
+
+
 RESPONSES = Endpoint(
     type=EndpointType.RESPONSES,
     path="/v1/responses",
@@ -225,4 +350,11 @@ RESPONSES = Endpoint(
     render=render,
     parse_event=parse_event,
     parse_body=parse_body,
+)
+CONVERSATIONS = Conversations(
+    render=render_turns,
+    render_messages=render_messages,
+    read_body=read_body,
+    read_events=read_events,
+    tool_results=tool_results,
 )

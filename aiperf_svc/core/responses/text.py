@@ -1,57 +1,32 @@
-"""The text of a complete response: that of the history of a conversation's next turn, its size, and
-whether the events of a stream repeat it."""
+"""The bytes of a complete response without their framing, from which the history of a
+conversation's next turn is made; the size of texts, and whether the events of a stream repeat
+them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-from aiperf_svc.core.endpoints.base import (
-    DONE,
-    Delta,
-    Endpoint,
-    MalformedResponse,
-    parse_again,
-)
+from aiperf_svc.core.endpoints.base import DONE, MalformedResponse
+from aiperf_svc.core.endpoints.history import Conversations, Reply
 from aiperf_svc.core.responses.http1 import ChunkedBody
 from aiperf_svc.core.responses.sse import EventStream
 from aiperf_svc.protocol.records import Framing
 
 
-class Said(NamedTuple):
-    """What goes into the history of the next turn."""
-
-    text: str
-    """The content, without reasoning and tool calls."""
-    calls_tools: bool
-    """Whether there were tool calls, of which a history has none."""
-
-
-def what_was_said(
-    raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, endpoint: Endpoint
-) -> Said:
-    """Return what an assistant said from the raw bytes of its response.
+def reply_of(
+    raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, api: Conversations
+) -> Reply:
+    """Return what a response adds to the history of its conversation, from its raw bytes.
 
     Raises ValueError (ProtocolViolation, MalformedResponse) if the bytes are not a valid response.
     """
     whole = [(body_offset, len(raw))]
     pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole
     if not is_streaming:
-        body = b"".join(raw[at:stop] for at, stop in pieces)
-        deltas = [_parsed(endpoint.parse_body, body)]
-    else:
-        events = EventStream().feed(raw, pieces)
-        deltas = [_parsed(endpoint.parse_event, data) for data, _, _ in events]
-    text = "".join(delta.content for delta in deltas)
-    return Said(text, any(delta.tool_calls for delta in deltas))
-
-
-def _parsed(parse: Callable[[bytes], Delta], data: bytes) -> Delta:
-    if data == DONE:
-        return Delta()
-    try:
-        return parse(data)
-    except (MalformedResponse, RecursionError) as error:
-        return parse_again(parse, data, error)
+        return api.read_body(b"".join(raw[at:stop] for at, stop in pieces))
+    events = EventStream().feed(raw, pieces)
+    if any(is_error for _, _, is_error in events):
+        raise MalformedResponse("an event of type error")
+    return api.read_events([data for data, _, _ in events if data != DONE])
 
 
 def utf8_size(text: str) -> int:

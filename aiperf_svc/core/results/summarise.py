@@ -206,7 +206,9 @@ def _evidence(
         connecting=connecting,
         connect_ms=ev.connect_ms(rows),
         unasked=sum(c.unasked for c in counts),
-        incomplete_histories=sum(c.incomplete_histories for c in counts),
+        history_defects=tuple(
+            map(sum, zip(*(c.history_defects for c in counts if c.history_defects), strict=True))
+        ),
         clock_jumps=totals.clock_jumps + sum(c.ended_near_steps for c in counts),
         clock_step_share=max(clocks.steps_ns, *(c.clock_steps_ns for c in counts), 0)
         / max(1, window.duration_ns),

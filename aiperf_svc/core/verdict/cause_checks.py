@@ -5,6 +5,7 @@ content."""
 
 from collections.abc import Callable, Sequence
 
+from aiperf_svc.core.endpoints.history import Defect
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
 from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
@@ -150,6 +151,17 @@ def _worst_worker(
     return graded_worst
 
 
+def _history_defects(e: Evidence) -> str:
+    found = [
+        f"{count:,} {defect.text}"
+        for defect, count in zip(Defect, e.history_defects, strict=False)
+        if count
+    ]
+    if not found:
+        return "all responses of conversations could go back as they came"
+    return f"responses that went into histories: {', '.join(found)}"
+
+
 CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _unstamped,
     Check(
@@ -254,13 +266,10 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _output_length,
     Check(
         "histories",
-        lambda e: e.share(e.incomplete_histories),
+        lambda e: e.share(sum(e.history_defects)),
         HISTORIES_SHARE,
-        text=lambda e: (
-            f"{e.incomplete_histories:,} requests of conversations were sent without the tool "
-            "calls of the response before: a history has the texts of responses only"
-        ),
-        remedy="use conversations without tools, or files whose messages contain the calls and "
-        "their results",
+        text=_history_defects,
+        remedy="look at the server's tool parser and the model's tool calls; a server may refuse "
+        "the next request of such a conversation",
     ),
 )

@@ -96,8 +96,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Median time to open a connection, of the requests that waited for one."""
     unasked: int = 0
     """Connections on which bytes came that no request had asked for."""
-    incomplete_histories: int = 0
-    """Requests whose history lacks tool calls."""
+    history_defects: tuple[int, ...] = ()
+    """Responses of conversations with each `Defect` of their tool calls."""
     clock_jumps: int = 0
     """Requests whose times may include a step of the clock."""
     clock_step_share: float = 0.0

@@ -45,6 +45,10 @@ class Turn(Value, frozen=True):
     """Tail of the same request for one output token; only if a warmup sends such requests."""
     plan: PlannedRequest | None = None
     """Session tree: for which others the request waits, and for how long."""
+    tool_results: tuple[bytes, ...] = ()
+    """Results of the tools that the previous response calls: texts in JSON."""
+    recorded: bytes = b""
+    """Messages of the dataset that go into the history in place of the response."""
 
 
 RESPONSE_PIECE = 2**31

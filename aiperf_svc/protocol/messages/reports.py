@@ -66,9 +66,8 @@ class WorkerCounts(Value, frozen=True):
     """Longest think time that a conversation waited for, or still waits for."""
     connecting: int = 0
     """Those of `unsent` whose connections were being made at the stop."""
-    incomplete_histories: int = 0
-    """Those of `turns_completed` whose response called tools: the history goes on without the
-    calls."""
+    history_defects: tuple[int, ...] = ()
+    """Number of responses of conversations with each `Defect` of their tool calls."""
     unasked: int = 0
     """Connections on which bytes came that no request had asked for."""
 

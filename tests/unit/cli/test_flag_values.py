@@ -175,6 +175,10 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--conversation-turn-stddev": (("--conversation-turn-stddev", "1"), 1.0),
     "--conversation-turn-delay-mean": (("--session-turn-delay-mean", "500"), 500.0),
     "--conversation-turn-delay-stddev": (("--conversation-turn-delay-stddev", "50"), 50.0),
+    "--history": (
+        ("--input-file", "f", "--custom-dataset-type", "multi_turn", "--history", "recorded"),
+        "recorded",
+    ),
     "--conversation-turn-delay-ratio": (("--session-delay-ratio", "0.5"), 0.5),
     "--image-batch-size": (("--image-batch-size", "2"), 2),
     "--image-width-mean": (("--image-width-mean", "64"), 64.0),

@@ -57,7 +57,8 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "mooncake_trace",
         ROW + TALK + TALK,
-        "2: a conversation of 2 turns needs endpoint.type chat, not completions",
+        "2: a conversation of 2 turns needs endpoint.type chat, responses or messages, not "
+        "completions",
         COMPLETIONS,
     ),
     (

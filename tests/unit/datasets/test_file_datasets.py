@@ -192,7 +192,14 @@ def test_an_instruction_that_the_request_cannot_carry_is_refused(
         ('{"turns": [5]}', r"\$\.turns\[0\]"),
         ('{"turns": [{"text": "a"}, {}]}', r"turns\[1\]: .*found none"),
         ('{"turns": [{"text": "a", "delay": -5}]}', r"turns\[0\]: `delay`"),
-        ('{"turns": [{"text": "a"}, {"role": "assistant", "text": "b"}]}', r"turns\[1\]: role"),
+        ('{"turns": [{"role": "assistant", "text": "b"}]}', r"turns\[0\]: role"),
+        ('{"turns": ["a", {"role": "assistant"}]}', r"turns\[1\]: role .* needs `text`"),
+        (
+            '{"turns": ["a", {"role": "assistant", "text": "b"}, '
+            '{"role": "assistant", "text": "c"}]}',
+            r"turns\[2\]: role",
+        ),
+        ('{"turns": ["a", {"role": "tool", "texts": ["a", "b"]}]}', r"turns\[1\]: role `tool`"),
         ('{"turns": [{"payload": {"messages": []}}]}', r"turns\[0\]: `payload`"),
         ('{"turns": [{"role": "system", "text": "a"}]}', "no request carries"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt
-from aiperf_svc.core.endpoints.chat import CHAT, append_history, assistant_message
+from aiperf_svc.core.endpoints.chat import CHAT
 
 
 def options(**changes: object) -> Options:
@@ -92,29 +92,9 @@ def test_a_payload_without_messages_is_refused(payload: dict[str, object]) -> No
         CHAT.render(Prompt(payload=payload), options())
 
 
-def test_a_history_fits_between_head_and_messages() -> None:
-    parts = CHAT.render(HELLO, options(streaming=True))
-    history = append_history(b"", parts.body, 'He said "hi"\n')
-    history = append_history(history, parts.body, "ünïcode 🎉")
-    sent = json.loads(parts.head + history + parts.body + parts.tail)
-    user = {"role": "user", "content": "Hello"}
-    assert sent["messages"] == [
-        user,
-        {"role": "assistant", "content": 'He said "hi"\n'},
-        user,
-        {"role": "assistant", "content": "ünïcode 🎉"},
-        user,
-    ]
-    assert sent["stream"] is True
-
-
 def test_turns_of_one_shape_share_head_and_tail() -> None:
     first, second = (CHAT.render(Prompt(texts=(text,)), options()) for text in "ab")
     assert (first.head, first.tail) == (second.head, second.tail)
-
-
-def test_an_assistant_message_has_no_commas_around_it() -> None:
-    assert json.loads(assistant_message("x")) == {"role": "assistant", "content": "x"}
 
 
 def test_content_is_read() -> None:

@@ -33,7 +33,7 @@ def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> Wor
             records += fate >= 0.10
     return WorkerAccount(
         worker=worker,
-        counts=WorkerCounts(phase=Phase.PROFILING, **counts),
+        counts=replace(WorkerCounts(Phase.PROFILING), **counts),
         records=records,
         records_lost=lost,
         is_lost=is_lost,

@@ -6,12 +6,12 @@ import pytest
 
 from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import Delta
-from aiperf_svc.core.endpoints.chat import CHAT
+from aiperf_svc.core.endpoints.chat import CHAT, CONVERSATIONS
 from aiperf_svc.core.endpoints.custom import custom_endpoint
 from aiperf_svc.core.endpoints.messages import MESSAGES
 from aiperf_svc.core.endpoints.responses import RESPONSES
 from aiperf_svc.core.responses.reader import ResponseReader
-from aiperf_svc.core.responses.text import what_was_said
+from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
 from tests.support.raw_batches import (
@@ -107,10 +107,10 @@ def test_a_whole_response_may_have_numbers_that_are_none() -> None:
 def test_only_numbers_become_null_and_no_text() -> None:
     raw = stream(LOGPROBS)
     at = len(STREAM_HEAD)
-    said = what_was_said(
-        raw, body_offset=at, framing=Framing.CHUNKED, is_streaming=True, endpoint=CHAT
+    reply = reply_of(
+        raw, body_offset=at, framing=Framing.CHUNKED, is_streaming=True, api=CONVERSATIONS
     )
-    assert said.text == 'NaN "-Infinity'
+    assert json.loads(reply.items)["content"] == 'NaN "-Infinity'
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
-"""What an assistant said, from raw bytes."""
+"""What a response adds to a history, from raw bytes."""
+
+import json
 
 import pytest
 
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.core.responses.text import what_was_said
-from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.core.endpoints.chat import CONVERSATIONS
+from aiperf_svc.core.responses.text import reply_of
 from aiperf_svc.protocol.records import Framing
 
-CHAT = ENDPOINTS[EndpointType.CHAT]
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 WHOLE = b'{"choices":[{"message":{"content":"hi there"}}]}'
 
@@ -20,52 +20,38 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def test_text_of_a_stream_joins_its_chunks() -> None:
-    events = event("hi") + event(" there") + b"data: [DONE]\n\n"
-    body = chunk(events[:20]) + chunk(events[20:]) + b"0\r\n\r\n"
-    said = what_was_said(
+def content_of(body: bytes, framing: int, *, is_streaming: bool) -> str:
+    reply = reply_of(
         HEAD + body,
         body_offset=len(HEAD),
-        framing=Framing.CHUNKED,
-        is_streaming=True,
-        endpoint=CHAT,
+        framing=framing,
+        is_streaming=is_streaming,
+        api=CONVERSATIONS,
     )
-    assert said == ("hi there", False)
+    content: str = json.loads(reply.items)["content"]
+    return content
+
+
+def test_content_of_a_stream_joins_its_chunks() -> None:
+    events = event("hi") + event(" there") + b"data: [DONE]\n\n"
+    body = chunk(events[:20]) + chunk(events[20:]) + b"0\r\n\r\n"
+    assert content_of(body, Framing.CHUNKED, is_streaming=True) == "hi there"
 
 
 @pytest.mark.parametrize(
     ("body", "framing"),
     [(WHOLE, Framing.LENGTH), (chunk(WHOLE) + b"0\r\n\r\n", Framing.CHUNKED)],
 )
-def test_the_text_of_a_whole_response_is_its_content(body: bytes, framing: int) -> None:
-    said = what_was_said(
-        HEAD + body, body_offset=len(HEAD), framing=framing, is_streaming=False, endpoint=CHAT
-    )
-    assert said == ("hi there", False)
-
-
-@pytest.mark.parametrize("is_streaming", [True, False])
-def test_tool_calls_are_noticed(is_streaming: bool) -> None:
-    calls = b'"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{}"}}]'
-    data = b'{"choices":[{"%b":{"content":null,%b}}]}'
-    data %= b"delta" if is_streaming else b"message", calls
-    body = b"data: " + data + b"\n\n" if is_streaming else data
-    said = what_was_said(
-        HEAD + body,
-        body_offset=len(HEAD),
-        framing=Framing.LENGTH,
-        is_streaming=is_streaming,
-        endpoint=CHAT,
-    )
-    assert said == ("", True)
+def test_content_of_a_whole_response(body: bytes, framing: int) -> None:
+    assert content_of(body, framing, is_streaming=False) == "hi there"
 
 
 def test_what_is_no_response_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="invalid"):
-        what_was_said(
-            HEAD + b"{invalid",
-            body_offset=len(HEAD),
-            framing=Framing.LENGTH,
-            is_streaming=False,
-            endpoint=CHAT,
-        )
+        content_of(b"{invalid", Framing.LENGTH, is_streaming=False)
+
+
+def test_event_of_type_error_is_a_value_error() -> None:
+    body = b'event: error\ndata: {"error":{"message":"broken"}}\n\n'
+    with pytest.raises(ValueError, match="type error"):
+        content_of(body, Framing.LENGTH, is_streaming=True)

@@ -1,0 +1,177 @@
+"""What a response adds to the history of its conversation, and what all APIs with conversations
+define for it.
+
+An assistant's turn goes back as it came: text, reasoning under the name that it had, tool calls
+with their ids and the text of their arguments, refusals, signed blocks. Servers refuse, or fail to
+find in their caches, what was altered. The history is made from the bytes of the response after its
+end was measured.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from aiperf_svc.config import endpoint as config
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Prompt, Rendered
+
+T = TypeVar("T")
+NO_RESULT = b'"ok"'
+"""Result of a call for which the dataset has none."""
+
+
+class Defect(IntEnum):
+    """What is wrong with the tool calls of a response."""
+
+    ARGUMENTS = 0
+    NO_ID = 1
+    CHANGED_ID = 2
+    REPEATED_ID = 3
+    UNCALLED = 4
+
+    @property
+    def text(self) -> str:
+        """Description, as a part of a sentence about a number of responses."""
+        return _TEXTS[self]
+
+
+_TEXTS = (
+    "with arguments of a tool call that are not JSON",
+    "with a tool call without an id",
+    "with a tool call whose id changes within the stream",
+    "with two tool calls of one id",
+    "without a tool call, where the dataset has results of tools: these were sent as a user's text",
+)
+
+
+class Call(NamedTuple):
+    """A tool call, for which the next request has a result."""
+
+    id: str
+    kind: str = ""
+    """Type of the result, where an API has several."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A response as part of a history."""
+
+    items: bytes
+    """Its messages or items in JSON, joined by commas. Empty if it has nothing that goes back."""
+    calls: tuple[Call, ...] = ()
+    defects: tuple[Defect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """How an API carries a conversation. A turn's body is `head + history + body + tail`; the
+    history is empty or ends with a comma."""
+
+    render: Callable[[Sequence[Prompt], config.Endpoint], list[Rendered]]
+    """Renders the turns of a conversation. All have the same head. A prompt without content gives
+    an empty body. Raises ValueError."""
+    render_messages: Callable[[Sequence[Mapping[str, Any]]], bytes]
+    """Returns messages of the chat API in JSON, joined by commas, in the form of this API."""
+    read_body: Callable[[bytes], Reply]
+    """Reads a whole response. Raises MalformedResponse."""
+    read_events: Callable[[Sequence[bytes]], Reply]
+    """Reads the data of a stream's events. Raises MalformedResponse."""
+    tool_results: Callable[[Sequence[tuple[Call, bytes]]], bytes]
+    """Returns the messages or items, joined by commas, with the results of calls; each result is
+    JSON, a string or a list of parts."""
+
+
+def extended(
+    api: Conversations,
+    history: bytes,
+    messages: bytes,
+    reply: Reply,
+    results: Sequence[bytes] | None,
+) -> tuple[bytes, Sequence[Defect]]:
+    """Return a history with a turn's messages, its response and the results of the tools that this
+    calls, and what is wrong with it.
+
+    The results are texts in JSON, in the order of the calls. Where there are fewer, the last one
+    stands for all further calls. Where nothing was called, they go to the server as a user's text.
+    With None, no results are added.
+    """
+    parts = [each for each in (messages, reply.items) if each]
+    defects: Sequence[Defect] = reply.defects
+    if reply.calls and results is not None:
+        known = results or (NO_RESULT,)
+        found = [known[min(place, len(known) - 1)] for place in range(len(reply.calls))]
+        parts.append(api.tool_results(list(zip(reply.calls, found, strict=True))))
+    elif results:
+        parts += map(user_message, results)
+        defects = (*defects, Defect.UNCALLED)
+    return history + b"".join(part + b"," for part in parts), defects
+
+
+def split_results(prompt: Prompt) -> tuple[Prompt, tuple[bytes, ...]]:
+    """Return a prompt without the results of tools at its beginning, and these in JSON."""
+    messages = prompt.messages
+    count = next((n for n, m in enumerate(messages) if m.get("role") != "tool"), len(messages))
+    results = tuple(msgspec.json.encode(m.get("content")) for m in messages[:count])
+    return msgspec.structs.replace(prompt, messages=messages[count:]), results
+
+
+def user_message(content: bytes) -> bytes:
+    """Return a user's message with this content in JSON, as all APIs take it."""
+    return b'{"role":"user","content":%b}' % content
+
+
+def decode_events(
+    decode_list: Callable[[bytes], list[T]], payloads: Sequence[bytes]
+) -> Sequence[T]:
+    """Decode the data of events, all at once. Raises MalformedResponse."""
+    try:
+        return decode_list(b"[%b]" % b",".join(payloads))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    found: list[T] = []
+    for data in payloads:
+        if data.strip():
+            found += decode_valid(decode_list, b"[%b]" % data)
+    return found
+
+
+def decode_valid(decode: Callable[[bytes], T], data: bytes) -> T:
+    """Decode JSON that may have numbers such as NaN. Raises MalformedResponse."""
+    try:
+        return decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            return decode(base.with_valid_numbers(data))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise base.malformed(error, data) from None
+
+
+def is_json(text: str | bytes) -> bool:
+    """Return whether a text is valid JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def defects_of(ids: Sequence[str], arguments: Sequence[str]) -> list[Defect]:
+    """Return what is wrong with tool calls of these ids and arguments."""
+    found = []
+    # Servers take an empty text for no arguments.
+    if not all(is_json(each) for each in arguments if each):
+        found.append(Defect.ARGUMENTS)
+    if not all(ids):
+        found.append(Defect.NO_ID)
+    known = [each for each in ids if each]
+    if len(set(known)) < len(known):
+        found.append(Defect.REPEATED_ID)
+    return found
+
+
+def is_stated(raw: msgspec.Raw | bytes) -> bool:
+    """Return whether a member of a message has a value that goes back: neither missing nor null,
+    nor an empty list, which APIs refuse."""
+    return bytes(raw) not in (b"", b"null", b"[]")

@@ -1,0 +1,103 @@
+"""Each earlier response of a conversation goes back as the server sent it: the mock server compares
+them and refuses what a real API refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.in_one_loop import config, server, stack, talks
+
+TOOLS: dict[str, Any] = {
+    "chat": {"type": "function", "function": {"name": "lookup", "parameters": {}}},
+    "responses": {"type": "function", "name": "lookup", "parameters": {}},
+    "messages": {"name": "lookup", "input_schema": {"type": "object"}},
+}
+TURNS: list[dict[str, Any]] = [
+    {"text": "question"},
+    {"role": "tool", "text": "12 °C", "tool_call_id": "a", "delay": 5},
+    {"role": "tool", "text": 'a "quoted" result', "tool_call_id": "b"},
+    {"role": "assistant", "text": "recorded"},
+    {"text": "and then?"},
+    {"role": "tool", "text": "13 °C", "tool_call_id": "c"},
+    {"text": "Thanks", "role": "user"},
+]
+REQUESTS = 4
+"""Requests of such a conversation: the two results are one, the last one has a text behind it."""
+
+
+async def run_of(folder: Path, url: str, endpoint: dict[str, Any], **dataset: Any) -> Any:
+    settings = config(
+        url,
+        dataset=talks(folder, *TURNS, count=5) | dataset,
+        concurrency=2,
+        requests=5 * REQUESTS,
+    )
+    settings["endpoint"] |= endpoint
+    async with stack(settings, folder) as run:
+        return await run.results()
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("api", TOOLS)
+@pytest.mark.parametrize("reasoning", [0, 7], ids=["plain", "reasoning"])
+@pytest.mark.parametrize("calls", [0, 1, 3], ids=["no-tools", "one-call", "three-calls"])
+async def test_server_gets_its_responses_back_unaltered(
+    api: str, streaming: bool, reasoning: int, calls: int, tmp_path: Path
+) -> None:
+    endpoint: dict[str, Any] = {"type": api, "streaming": streaming}
+    endpoint["extra_inputs"] = {"tools": [TOOLS[api]]}
+    settings = {"tokens": 60, "reasoning_tokens": reasoning, "tool_calls": calls}
+    with server(check_history=True, **settings) as mock:
+        summary = await run_of(tmp_path, mock.url, endpoint)
+    assert summary["error_summary"] == []
+    assert summary["request_count"]["avg"] == 5 * REQUESTS
+    reasons = {each["check"]: each["text"] for each in summary["aiperf_svc"]["reasons"]}
+    assert ("histories" in reasons) == (calls == 0)
+    if not calls:
+        assert "10 without a tool call" in reasons["histories"]
+
+
+WITH_TOOLS: list[dict[str, Any]] = [
+    {"text": "question"},
+    {
+        "role": "assistant",
+        "text": "let me see",
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ],
+    },
+    {"role": "tool", "text": "12 °C", "tool_call_id": "a"},
+    {"role": "assistant", "text": "It is 12 °C"},
+    {"text": "Thanks"},
+]
+
+
+@pytest.mark.parametrize("api", TOOLS)
+async def test_recorded_responses_go_into_the_history(api: str, tmp_path: Path) -> None:
+    settings = config("", dataset=talks(tmp_path, *WITH_TOOLS, count=3), concurrency=2, requests=9)
+    settings["endpoint"] |= {"type": api}
+    settings["dataset"]["history"] = "recorded"
+    with server(check_history=True, prefix_cache_block=1, tokens=4) as mock:
+        settings["endpoint"] |= {"url": mock.url, "session_headers": []}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["error_summary"] == []
+    assert summary["request_count"]["avg"] == 9
+    turns = summary["aiperf_svc"]["cache"]["turns"]
+    assert [turn["requests"] for turn in turns] == [3, 3, 3]
+    # Words of the texts; in some APIs those of tools are no content.
+    words = 9
+    assert turns[0]["prompt_tokens"] == 3
+    assert turns[2]["prompt_tokens"] >= 3 * words
+
+
+async def test_server_notices_what_it_did_not_send(tmp_path: Path) -> None:
+    settings = config("", dataset=talks(tmp_path, *WITH_TOOLS, count=1), concurrency=1, requests=3)
+    settings["dataset"]["history"] = "recorded"
+    with server(check_history=True) as mock:
+        settings["endpoint"]["url"] = mock.url
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    (error,) = summary["error_summary"]
+    assert "response 1 was altered" in error["error_details"]["message"]
