@@ -24,7 +24,7 @@ _FILL_COSTS = 4
 """The end of a block is filled up to this many times the tokens of the longest word."""
 
 
-class Owner(IntEnum):
+class _Owner(IntEnum):
     """What words belong to; part of what a seed means."""
 
     HASH_ID = 0
@@ -76,29 +76,28 @@ class BlockTexts:
             parts.append(self._block(hash_id, size, is_first=not parts))
             rest -= size
         if rest:
-            parts.append(self.words(Owner.ROW, (number,), rest, rest, is_first=not parts))
+            parts.append(self._words(_Owner.ROW, number, rest, rest, is_first=not parts))
         return " ".join(part for part in parts if part)
 
     def _block(self, hash_id: int, size: int, *, is_first: bool) -> str:
         whole = self._block_size
         if size < whole:
-            return self.words(Owner.HASH_ID, (hash_id,), whole, size, is_first=is_first)
+            return self._words(_Owner.HASH_ID, hash_id, whole, size, is_first=is_first)
         key = hash_id, is_first
         text = self._blocks.pop(key, None)
         if text is None:
-            text = self.words(Owner.HASH_ID, (hash_id,), whole, whole, is_first=is_first)
+            text = self._words(_Owner.HASH_ID, hash_id, whole, whole, is_first=is_first)
         self._blocks[key] = text
         if len(self._blocks) > self._kept:
             self._blocks.popitem(last=False)
         return text
 
-    def words(
-        self, owner: Owner, names: tuple[int, ...], drawn: int, size: int, *, is_first: bool
-    ) -> str:
-        """Return words of `size` tokens: the first of the `drawn` ones of an owner with these
-        names, then the filling."""
-        rng = generator(self._seed, Purpose.BLOCKS, owner, *names)
-        chosen = rng.integers(len(WORDS), size=drawn)
+    def _words(self, owner: _Owner, name: int, drawn: int, size: int, *, is_first: bool) -> str:
+        """Return words of `size` tokens: the first of `drawn` ones, then the filling."""
+        rng = generator(self._seed, Purpose.BLOCKS, owner, name)
+        return self._filled(rng.integers(len(WORDS), size=drawn), size, is_first=is_first)
+
+    def _filled(self, chosen: NDArray[np.int64], size: int, *, is_first: bool) -> str:
         totals = np.cumsum(self._costs[chosen])
         if is_first:
             totals += self._first_costs[chosen[0]] - self._costs[chosen[0]]
@@ -116,18 +115,46 @@ class BlockTexts:
             return " ".join(_WORDS[list(fill)])
         return " ".join(_WORDS[chosen[:count]])
 
-    def piece(
-        self, owner: Owner, names: tuple[int, ...], drawn: int, size: int, *, is_first: bool
-    ) -> str:
-        """Return the words as a piece of a prompt, of exactly `size` tokens behind others, with the
-        space before it. Raises DatasetError if the tokenizer cannot make such a text."""
-        words = self.words(owner, names, drawn, size, is_first=is_first)
+    # --- pieces of prompts -----------------------------------------------------------------------
+
+    def piece(self, chosen: NDArray[np.int64], size: int, *, is_first: bool) -> str:
+        """Return the first of the chosen words as a piece of a prompt, of exactly `size` tokens
+        behind others, with the space before it. Raises DatasetError if the tokenizer cannot make
+        such a text."""
+        words = self._filled(chosen, size, is_first=is_first)
         if self._counter is None:
             return words if is_first else f" {words}"
         before = "" if is_first else WORDS[0]
         text = f"{before} {words}".strip()
         size += self._counter.count(before)
         return repaired(text, size, self._counter)[len(before) :]
+
+    def whole_pieces(self, chosen: NDArray[np.int64]) -> list[str]:
+        """Return a piece of a whole block for each row of chosen words, as `piece` does for one."""
+        size = self._block_size
+        totals = np.cumsum(self._costs[chosen], axis=1)
+        counts = (totals <= size).sum(axis=1)
+        is_exact = (totals == size).any(axis=1)
+        return [
+            f" {' '.join(_WORDS[row[:count]])}" if exact else self.piece(row, size, is_first=False)
+            for row, count, exact in zip(chosen, counts.tolist(), is_exact.tolist(), strict=True)
+        ]
+
+
+def drawn_words(key: int, names: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """Return a row of words, as places in the word list, for each name under a key. The finaliser
+    of splitmix64 makes them from the numbers, many rows at once."""
+    keyed = _mixed(np.add(names, np.uint64(key), dtype=np.uint64))
+    mixed = _mixed(np.add.outer(keyed, np.arange(count, dtype=np.uint64)))
+    return (mixed % np.uint64(len(WORDS))).astype(np.int64)
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 64 bits of each number in which every bit of it counts, as `core.load.abandonment`."""
+    numbers = numbers * np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:

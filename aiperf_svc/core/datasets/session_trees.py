@@ -7,6 +7,7 @@ no structure gets its edges from them (`recorded_order`). `tree_contents` makes 
 requests, and `core.load.session_tree` decides when each is sent.
 """
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -91,20 +92,22 @@ def recorded_order(intervals: Sequence[Interval]) -> list[PlannedRequest]:
     plans: list[PlannedRequest] = []
     last: dict[int, int] = {}
     """Last request of each stream."""
-    ended: dict[int, list[int]] = {}
-    """Requests of each stream by their ends, of which the last ones have not ended yet."""
+    ends: dict[int, list[tuple[float, int]]] = {}
+    """Ends and numbers of the requests of each stream, the latest end last."""
     for number, each in enumerate(intervals):
-        frontier = {}
-        for stream, numbers in ended.items():
-            at = len(numbers) - 1
-            while at >= 0 and not _had_ended(intervals[numbers[at]], each):
+        frontier = []
+        for stream, ended in ends.items():
+            if stream == each.stream:
+                continue
+            at = len(ended) - 1
+            while at >= 0 and not _had_ended(intervals[ended[at][1]], each):
                 at -= 1
-            if at >= 0 and stream != each.stream:
-                frontier[stream] = numbers[at]
+            if at >= 0:
+                frontier.append(ended[at][1])
         before = last.get(each.stream)
-        after = _without_implied(
-            [*frontier.values(), *([] if before is None else [before])], intervals
-        )
+        if before is not None:
+            frontier.append(before)
+        after = _without_implied(frontier, intervals)
         if before is not None and before not in after:
             after.append(before)
         until_s = max((intervals[other].end_s for other in after), default=0.0)
@@ -118,9 +121,7 @@ def recorded_order(intervals: Sequence[Interval]) -> list[PlannedRequest]:
             )
         )
         last[each.stream] = number
-        own = ended.setdefault(each.stream, [])
-        own.append(number)
-        own.sort(key=lambda other: intervals[other].end_s)
+        insort(ends.setdefault(each.stream, []), (each.end_s, number))
     return plans
 
 

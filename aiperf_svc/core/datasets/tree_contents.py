@@ -18,10 +18,11 @@ import numpy as np
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import CacheBust
 from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
-from aiperf_svc.core.datasets.block_texts import BlockTexts, Owner
+from aiperf_svc.core.datasets.block_texts import BlockTexts, drawn_words
 from aiperf_svc.core.datasets.cache_bust import marked_messages, marker_of, run_markers
 from aiperf_svc.core.datasets.session_trees import ResponseOf, TracedTree, TreeRequest
 from aiperf_svc.core.datasets.synthetic import draw_lengths
+from aiperf_svc.core.datasets.weka_trace import common_prefix
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
@@ -35,6 +36,8 @@ from aiperf_svc.protocol.messages.dataset import (
 
 _PLACE: Final = "aiperf-svc-place-of-the-prompt"
 _MASK: Final = 2**64 - 1
+_OWN: Final = 0x0E57_5EED_7EE5
+"""Separates the words that only one request has from those of hash ids."""
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -102,6 +105,11 @@ class TreeContents:
     def counter(self) -> TokenCounter | None:
         """The tokenizer, if prompts are counted."""
         return self._counter
+
+    @property
+    def seed(self) -> int:
+        """Seed of the words."""
+        return self._config.prompt_seed
 
     def marker(self, number: int) -> str:
         """Return the marker of an entry, or what stands in its place; empty if there is none."""
@@ -193,9 +201,13 @@ class _TreeContent:
         self._tree = tree
         self._number = number
         self._marker = contents.marker(number)
-        self._key = int.from_bytes(hashlib.sha256(tree.id.encode()).digest()[:8])
+        named = f"{contents.seed}/{tree.id}"
+        self._key = int.from_bytes(hashlib.sha256(named.encode()).digest()[:8])
         self.pieces = _Pieces()
         self._blocks: dict[tuple[int, int, bool], int] = {}
+        self._whole_texts = self._make_whole_texts()
+        self._before: dict[int, tuple[Sequence[int], list[int]]] = {}
+        """Whole blocks of the last prompt of each stream, and their pieces."""
         self._longest: dict[int, int] = {}
         """Longest prompt of each stream, by the number of its request."""
         counter = contents.counter
@@ -226,16 +238,10 @@ class _TreeContent:
 
     def _of_blocks(self, request: TreeRequest, place: int, frame: _Frame) -> tuple[list[int], int]:
         texts = self._contents.texts(self._tree.block_size)
-        numbers = [self.pieces.number(frame.head)]
+        before = [self.pieces.number(frame.head)]
         if self._marker:
-            numbers.append(self.pieces.number(_inner(f"{self._marker}\n\n")))
-        rest, is_first = request.input_tokens, True
-        for hash_id in request.hash_ids:
-            size = min(rest, self._tree.block_size)
-            numbers.append(self._block(texts, hash_id, size, is_first=is_first))
-            rest, is_first = rest - size, False
-        if rest:
-            numbers.append(self._rest(texts, place, rest, is_first=is_first))
+            before.append(self.pieces.number(_inner(f"{self._marker}\n\n")))
+        numbers = before + self._block_numbers(texts, request, place)
         stream = request.plan.stream
         longest = self._longest.get(stream)
         if longest is None or self._tree.requests[longest].input_tokens <= request.input_tokens:
@@ -243,17 +249,47 @@ class _TreeContent:
         is_counted = self._contents.counter is not None
         return numbers, request.input_tokens + self._marker_tokens if is_counted else -1
 
+    def _block_numbers(self, texts: BlockTexts, request: TreeRequest, place: int) -> list[int]:
+        """Return the numbers of the pieces of a prompt. Most prompts continue the one before in
+        their stream."""
+        ids, block_size = request.hash_ids, self._tree.block_size
+        known, numbers = self._before.get(request.plan.stream, ((), []))
+        whole = min(common_prefix(known, ids), request.input_tokens // block_size)
+        numbers = numbers[:whole]
+        rest = request.input_tokens - whole * block_size
+        for hash_id in ids[whole:]:
+            size = min(rest, block_size)
+            numbers.append(self._block(texts, hash_id, size, is_first=not numbers))
+            rest -= size
+        of_blocks = numbers[: request.input_tokens // block_size]
+        self._before[request.plan.stream] = ids[: len(of_blocks)], of_blocks
+        return [*numbers, self._rest(texts, place, rest, is_first=not numbers)] if rest else numbers
+
     def _block(self, texts: BlockTexts, hash_id: int, size: int, *, is_first: bool) -> int:
         key = hash_id, size, is_first
         number = self._blocks.get(key)
         if number is None:
-            names, whole = (self._key, hash_id & _MASK), self._tree.block_size
-            text = texts.piece(Owner.HASH_ID, names, whole, size, is_first=is_first)
+            text = self._whole_texts.get(hash_id, "")
+            if not text or is_first or size < self._tree.block_size:
+                names = np.array([hash_id & _MASK], dtype=np.uint64)
+                (chosen,) = drawn_words(self._key, names, self._tree.block_size)
+                text = texts.piece(chosen, size, is_first=is_first)
             number = self._blocks[key] = self.pieces.number(_inner(text))
         return number
 
+    def _make_whole_texts(self) -> dict[int, str]:
+        """Return the texts of all hash ids of the tree, as whole blocks behind others."""
+        ids = list({each for request in self._tree.requests for each in request.hash_ids})
+        if not ids:
+            return {}
+        block_size = self._tree.block_size
+        names = np.array([hash_id & _MASK for hash_id in ids], dtype=np.uint64)
+        chosen = drawn_words(self._key, names, block_size)
+        return dict(zip(ids, self._contents.texts(block_size).whole_pieces(chosen), strict=True))
+
     def _rest(self, texts: BlockTexts, place: int, size: int, *, is_first: bool) -> int:
-        text = texts.piece(Owner.ROW, (self._key, place), size, size, is_first=is_first)
+        (chosen,) = drawn_words(self._key ^ _OWN, np.array([place], dtype=np.uint64), size)
+        text = texts.piece(chosen, size, is_first=is_first)
         return self.pieces.number(_inner(text))
 
     def _of_messages(self, request: TreeRequest, frame: _Frame) -> tuple[list[int], int]:
@@ -304,13 +340,7 @@ class _TreeContent:
         """Return the text of a prompt that is made of blocks, without its marker."""
         request = self._tree.requests[place]
         texts = self._contents.texts(self._tree.block_size)
-        numbers, rest = list[int](), request.input_tokens
-        for hash_id in request.hash_ids:
-            size = min(rest, self._tree.block_size)
-            numbers.append(self._block(texts, hash_id, size, is_first=not numbers))
-            rest -= size
-        if rest:
-            numbers.append(self._rest(texts, place, rest, is_first=not numbers))
+        numbers = self._block_numbers(texts, request, place)
         inner = b"".join(self.pieces.all[number] for number in numbers)
         return msgspec.json.decode(b'"%b"' % inner, type=str)
 
