@@ -23,6 +23,7 @@ JSON = "--json"
 COMMANDS = {
     "profile": "run a benchmark that flags describe",
     "run": "run the benchmark of a stack file, on a cluster or on this machine",
+    "qualify": "find the nodes and paths of a cluster that are slow",
     "preview": "show what a stack will create and cost",
     "status": "show the progress of the run of a stack",
     "results": "fetch the results of a stack that is up",
@@ -47,7 +48,7 @@ COMMANDS = {
 }
 HIDDEN = ("service", *POD_COMMANDS)
 """Commands that only processes of a run and pods of a stack execute."""
-WITH_RESULTS = ("profile", "run", "bench", "results", "export")
+WITH_RESULTS = ("profile", "run", "qualify", "bench", "results", "export")
 """Commands that write results of runs, which only this user may read."""
 
 

@@ -44,6 +44,11 @@ def print_results(outcome: RunOutcome, console: Console) -> None:
 
 
 def _print_experiment(results: ExperimentResult, folder: Path, console: Console) -> None:
+    if results.qualification is not None:
+        from aiperf_svc.adapters.terminal.qualify_tables import print_qualification
+
+        print_qualification(results.qualification, console)
+        return
     # Only experiments need what it takes to sum up their trials.
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
     from aiperf_svc.adapters.terminal.experiment_tables import print_experiment, print_scenarios

@@ -27,6 +27,7 @@ from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 from aiperf_svc.runner.start_gate import Offset
+from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shape_config
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class SessionResults:
                     for each in self.members.values()
                 ]
                 self.finished = frozenset.intersection(*found)
+            self._add_needless(opened[self._expansion.first.name], is_local=is_local)
         elif self._experiment is not None and not is_local:
             for each in self.members.values():
                 folders.make_folder(each.folder)
@@ -117,6 +119,16 @@ class SessionResults:
             for name, each in self.members.items():
                 each.trials = opened[name]
                 each.trials.add_finished()
+
+    def _add_needless(self, trials: ShapeTrials, *, is_local: bool) -> None:
+        """Take the trials that the finished ones have made needless as finished too."""
+        config = self._expansion.first.config
+        if self.finished:
+            trials.add_finished()
+            planned = [each.trial for each in self._expansion.first.trials]
+            workload = workload_of(config)
+            trials.needless = workload.needless(config, planned, trials.rows, is_local=is_local)
+            self.finished |= trials.needless
 
     @property
     def is_complete(self) -> bool:

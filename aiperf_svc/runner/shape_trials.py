@@ -70,6 +70,8 @@ class ShapeTrials:
         """Folders of shapes that list trials which the progress does not have yet. A runner that
         goes on after this one was killed takes them from there."""
         self._rests_until_mono_s = 0.0
+        self.needless: frozenset[int] = frozenset()
+        """Trials that the others have made needless."""
 
     def folder_of(self, shape: int) -> Path:
         """Return the folder of a shape by its number, made if needed. Raises OSError."""
@@ -84,7 +86,13 @@ class ShapeTrials:
 
     def has_all(self, shape: int) -> bool:
         """True if every trial of a shape has an outcome."""
-        return all(t.number in self._rows for t in self._shapes[shape - 1].trials)
+        known = self.needless.union(self._rows)
+        return all(trial.number in known for trial in self._shapes[shape - 1].trials)
+
+    @property
+    def rows(self) -> "list[TrialRow]":
+        """Return what became of all trials that have ended."""
+        return self._in_order()
 
     @property
     def finished(self) -> frozenset[int]:

@@ -151,7 +151,13 @@ class ExperimentResults:
         await self._write(self._write_progress)
         if row.measured is None:
             return None
-        return Finding(row.measured.verdict, row.measured.cause, result)
+        return Finding(
+            row.measured.verdict,
+            row.measured.cause,
+            result,
+            measured=row.measurements,
+            length_s=row.length_s,
+        )
 
     def _replaced(self, trial: Trial) -> tuple[str, ...]:
         """Return the reasons why earlier attempts of the ended trial do not count."""

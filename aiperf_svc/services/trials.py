@@ -33,10 +33,10 @@ from aiperf_svc.core.experiments.machine import (
     Finding,
     Instruction,
     PlannedTrials,
-    Strategy,
     TrialEnded,
 )
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
+from aiperf_svc.core.experiments.summary import row_of
 from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -250,7 +250,9 @@ def _machine(context: RunContext) -> ExperimentMachine:
     ended = finished_trials(context)
     trials = plan_trials(experiment, context.config.random_seed)
     finished = {each.trial.number for each in ended}
-    strategy: Strategy = PlannedTrials(trials, finished=finished, total=experiment.size)
+    rows = [row_of(each) for each in ended]
+    strategy = workload_of(context.config).strategy(context.config, trials, rows)
+    strategy = strategy or PlannedTrials(trials, finished=finished, total=experiment.size)
     if experiment.search is not None:
         strategy = SearchTrials(search_machine(context.inference))
         for each in ended:

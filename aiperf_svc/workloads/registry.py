@@ -39,6 +39,7 @@ OWN: tuple[str, ...] = (
     "openfoam",
     "pytorch",
     "nccl",
+    "qualify",
 )
 """Kinds of this project. The folder is the kind's name with underscores."""
 
@@ -110,14 +111,15 @@ def parse_benchmark(
         rest = {key: value for key, value in data.items() if key != "workload"}
         return parse_config(rest, source, names=names, known=known)
     try:
-        model = tool(kind).config_model()
+        found = tool(kind)
+        model = found.config_model()
     except ConfigError as error:
         key, _, text = str(error).partition(": ")
         close = nearest(kind, (*kinds(), INFERENCE))
         if kind not in kinds():
             text += f"; did you mean {close}?" if close else f"; expected {', '.join(kinds())}"
         raise refusal([*known, Problem(key, text)], source, names=names) from error
-    return parse_as(model, data, source, names=names, known=known)
+    return parse_as(model, dict(found.completed(data)), source, names=names, known=known)
 
 
 def kind_of(data: Mapping[str, Any]) -> str:

@@ -54,6 +54,9 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     """Whether the display shows the traffic of the ranks' interfaces while the output has no
     progress: true for a tool that loads the network and prints only at its end."""
 
+    rank_key: ClassVar[str] = ""
+    """Key of the spec that is the number of ranks, of a tool that takes any number; empty: none."""
+
     @abstractmethod
     def roles(self, spec: SpecT) -> tuple[Role, ...]:
         """Return the ranks by role, in the order of their numbers."""
@@ -226,9 +229,9 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         ]
         # Steps of a group run at the same time; those without one have a key of their own.
         longest: dict[int | str, int] = {}
-        for step in self.planned_steps(config, ranks):
+        for at, step in enumerate(self.planned_steps(config, ranks)):
             repetitions = config.repetitions if step.is_measured else 1
-            key = step.group or step.name
+            key = step.group or f"step {at}"
             longest[key] = max(longest.get(key, 0), step.timeout_ns * repetitions)
         return (1 + config.workload.retries) * sum(longest.values())
 

@@ -8,7 +8,7 @@ adapters and the runner carry out.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import ClassVar, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 import msgspec
 
@@ -17,12 +17,18 @@ from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import ConfigT
+from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.stack_kind import StackKind
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.services import Service
+
+if TYPE_CHECKING:
+    from aiperf_svc.core.experiments.combinations import TrialRow
+    from aiperf_svc.core.experiments.machine import Strategy
+    from aiperf_svc.core.qualify.result import Qualification
 
 ReplayNs = Callable[[BenchmarkConfig], int | None]
 """How long a config's fixed schedule is; None if that is unknown."""
@@ -134,6 +140,34 @@ class Workload(ABC, Generic[ConfigT]):
         """Return what is measured, in a few words."""
 
     # --- trials ----------------------------------------------------------------------------------
+
+    def completed(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a config as it is written with what follows from it, before it is checked."""
+        return data
+
+    def strategy(
+        self, config: ConfigT, trials: Sequence[Trial], ended: Sequence["TrialRow"]
+    ) -> "Strategy | None":
+        """Return what chooses among the planned trials by the results so far; None: they are run as
+        planned. `ended` need not run again."""
+        return None
+
+    def needless(
+        self,
+        config: ConfigT,
+        trials: Sequence[Trial],
+        ended: Sequence["TrialRow"],
+        *,
+        is_local: bool,
+    ) -> frozenset[int]:
+        """Return the numbers of planned trials that need not run, by what has ended in a folder
+        that is resumed."""
+        return frozenset()
+
+    def qualification(self, config: ConfigT, rows: Sequence["TrialRow"]) -> "Qualification | None":
+        """Return the verdicts on the nodes that the trials measured; None if they are about no
+        nodes."""
+        return None
 
     def trial(self, config: ConfigT, experiment: Experiment) -> ConfigT:
         """Return the config of a trial with what the experiment adds to it. Raises ConfigError."""

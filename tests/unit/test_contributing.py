@@ -21,7 +21,7 @@ EXAMPLES = (
     ("a family of servers or a GPU exporter to telemetry", "sglang"),
     ("an endpoint", "huggingface_generate"),
     ("a format of traces", "burst_gpt_trace"),
-    ("a kind of workload", "fio"),
+    ("a kind of workload", "openfoam"),
     ("a fault of the mock server", "one_byte_writes"),
 )
 

@@ -37,6 +37,7 @@ from aiperf_svc.core.experiments.experiment_result import (
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import csv_cell
+from aiperf_svc.workloads.registry import workload_of
 
 FORMAT = "1"
 """Version of the format of experiment.parquet."""
@@ -91,6 +92,7 @@ def experiment_result(
         version=__version__,
         name=config.name,
         search=search,
+        qualification=workload_of(config).qualification(config, summary.rows),
         config=config.model_dump(mode="json"),
         **{name: getattr(numbers, name) for name in ExperimentNumbers.__struct_fields__},
     )

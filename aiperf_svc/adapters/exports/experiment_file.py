@@ -21,12 +21,15 @@ _KEYS = (
     *("schema_version", "version", "name", "search", "parameters", "metrics", "best", "front"),
     *("combinations", "trials", "config"),
 )
-"""Keys of the file, in their order: all fields of an `ExperimentResult`."""
+"""Keys of the file, in their order: all fields of an `ExperimentResult`, of which only those of a
+qualification have `qualification`."""
 
 
 def encode(result: ExperimentResult) -> bytes:
     """Return the file's content in one line."""
     content = {key: getattr(result, key) for key in _KEYS}
+    if result.qualification is not None:
+        content["qualification"] = result.qualification
     return msgspec.json.encode(content | {"search": search_json(result.search)})
 
 

@@ -3,6 +3,7 @@
     trials/<trial>/                     a run's folder for each trial
     experiment.json, .csv, .parquet     a row a trial
     report.html
+    qualify.json, .csv                  of a qualification
     profile_runs/run_0001               links to the trials
     aggregate/[<combination>/]          profile_export_aiperf_aggregate.json and .csv
     sweep_aggregate/                    profile_export_aiperf_sweep.json and .csv
@@ -17,11 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
+from aiperf_svc.adapters.exports import (
+    aiperf_sweep_export,
+    experiment_export,
+    qualify_export,
+)
 from aiperf_svc.adapters.exports.experiment_file import NAME, TrialEntry, encode
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.exports.result_files import decode_run, find_results
-from aiperf_svc.adapters.report import experiment_page
+from aiperf_svc.adapters.report import experiment_page, qualify_page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.combinations import TrialRow
@@ -51,7 +56,13 @@ def write_experiment(
         folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
     )
     _write_aggregates(folder, summary, search)
-    write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
+    found = results.qualification
+    if found is None:
+        write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
+        return results
+    write_file(folder / qualify_export.JSON_NAME, lambda: qualify_export.render_json(found))
+    write_file(folder / qualify_export.CSV_NAME, lambda: qualify_export.render_csv(found))
+    write_file(folder / "report.html", lambda: qualify_page.render(found, summary, config))
     return results
 
 

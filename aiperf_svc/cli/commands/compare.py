@@ -21,8 +21,9 @@ DESCRIPTION = """Compare finished runs: is the new side better, worse or the sam
   aiperf-svc compare EXPERIMENT --by KEY=BASE,NEW
 
 A folder is the artifact folder of a run, or contains such folders. Experiments are compared for
-each combination of their parameters. A judgement needs at least 3 runs on each side, measured in
-turns (base, new, base, new, ...). docs/comparing.md explains the reason and the terms."""
+each combination of their parameters, and qualifications node by node. A judgement needs at least 3
+runs on each side, measured in turns (base, new, base, new, ...). docs/comparing.md explains the
+reason and the terms."""
 
 TOLERANCE = "5%"
 
@@ -73,8 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print, and judge with `--fail-on`."""
     from aiperf_svc.adapters.comparison.run_folders import read_runs
+    from aiperf_svc.adapters.exports.qualify_export import is_qualification
     from aiperf_svc.core.compare.groups import Group, compare_groups
 
+    if len(args.folders) == 2 and not args.to and all(map(is_qualification, args.folders)):
+        return _compare_nodes(args)
     tolerance = read_tolerance(args.tolerance)
     groups = [
         _with_requests(Group(each.name, read_runs(each.base), read_runs(each.new)), args)
@@ -104,6 +108,30 @@ def _curves(folders: Sequence[Path]) -> "list[NamedCurve]":
         is_clear = names.count(result.name) == 1
         found += named(curves_of_result(result), result.name if is_clear else str(folder))
     return found
+
+
+def _compare_nodes(args: argparse.Namespace) -> int:
+    """Compare two qualifications node by node."""
+    from aiperf_svc.adapters.exports.qualify_export import read_qualification
+    from aiperf_svc.adapters.terminal.output import WIDTH, console_on
+    from aiperf_svc.adapters.terminal.qualify_tables import print_changes
+    from aiperf_svc.core.qualify.changes import changes
+
+    if args.by or args.metric or args.markdown or args.html:
+        raise ConfigError(
+            "--by, --metric, --markdown, --html: two qualifications are compared node by node, "
+            "without them"
+        )
+    found = changes(*map(read_qualification, args.folders))
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        with console_on(sys.stdout, width=WIDTH + 20) as console:
+            print_changes(found, console)
+    is_worse = any(each.change in ("worse", "gone", "not measured") for each in found)
+    return int(ExitCode.WORSE if args.fail_on and is_worse else ExitCode.OK)
 
 
 def read_tolerance(text: str) -> float:

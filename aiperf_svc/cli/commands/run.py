@@ -4,7 +4,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -28,9 +28,14 @@ as processes on this machine. If the stack has its own mock server, that runs he
 _OVERRIDES = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artifacts.dir"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, is_stack_needed: bool = True) -> None:
     """The stack, and what may differ between machines."""
-    parser.add_argument("stack", metavar="STACK", help="Name of a stack, or its file.")
+    parser.add_argument(
+        "stack",
+        metavar="STACK",
+        nargs=None if is_stack_needed else "?",
+        help="Name of a stack, or its file.",
+    )
     parser.add_argument(
         "--local", action="store_true", help="Run on this machine, without a cluster."
     )
@@ -42,21 +47,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure here or on a cluster."""
+    return measure(args, lambda draft: None)
+
+
+def measure(args: argparse.Namespace, complete: Callable[["Draft"], None]) -> int:
+    """Measure the config of the stack file, to which `complete` adds what its command knows."""
     if args.local:
         from aiperf_svc.runner import fork_server
 
         _refuse_cluster_flags(args)
         with fork_server.starting(is_needed=not args.dry_run) as forks:
-            return _run_here(_draft(args), args, forks)
-    return _run_stack(_draft(args), args)
+            return _run_here(_draft(args, complete), args, forks)
+    return _run_stack(_draft(args, complete), args)
 
 
-def _draft(args: argparse.Namespace) -> "Draft":
+def _draft(args: argparse.Namespace, complete: Callable[["Draft"], None]) -> "Draft":
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
 
     args.config = stack_path(args.stack)
-    return read_draft(args, flags=_OVERRIDES)
+    draft = read_draft(args, flags=_OVERRIDES)
+    complete(draft)
+    return draft
 
 
 def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None") -> int:

@@ -12,6 +12,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.compare.student import CONFIDENCE
 from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome
 from aiperf_svc.core.experiments.trials import Parameters
+from aiperf_svc.core.qualify.measurements import Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class TrialRow:
     outcome: TrialOutcome
     measured: Measured | None
     """None when nothing was measured."""
+    measurements: tuple[Measurement, ...] = ()
+    """What it measured of nodes; empty unless it is of a qualification."""
+    length_s: float = 0.0
+    """From the start of its load to the end."""
+    end_wall_ns: int = 0
 
     @property
     def number(self) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.trials import Parameters
+from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.results.run_result import SLO_CODES
 from aiperf_svc.core.results.slo_results import MISSED, NOT_JUDGED
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, Reason
@@ -127,6 +128,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
     """Version of this program."""
     name: str = ""
     search: SearchReport | None = None
+    qualification: Qualification | None = None
+    """Verdicts on the nodes of a qualification."""
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     verdict: ClassVar[None] = None
     """Only trials have a verdict, a cause and reasons."""
@@ -146,6 +149,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
         no trial is unfinished."""
         if not self.has_succeeded or any(trial.state != RunState.DONE for trial in self.trials):
             return ExitCode.BENCHMARK_FAILED
+        if self.qualification is not None:
+            return ExitCode.SLO_MISSED if self.qualification.has_failed else ExitCode.OK
         # A load that a search ended early is no measurement, and misses its objective for certain.
         used = [t for t in self.trials if not t.left_out or t.cause == ENDED_EARLY]
         if not used:
@@ -165,6 +170,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
                 return "the verdict is invalid: no trial has a usable result"
             case ExitCode.BENCHMARK_FAILED:
                 return self.first_failure or "no request completed"
+            case _ if self.qualification is not None:
+                return self.qualification.result
             case _:
                 return self._missed_slo
 

@@ -14,6 +14,7 @@ import msgspec
 
 from aiperf_svc.core.experiments.search import SearchedTrial
 from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.qualify.measurements import Measurement
 from aiperf_svc.core.verdict.check_result import ENDED_EARLY, TARGET_FAILING, Severity
 from aiperf_svc.protocol.run_states import RunState
 
@@ -25,6 +26,10 @@ class Finding(msgspec.Struct, frozen=True):
     cause: str = ""
     searched: SearchedTrial | None = None
     """What a search needs of it; None without a search."""
+    measured: tuple[Measurement, ...] = ()
+    """What a qualification needs of it; empty for other kinds."""
+    length_s: float = 0.0
+    """From its first step to its last; of a qualification."""
 
     @property
     def is_spoiled(self) -> bool:

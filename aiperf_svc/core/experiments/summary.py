@@ -25,7 +25,9 @@ from aiperf_svc.core.experiments.combinations import (
 )
 from aiperf_svc.core.experiments.outcomes import Measured, TrialOutcome, measured_in
 from aiperf_svc.core.experiments.scaling import EFFICIENCY, efficiency_info, with_efficiency
+from aiperf_svc.core.qualify.measurements import STAGE, Measurement, measurements_of
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.tool_result import ToolResult
 from aiperf_svc.domain.metric_formulas import Floats
 
 
@@ -57,8 +59,20 @@ class ExperimentSummary:
 
 def row_of(outcome: TrialOutcome) -> TrialRow:
     """Return the row of a trial, which keeps of its results what summaries need."""
-    measured = None if outcome.results is None else measured_in(outcome.results)
-    return TrialRow(outcome._replace(results=None), measured)
+    results = outcome.results
+    if results is None:
+        return TrialRow(outcome, None)
+    nodes: tuple[Measurement, ...] = ()
+    if STAGE in outcome.trial.parameters and isinstance(results, ToolResult):
+        nodes = measurements_of(results, outcome.trial.parameters)
+    length_s = (results.end_wall_ns - results.start_wall_ns) / 1e9
+    return TrialRow(
+        outcome._replace(results=None),
+        measured_in(results),
+        measurements=nodes,
+        length_s=length_s,
+        end_wall_ns=results.end_wall_ns,
+    )
 
 
 def summarise(outcomes: Iterable[TrialOutcome]) -> ExperimentSummary:

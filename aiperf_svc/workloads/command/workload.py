@@ -100,6 +100,7 @@ class Command(ToolWorkload[CommandSpec]):
     kind = "command"
     summary = "any command in any image; metrics are read from its output by pattern or JSON path"
     spec = CommandSpec
+    rank_key = "ranks"
     metrics = ()
 
     def roles(self, spec: CommandSpec) -> tuple[Role, ...]:

@@ -39,6 +39,7 @@ class Fio(ToolWorkload[FioSpec]):
     kind = "fio"
     summary = "IOPS, bandwidth and latency of volumes, by fio; suite: volume runs a whole profile"
     spec = FioSpec
+    rank_key = "workers"
     tools = (Tool("fio", "fio"),)
     metrics = (
         *metrics_of_run(_ANY),

@@ -82,6 +82,7 @@ class Nccl(ToolWorkload[NcclSpec]):
     kind = "nccl"
     summary = "bandwidth of a collective operation between GPUs, by nccl-tests"
     spec = NcclSpec
+    rank_key = "ranks"
     tools = (Tool("mpirun", "openmpi-bin"), Tool("all_reduce_perf", ""))
     metrics = (
         MetricInfo(

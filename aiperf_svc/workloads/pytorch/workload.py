@@ -142,6 +142,7 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
     kind = "pytorch"
     summary = "training or evaluation of a model with PyTorch, on CPUs or GPUs"
     spec = PyTorchSpec
+    rank_key = "ranks"
     tools = (Tool("python3", "python3-torchvision"),)
     metrics = (
         MetricInfo(

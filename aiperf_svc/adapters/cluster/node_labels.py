@@ -1,0 +1,41 @@
+"""Labels nodes with the verdicts of a qualification. Nothing is tainted or cordoned: what follows
+from a verdict is the cluster's own decision."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from aiperf_svc.core.qualify.result import NodeResult, Qualification
+
+LABEL, TIME_LABEL = "aiperf.dev/qualified", "aiperf.dev/qualified-at"
+REASON_ANNOTATION = "aiperf.dev/qualified-reason"
+LONGEST_REASON = 1_000
+
+
+class Patches(Protocol):
+    """What is needed of a connection to a cluster."""
+
+    async def patch(self, path: str, changes: dict[str, Any]) -> Any:
+        """Merge changes into an object. Raises EnvironmentProblem."""
+        ...
+
+
+async def label_nodes(
+    cluster: Patches, found: Qualification, *, say: Callable[[str], None]
+) -> None:
+    """Set the labels and the annotation of each node. Needs the right to patch nodes. Raises
+    EnvironmentProblem at the first node that cannot be patched."""
+    for node in found.nodes:
+        await cluster.patch(f"/api/v1/nodes/{node.node}", changes_of(node, found.ended_at))
+        say(f"{node.node}: {LABEL}={node.verdict.value}")
+
+
+def changes_of(node: NodeResult, ended_at: str) -> dict[str, Any]:
+    """Return the merge patch of a node. Without a reason, that of an earlier qualification is
+    removed."""
+    reasons = "; ".join(f"{each.check}: {each.reason}" for each in node.checks if each.reason)
+    return {
+        "metadata": {
+            "labels": {LABEL: node.verdict.value, TIME_LABEL: ended_at},
+            "annotations": {REASON_ANNOTATION: reasons[:LONGEST_REASON] or None},
+        }
+    }

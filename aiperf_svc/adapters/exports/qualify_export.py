@@ -1,0 +1,93 @@
+"""The files of a qualification: `qualify.json`, and `qualify.csv` with a row for each check of a
+node, of a path, or of all nodes together."""
+
+import csv
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from aiperf_svc.core.qualify.result import SCHEMA, CheckResult, Qualification
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import csv_cell, one_line
+
+JSON_NAME = "qualify.json"
+CSV_NAME = "qualify.csv"
+HEAD = (
+    *("kind", "node", "target", "check", "unit", "verdict", "value", "limit", "median", "repeated"),
+    *("peer", "reason"),
+)
+
+
+def render_json(found: Qualification) -> bytes:
+    """Return the content of qualify.json."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+
+
+def render_csv(found: Qualification) -> bytes:
+    """Return the content of qualify.csv. An unknown number is an empty cell."""
+    units = {info.check: info.unit for info in found.checks}
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEAD)
+    for kind, node, target, each in _rows(found):
+        numbers = (each.value, each.limit, each.median, each.repeated)
+        writer.writerow(
+            (
+                *(kind, csv_cell(node), csv_cell(target), each.check, units[each.check]),
+                each.verdict.value,
+                *("" if value is None else value for value in numbers),
+                *(csv_cell(each.peer), csv_cell(each.reason)),
+            )
+        )
+    return text.getvalue().encode()
+
+
+def _rows(found: Qualification) -> Iterator[tuple[str, str, str, CheckResult]]:
+    for node in found.nodes:
+        for each in node.checks:
+            yield "node", node.node, "", each
+    for path in found.paths:
+        yield "path", path.source, path.target, path.result
+    for each in found.all:
+        yield "all", "", "", each
+
+
+def is_qualification(folder: Path) -> bool:
+    """Return whether this is the folder of a qualification."""
+    return (folder / JSON_NAME).is_file()
+
+
+def read_qualification(folder: Path) -> Qualification:
+    """Read the qualify.json of a folder. Raises ConfigError."""
+    path = folder / JSON_NAME
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Qualification)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}; expected the folder of a qualification that has ended"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: broken: {error}") from error
+    if found.schema_version != SCHEMA:
+        shown = one_line(found.schema_version)
+        raise ConfigError(f"{path}: its schema is {shown!r}, expected {SCHEMA!r}")
+    return found
+
+
+def baseline_of(found: Qualification) -> dict[str, dict[str, float]]:
+    """Return the values of the nodes that passed, as `workload.baseline` of a later qualification:
+    check to node to value, with the median of all as the node `""`."""
+    values: dict[str, dict[str, float]] = {}
+    for node in found.nodes:
+        for each in node.checks:
+            if each.value is not None and not each.verdict.has_failed:
+                values.setdefault(each.check, {})[node.node] = each.value
+    for of in values.values():
+        of[""] = median(of.values())
+    for each in found.all:
+        if each.value is not None and not each.verdict.has_failed:
+            values[each.check] = {"": each.value}
+    return values

@@ -1,0 +1,179 @@
+"""`report.html` of a qualification: verdicts on nodes and paths, and a heat map of the pairs."""
+
+from urllib.parse import quote
+
+from aiperf_svc.adapters.report.blocks import (
+    Block,
+    Box,
+    Cell,
+    Code,
+    Details,
+    Header,
+    Matrix,
+    Note,
+    Plots,
+    Row,
+    Table,
+    document,
+    name_cell,
+    number_cell,
+    section,
+    table,
+)
+from aiperf_svc.config.workload import Config
+from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.qualify.result import CheckInfo, CheckResult, Qualification, Verdict
+from aiperf_svc.domain.number_text import number, readable_unit
+
+TONES = {
+    Verdict.PASS: "valid",
+    Verdict.DEGRADED: "degraded",
+    Verdict.FAIL: "invalid",
+    Verdict.NOT_MEASURED: "invalid",
+}
+"""Class of a verdict in the style sheet."""
+FULL_HEAT = 0.5
+"""Share of the best pair at which a cell has its full colour."""
+
+
+def render(found: Qualification, summary: ExperimentSummary, config: Config) -> bytes:
+    """Render the content of the file."""
+    blocks: list[Block] = [
+        Header(config.name, ["qualification", f"{len(found.nodes):,} nodes", _stages(found)]),
+        Box("invalid" if found.has_failed else "valid", found.result),
+        *([Box("degraded", text) for text in found.warnings]),
+        *section("Nodes", _nodes(found)),
+        *section("Paths that did not pass", _paths(found)),
+        *section("All nodes together", _together(found)),
+        Plots([heat for info in found.checks if (heat := heat_map(found, info)) is not None]),
+        _trials(summary),
+        Details("Configuration", [Code(yaml_text(config.model_dump(mode="json")))]),
+    ]
+    return document(config.name, blocks)
+
+
+def unit_of(found: Qualification, check: str) -> tuple[CheckInfo, float, str]:
+    """Return a check with the divisor and the name of the unit in which its values are short."""
+    info = next(each for each in found.checks if each.check == check)
+    values = [r.value for n in found.nodes for r in n.checks if r.check == check and r.value]
+    values += [each.value for each in found.all if each.check == check and each.value]
+    return info, *readable_unit(info.unit, max(values, default=0.0))
+
+
+def _stages(found: Qualification) -> str:
+    return ", ".join(
+        f"{each.name} ({each.ended:,} of {each.planned:,} rounds)"
+        if each.nodes == "pairs"
+        else each.name
+        for each in found.stages
+    )
+
+
+def _nodes(found: Qualification) -> Table:
+    infos = [unit_of(found, info.check) for info in found.checks if info.nodes != "all"]
+    head = [Cell("Node"), Cell("Verdict", "text")]
+    head += [Cell(f"{info.stage}: {info.name}", "wrap", unit=unit) for info, _, unit in infos]
+    head.append(Cell("Why", "text"))
+    rows = []
+    for node in found.nodes:
+        of = {each.check: each for each in node.checks}
+        values = [(of[info.check], divisor) for info, divisor, _ in infos]
+        rows.append(
+            Row(
+                [
+                    name_cell(node.node),
+                    Cell(node.verdict.value, "state"),
+                    *(number_cell(r.value / d if r.value is not None else None) for r, d in values),
+                    Cell("; ".join(map(why, node.checks)).strip("; "), "wide"),
+                ],
+                TONES[node.verdict] if node.verdict is not Verdict.PASS else "",
+            )
+        )
+    return table(head, rows)
+
+
+def why(result: CheckResult) -> str:
+    """Return why a check did not pass, with its peer; empty if it did."""
+    if not result.reason:
+        return ""
+    peer = f", worst with {result.peer}" if result.peer else ""
+    return f"{result.check}: {result.reason}{peer}"
+
+
+def _paths(found: Qualification) -> Table:
+    rows = []
+    for path in found.paths:
+        info, divisor, unit = unit_of(found, path.result.check)
+        value = path.result.value
+        rows.append(
+            Row(
+                [
+                    Cell(f"{path.source} → {path.target}", is_head=True),
+                    Cell(path.result.verdict.value, "state"),
+                    Cell(f"{info.stage}: {info.name}"),
+                    Cell(number(None if value is None else value / divisor), unit=unit),
+                    Cell(path.result.reason, "wide"),
+                ],
+                TONES[path.result.verdict],
+            )
+        )
+    return table(("Path", "Verdict", "Check", "Value", Cell("Why", "text")), rows)
+
+
+def _together(found: Qualification) -> Table:
+    rows = []
+    for each in found.all:
+        info, divisor, unit = unit_of(found, each.check)
+        rows.append(
+            Row(
+                [
+                    Cell(f"{info.stage}: {info.name}", is_head=True),
+                    Cell(each.verdict.value, "state"),
+                    Cell(number(None if each.value is None else each.value / divisor), unit=unit),
+                    Cell(each.reason, "wide"),
+                ],
+                TONES[each.verdict] if each.verdict is not Verdict.PASS else "",
+            )
+        )
+    return table(("Check", "Verdict", "Value", Cell("Why", "text")), rows)
+
+
+def heat_map(found: Qualification, info: CheckInfo) -> Matrix | None:
+    """Return the values of a check by pair of nodes, from row to column; None if it has none."""
+    values = {(p.source, p.target): p.value for p in found.pairs if p.check == info.check}
+    if not values:
+        return None
+    _, divisor, unit = unit_of(found, info.check)
+    best = (min if info.better == "lower" else max)(values.values())
+    names = [node.node for node in found.nodes]
+    # A test without a direction has one value for both.
+    is_one_way = not any((target, source) in values for source, target in values)
+
+    def cell(source: str, target: str) -> Cell:
+        value = values.get((source, target))
+        if value is None and is_one_way:
+            value = values.get((target, source))
+        if value is None:
+            return Cell("–" if source != target else "", is_faint=True)
+        worse = min(abs(value - best) / abs(best) / FULL_HEAT, 1.0) if best else 0.0
+        return Cell(number(value / divisor), "heat", heat=f"{worse * 60:.0f}")
+
+    rows = [
+        Row([name_cell(source), *(cell(source, target) for target in names)]) for source in names
+    ]
+    note = f"{unit}, row to column" if unit else "row to column"
+    return Matrix(f"{info.stage}: {info.name} between nodes", note, names, rows)
+
+
+def _trials(summary: ExperimentSummary) -> Details:
+    rows = []
+    for each in summary.rows:
+        folder = quote(each.outcome.folder)
+        link = f"trials/{folder}/report.html" if each.measured is not None else ""
+        parameters = [str(v) for v in each.outcome.trial.parameters.values() if v is not None]
+        verdict = each.measured.verdict if each.measured is not None else each.outcome.state
+        cells = [Cell(str(each.number), link=link), Cell(", ".join(parameters), "wide")]
+        rows.append(Row([*cells, Cell(verdict, "state")]))
+    note = Note("A trial is a stage, a round of pairs, or the suspects of a stage again.")
+    return Details("All trials", [table(("Trial", "What", "Verdict"), rows), note])

@@ -1,0 +1,87 @@
+"""The trials of a qualification: its stages, the rounds of pairs, and the suspects again.
+
+All trials are known from the start, so that an interrupted qualification goes on with the round
+after the last one. What a trial measures also depends on those before it: nodes that have failed a
+stage are left out, and a trial that repeats suspects is skipped if there are none.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from aiperf_svc.core.experiments.machine import Finding
+from aiperf_svc.core.experiments.trials import Parameters, Trial
+from aiperf_svc.core.qualify.judgement import Judgement, Rules
+from aiperf_svc.core.qualify.measurements import (
+    REPEAT,
+    ROUND,
+    STAGE,
+    SUSPECTS,
+    WITHOUT,
+    Measurement,
+    StagePlan,
+)
+
+
+def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:
+    """Return what distinguishes the trials: the stage, and the round or the suspects."""
+    found: list[Parameters] = []
+    for stage in stages:
+        rounds: list[int | str | None] = [None]
+        if stage.nodes == "pairs":
+            rounds = list(range(1, stage.rounds + 1))
+        if stage.nodes != "all":
+            rounds.append(SUSPECTS)
+        found += [{STAGE: stage.name, ROUND: number} for number in rounds]
+    return tuple(found)
+
+
+class QualifyTrials:
+    """Gives the trials of a qualification one by one: a `Strategy` of the experiment's machine."""
+
+    def __init__(
+        self,
+        trials: Iterable[Trial],
+        rules: Rules,
+        *,
+        finished: Collection[int] = (),
+        time_limit_s: float | None = None,
+    ) -> None:
+        """`trials` have `planned_parameters`. Those of the numbers `finished` need not run again:
+        give what they found to `add`. No trial begins after `time_limit_s` of trials."""
+        trials = tuple(trials)
+        self.total = len(trials)
+        self._left = deque(trial for trial in trials if trial.number not in finished)
+        self._rules, self._time_limit_s = rules, time_limit_s
+        self._measured: list[Measurement] = []
+        self._spent_s = 0.0
+
+    def next(self) -> Trial | None:
+        """Return the next trial, None after the last one, or after the time limit."""
+        while self._left and not self._is_late:
+            trial = self._left.popleft()
+            changed = self._changed(trial.parameters)
+            if changed is not None:
+                return msgspec.structs.replace(trial, parameters=trial.parameters | changed)
+        return None
+
+    def add(self, trial: Trial, finding: Finding | None) -> None:
+        """Take what a trial measured; None if it failed."""
+        if finding is not None:
+            self._measured += finding.measured
+            self._spent_s += finding.length_s
+
+    @property
+    def _is_late(self) -> bool:
+        return self._time_limit_s is not None and self._spent_s >= self._time_limit_s
+
+    def _changed(self, parameters: Parameters) -> Parameters | None:
+        """Return what the trials before decide of a trial; None if it is skipped."""
+        stage = next(each for each in self._rules.stages if each.name == parameters[STAGE])
+        judgement = Judgement(self._rules, self._measured)
+        if parameters[ROUND] == SUSPECTS:
+            repeated = [list(each.nodes) for each in judgement.suspects(stage)]
+            return {REPEAT: repeated} if repeated else None
+        failed = judgement.failed_nodes(before=stage.name)
+        return {WITHOUT: list(failed)} if failed else {}

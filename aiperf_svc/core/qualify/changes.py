@@ -1,0 +1,77 @@
+"""Compares two qualifications node by node."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from aiperf_svc.core.qualify.judgement import SHARE, is_worse
+from aiperf_svc.core.qualify.result import CheckInfo, CheckResult, Qualification
+
+
+class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One check of one node in both qualifications."""
+
+    node: str
+    """Empty: all nodes together."""
+    check: str
+    unit: str
+    base: float | None
+    """None: not measured, or the node is new."""
+    new: float | None
+    """None: not measured, or the node is gone."""
+    base_verdict: str
+    """Empty: the node is new."""
+    new_verdict: str
+    """Empty: the node is gone."""
+    change: str
+    """`better`, `worse` by over 5%, `same`, `new`, `gone` or `not measured`."""
+
+    @property
+    def share(self) -> float | None:
+        """The new value as a share of the base's; None if one of them is unknown."""
+        return self.new / self.base if self.new is not None and self.base else None
+
+
+def changes(base: Qualification, new: Qualification) -> tuple[NodeChange, ...]:
+    """Return the changes of all checks that both have, by node."""
+    infos = {info.check: info for info in base.checks}
+    infos = {info.check: info for info in new.checks if info.check in infos}
+    before, after = dict(_results(base)), dict(_results(new))
+    places = dict.fromkeys((*before, *after))
+    return tuple(
+        _change(node, infos[check], before.get((node, check)), after.get((node, check)))
+        for node, check in places
+        if check in infos
+    )
+
+
+def _results(found: Qualification) -> Iterator[tuple[tuple[str, str], CheckResult]]:
+    for node in found.nodes:
+        for each in node.checks:
+            yield (node.node, each.check), each
+    for each in found.all:
+        yield ("", each.check), each
+
+
+def _change(
+    node: str, info: CheckInfo, base: CheckResult | None, new: CheckResult | None
+) -> NodeChange:
+    before, after = (each.value if each is not None else None for each in (base, new))
+    if base is None or new is None:
+        change = "new" if base is None else "gone"
+    elif before is None or after is None:
+        change = "not measured"
+    elif is_worse(after, before, info.better, SHARE):
+        change = "worse"
+    else:
+        change = "better" if is_worse(before, after, info.better, SHARE) else "same"
+    return NodeChange(
+        node=node,
+        check=info.check,
+        unit=info.unit,
+        base=before,
+        new=after,
+        base_verdict=base.verdict.value if base is not None else "",
+        new_verdict=new.verdict.value if new is not None else "",
+        change=change,
+    )

@@ -1,0 +1,501 @@
+"""Finds the node or the path that is slow.
+
+A node is judged by the median over its paths, so that one slow peer does not make it slow. It is an
+outlier if its modified z-score over the median absolute deviation of all nodes is beyond 3.5
+(Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993) and its value is worse than 95% of
+the median: where all nodes are alike, the deviation is near 0 and any value would be an outlier.
+Fewer than eight nodes are too few for this, and only limits and the baseline count. A path is
+compared with the other paths of its round, since a slow drift of the whole cluster is in all of
+them.
+
+Pairs that are measured at the same time share links, so an outlier is only a suspect. It is
+measured again with two good nodes while nothing else runs: the path between these two is what it
+is compared with.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from aiperf_svc.core.qualify.measurements import Measurement, StagePlan
+from aiperf_svc.core.qualify.result import (
+    Better,
+    CheckInfo,
+    CheckResult,
+    NodeResult,
+    PairValue,
+    PathResult,
+    Qualification,
+    StageFacts,
+    Verdict,
+    worst,
+)
+
+FEWEST_NODES = 8
+"""Nodes below which no outliers are looked for."""
+Z_LIMIT = 3.5
+Z_SCALE = 0.6745
+"""Expected ratio of the median absolute deviation to the standard deviation of a normal
+distribution."""
+SHARE = 0.95
+"""Share of the median, of the baseline or of good nodes below which a value is worse than they."""
+
+MOST_SUSPECTS = 4
+"""Most suspects of a stage that are measured again, the worst first: a qualification must end. The
+others are judged by their first measurement."""
+
+Path = tuple[str, str]
+FoundT = TypeVar("FoundT")
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of a check, in the unit of its metric."""
+
+    check: str
+    value: float | None = None
+    """Worst value that passes."""
+    share: float | None = None
+    """Worst share of the baseline that passes."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measurements are compared with."""
+
+    stages: tuple[StagePlan, ...]
+    checks: tuple[CheckInfo, ...]
+    """All that are judged; the first of a stage finds its suspects."""
+    limits: tuple[Limit, ...] = ()
+    baseline: dict[str, dict[str, float]] = {}
+    """Check to node to an earlier value. The node `""` is the median of all nodes."""
+
+    def checks_of(self, stage: str) -> tuple[CheckInfo, ...]:
+        """Return the checks of a stage."""
+        return tuple(check for check in self.checks if check.stage == stage)
+
+
+class Triangle(NamedTuple):
+    """A suspect and good nodes, of which all pairs are measured again. The suspect is the first
+    node, or the path from the first to the second."""
+
+    is_path: bool
+    nodes: tuple[str, ...]
+
+
+class Again(NamedTuple):
+    """What a suspect reached when it was measured again."""
+
+    value: float
+    share: float
+    """Of what good nodes reach."""
+
+
+def outliers(values: Mapping[str, float], better: Better) -> set[str]:
+    """Return the keys of values that are worse than the others."""
+    if len(values) < FEWEST_NODES or not better:
+        return set()
+    centre = median(values.values())
+    deviation = median(abs(value - centre) for value in values.values())
+    return {
+        key
+        for key, value in values.items()
+        if is_worse(value, centre, better) and Z_SCALE * abs(value - centre) > Z_LIMIT * deviation
+    }
+
+
+def is_worse(value: float, than: float, better: Better, share: float = SHARE) -> bool:
+    """Return whether a value is worse than this share of another."""
+    return value > than / share if better == "lower" else value < than * share
+
+
+class Judgement:
+    """What is known of the nodes from the measurements so far."""
+
+    def __init__(self, rules: Rules, measurements: Sequence[Measurement]) -> None:
+        self._rules = rules
+        self._first = [each for each in measurements if not each.is_repeat]
+        self._repeats = [each for each in measurements if each.is_repeat]
+        self._known = tuple(dict.fromkeys(n for each in self._first for n in each.nodes))
+        self._memo: dict[tuple[str, str], Any] = {}
+        """What was computed of a check, by the name of the function and of the check."""
+
+    # --- suspects --------------------------------------------------------------------------------
+
+    def suspects(self, stage: StagePlan) -> tuple[Triangle, ...]:
+        """Return what of a stage is measured again: suspects with two good nodes each, or alone."""
+        found: dict[tuple[str, ...], float] = {}
+        """The value of each suspect as a share of the median; the smaller, the worse."""
+        for check in self._rules.checks_of(stage.name):
+            values = self._node_values(check)
+            for node in (nodes := self._suspect_nodes(check)):
+                found[(node,)] = _badness(values[node], values.values(), check.better)
+            paths = self._paths(check) if stage.nodes == "pairs" else {}
+            for path in self._suspect_paths(check, set(nodes)) if paths else ():
+                found[path] = _badness(paths[path], paths.values(), check.better)
+        worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
+        if stage.nodes == "alone":
+            return tuple(Triangle(False, each) for each in worst_first)
+        if stage.nodes == "all":
+            return ()
+        measured = {n for each in self._of(stage.name) if each.values for n in each.nodes}
+        bad = {each[0] for each in found if len(each) == 1}
+        good = [node for node in self._known if node in measured and node not in bad]
+        triangles = (
+            Triangle(len(each) == 2, (*each, *_beside(good, each, 3 - len(each), at)))
+            for at, each in enumerate(worst_first)
+        )
+        return tuple(each for each in triangles if len(each.nodes) == 3)
+
+    def failed_nodes(self, before: str) -> tuple[str, ...]:
+        """Return the nodes that have failed a stage before this one."""
+        checks = [
+            check
+            for stage in itertools.takewhile(lambda s: s.name != before, self._rules.stages)
+            for check in self._rules.checks_of(stage.name)
+            if check.nodes != "all"
+        ]
+        return tuple(
+            node
+            for node in self._known
+            if any(self._node_check(check, node).verdict.has_failed for check in checks)
+        )
+
+    def _suspect_nodes(self, check: CheckInfo) -> list[str]:
+        values = self._node_values(check)
+        found = self._outliers(check)
+        return [
+            node
+            for node, value in values.items()
+            if node in found or self._beyond(check, node, value)
+        ]
+
+    def _suspect_paths(self, check: CheckInfo, suspects: set[str]) -> list[Path]:
+        values = {
+            path: value for path, value in self._paths(check).items() if not suspects & set(path)
+        }
+        found = set[str]()
+        if len(self._node_values(check)) >= FEWEST_NODES:
+            found = outliers(self._shares_of_round(check, values), check.better)
+        return [
+            path
+            for path, value in values.items()
+            if "\n".join(path) in found or self._limit(check, "", value)[1]
+        ]
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _of(self, stage: str) -> list[Measurement]:
+        return [each for each in self._first if each.stage == stage]
+
+    def _paths(self, check: CheckInfo) -> dict[Path, float]:
+        return self._once("paths", check, self._find_paths)
+
+    def _node_values(self, check: CheckInfo) -> dict[str, float]:
+        """Return the value of each node: in a stage of pairs the median over its paths."""
+        return self._once("nodes", check, self._find_node_values)
+
+    def _outliers(self, check: CheckInfo) -> set[str]:
+        return self._once(
+            "outliers", check, lambda _: outliers(self._node_values(check), check.better)
+        )
+
+    def _once(self, what: str, check: CheckInfo, find: Callable[[CheckInfo], FoundT]) -> FoundT:
+        """Return what a function finds of a check, which is computed once."""
+        key = (what, check.check)
+        if key not in self._memo:
+            self._memo[key] = find(check)
+        found: FoundT = self._memo[key]
+        return found
+
+    def _find_paths(self, check: CheckInfo) -> dict[Path, float]:
+        return {
+            (each.nodes[0], each.nodes[1]): each.values[check.check]
+            for each in self._of(check.stage)
+            if len(each.nodes) == 2 and check.check in each.values
+        }
+
+    def _find_node_values(self, check: CheckInfo) -> dict[str, float]:
+        if check.nodes == "pairs":
+            found: dict[str, list[float]] = defaultdict(list)
+            for path, value in self._paths(check).items():
+                for node in path:
+                    found[node].append(value)
+            return {node: median(found[node]) for node in self._known if node in found}
+        return {
+            each.nodes[0]: each.values[check.check]
+            for each in self._of(check.stage)
+            if len(each.nodes) == 1 and check.check in each.values
+        }
+
+    def _shares_of_round(self, check: CheckInfo, values: Mapping[Path, float]) -> dict[str, float]:
+        """Return the values of these paths as shares of the median of their round."""
+        rounds: dict[int, dict[Path, float]] = defaultdict(dict)
+        for each in self._of(check.stage):
+            if (path := each.nodes) in values:
+                rounds[each.round][path[0], path[1]] = values[path[0], path[1]]
+        return {
+            "\n".join(path): value / (median(of.values()) or 1.0)
+            for of in rounds.values()
+            for path, value in of.items()
+        }
+
+    def _again(self, check: CheckInfo, nodes: tuple[str, ...]) -> Again | None:
+        """Return what a suspect reached when it was measured again; None if it was not."""
+        by_nodes: dict[frozenset[str], list[float]] = defaultdict(list)
+        one_way: list[float] = []
+        for each in self._repeats:
+            if each.stage == check.stage and check.check in each.values:
+                by_nodes[frozenset(each.nodes)].append(each.values[check.check])
+                if each.nodes == nodes:
+                    one_way.append(each.values[check.check])
+        suspect = frozenset(nodes)
+        own_keys = [key for key in by_nodes if suspect <= key]
+        # Only one direction of a path may be slow.
+        own = one_way or [value for key in own_keys for value in by_nodes[key]]
+        if check.nodes == "alone":
+            good = list(self._node_values(check).values())
+        elif len(nodes) == 1:
+            peers = {node for key in own_keys for node in key} - suspect
+            good = [value for key, values in by_nodes.items() if key <= peers for value in values]
+        else:
+            # The paths to a good node that was measured with both ends.
+            near = [{n for key in by_nodes if end in key for n in key} - suspect for end in nodes]
+            peers = set[str].intersection(*near)
+            good = [
+                value
+                for key, values in by_nodes.items()
+                if key & peers and key & suspect
+                for value in values
+            ]
+        if not own or not good or not median(good):
+            return None
+        return Again(median(own), median(own) / median(good))
+
+    # --- verdicts --------------------------------------------------------------------------------
+
+    def _limit(self, check: CheckInfo, node: str, value: float) -> tuple[float | None, bool]:
+        """Return the limit of a check that is the hardest to keep, and whether the value is beyond
+        it."""
+        known = self._rules.baseline.get(check.check, {})
+        baseline = known.get(node, known.get(""))
+        found = []
+        for limit in self._rules.limits:
+            if limit.check == check.check and limit.value is not None:
+                found.append(limit.value)
+            elif limit.check == check.check and limit.share is not None and baseline is not None:
+                is_lower = check.better == "lower"
+                found.append(baseline / limit.share if is_lower else baseline * limit.share)
+        if not found:
+            return None, False
+        hardest = min(found) if check.better == "lower" else max(found)
+        return hardest, is_worse(value, hardest, check.better, share=1.0)
+
+    def _beyond(self, check: CheckInfo, node: str, value: float) -> bool:
+        """Return whether a value is beyond a limit, or worse than the baseline."""
+        return self._limit(check, node, value)[1] or self._baseline_text(check, node, value) != ""
+
+    def _baseline_text(self, check: CheckInfo, node: str, value: float) -> str:
+        known = self._rules.baseline.get(check.check, {})
+        baseline = known.get(node, known.get(""))
+        if baseline is None or not is_worse(value, baseline, check.better):
+            return ""
+        return f"{value / baseline:.0%} of the baseline" if baseline else ""
+
+    def _node_check(self, check: CheckInfo, node: str) -> CheckResult:
+        values = self._node_values(check)
+        value = values.get(node)
+        if value is None:
+            return CheckResult(
+                check=check.check,
+                verdict=Verdict.NOT_MEASURED,
+                value=None,
+                reason=self._why_not(check.stage, node),
+            )
+        is_outlier = node in self._outliers(check)
+        return self._judged(
+            check, (node,), value, list(values.values()), is_outlier, self._worst_peer(check, node)
+        )
+
+    def _judged(
+        self,
+        check: CheckInfo,
+        nodes: tuple[str, ...],
+        value: float,
+        values: list[float],
+        is_outlier: bool,
+        peer: str = "",
+    ) -> CheckResult:
+        node = nodes[0] if len(nodes) == 1 else ""
+        limit, is_beyond = self._limit(check, node, value)
+        centre = median(values) if values else value
+        again = self._again(check, nodes) if nodes else None
+        shown = ""
+        if again is not None:
+            whom = "the median" if check.nodes == "alone" else "good nodes"
+            shown = f"; measured again with nothing else running: {again.share:.0%} of {whom}"
+        is_slow_again = again is None or is_worse(again.share, 1.0, check.better)
+        is_beyond_again = again is None or self._limit(check, node, again.value)[1]
+        verdict, reason = Verdict.PASS, ""
+        if is_beyond and is_beyond_again:
+            verdict, reason = Verdict.FAIL, f"beyond its limit{shown}"
+        elif is_outlier and is_slow_again:
+            verdict, reason = Verdict.FAIL, f"{value / centre:.0%} of the median{shown}"
+        elif is_outlier or is_beyond:
+            verdict, reason = Verdict.DEGRADED, f"slow in its first measurement only{shown}"
+        elif text := self._baseline_text(check, node, value):
+            verdict, reason = Verdict.DEGRADED, f"{text}{shown}"
+        return CheckResult(
+            check=check.check,
+            verdict=verdict,
+            value=value,
+            limit=limit,
+            median=centre,
+            repeated=None if again is None else again.value,
+            peer=peer,
+            reason=reason,
+        )
+
+    def _worst_peer(self, check: CheckInfo, node: str) -> str:
+        paths = {path: value for path, value in self._paths(check).items() if node in path}
+        if not paths:
+            return ""
+        pick = max if check.better == "lower" else min
+        path = pick(paths, key=lambda each: paths[each])
+        return path[1] if path[0] == node else path[0]
+
+    def _why_not(self, stage: str, node: str) -> str:
+        problems = [each.problem for each in self._of(stage) if node in each.nodes and each.problem]
+        earlier = [s.name for s in self._rules.stages]
+        for name in earlier[: earlier.index(stage)]:
+            failed = any(
+                self._node_check(check, node).verdict.has_failed
+                for check in self._rules.checks_of(name)
+                if check.nodes != "all"
+            )
+            if failed and not problems:
+                return f"left out: it failed the stage {name}"
+        return problems[0] if problems else "not measured"
+
+    # --- the result ------------------------------------------------------------------------------
+
+    def qualification(self, nodes: Iterable[str] = ()) -> Qualification:
+        """Return the verdicts. `nodes` are those that should have been measured."""
+        self._known = tuple(dict.fromkeys((*nodes, *self._known)))
+        of_nodes = [self._node_result(node) for node in self._known]
+        of_paths = [path for check in self._rules.checks for path in self._path_results(check)]
+        together = tuple(
+            self._all_result(check) for check in self._rules.checks if check.nodes == "all"
+        )
+        stages = tuple(
+            StageFacts(
+                name=stage.name,
+                nodes=stage.nodes,
+                workload=stage.workload,
+                planned=stage.rounds,
+                ended=len({each.round for each in self._of(stage.name)}),
+            )
+            for stage in self._rules.stages
+        )
+        return Qualification(
+            result=_sentence(of_nodes, of_paths, together),
+            stages=stages,
+            checks=self._rules.checks,
+            nodes=tuple(of_nodes),
+            paths=tuple(of_paths),
+            all=together,
+            pairs=tuple(
+                PairValue(check=check.check, source=source, target=target, value=value)
+                for check in self._rules.checks
+                if check.nodes == "pairs"
+                for (source, target), value in self._paths(check).items()
+            ),
+        )
+
+    def _node_result(self, node: str) -> NodeResult:
+        checks = tuple(
+            self._node_check(check, node) for check in self._rules.checks if check.nodes != "all"
+        )
+        return NodeResult(node=node, verdict=worst(each.verdict for each in checks), checks=checks)
+
+    def _path_results(self, check: CheckInfo) -> list[PathResult]:
+        """Return the paths of a check between good nodes that are not good themselves."""
+        if check.nodes != "pairs":
+            return []
+        bad = {
+            node
+            for node in self._known
+            if self._node_check(check, node).verdict is not Verdict.PASS
+        }
+        paths = self._paths(check)
+        suspects = set(self._suspect_paths(check, bad))
+        found = [
+            PathResult(
+                source=path[0],
+                target=path[1],
+                result=self._judged(check, path, paths[path], list(paths.values()), True),
+            )
+            for path in paths
+            if path in suspects
+        ]
+        failed = [each for each in self._of(check.stage) if len(each.nodes) == 2 and each.problem]
+        return [
+            *found,
+            *(
+                PathResult(
+                    source=each.nodes[0],
+                    target=each.nodes[1],
+                    result=CheckResult(
+                        check=check.check,
+                        verdict=Verdict.NOT_MEASURED,
+                        value=None,
+                        reason=each.problem,
+                    ),
+                )
+                for each in failed
+                if not bad & set(each.nodes)
+            ),
+        ]
+
+    def _all_result(self, check: CheckInfo) -> CheckResult:
+        of = self._of(check.stage)
+        values = [each.values[check.check] for each in of if check.check in each.values]
+        if not values:
+            problems = [each.problem for each in of if each.problem]
+            return CheckResult(
+                check=check.check,
+                verdict=Verdict.NOT_MEASURED,
+                value=None,
+                reason=problems[0] if problems else "not measured",
+            )
+        return self._judged(check, (), values[-1], [], is_outlier=False)
+
+
+def _beside(good: Sequence[str], suspect: Sequence[str], count: int, at: int) -> tuple[str, ...]:
+    """Return good nodes for a suspect; those of different suspects differ."""
+    others = [node for node in good if node not in suspect]
+    start = count * at % len(others) if others else 0
+    return tuple((others[start:] + others[:start])[:count])
+
+
+def _badness(value: float, values: Iterable[float], better: Better) -> float:
+    """Return a value as a share of the median, of a latency the other way round."""
+    share = value / (median(values) or 1.0)
+    return 1 / share if better == "lower" and share else share
+
+
+def _sentence(
+    nodes: Sequence[NodeResult], paths: Sequence[PathResult], together: Sequence[CheckResult]
+) -> str:
+    failed = [node.node for node in nodes if node.verdict.has_failed]
+    slow = [f"{p.source} → {p.target}" for p in paths if p.result.verdict.has_failed]
+    parts = [f"{len(nodes) - len(failed):,} of {len(nodes):,} nodes qualify"]
+    if failed:
+        parts.append(f"failed: {', '.join(failed)}")
+    if slow:
+        parts.append(f"failed paths: {', '.join(dict.fromkeys(slow))}")
+    if any(check.verdict.has_failed for check in together):
+        parts.append("all nodes together failed")
+    return "; ".join(parts)

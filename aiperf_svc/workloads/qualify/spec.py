@@ -1,0 +1,156 @@
+"""The keys of `workload: {kind: qualify}`."""
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.units import PositiveDurationNs
+from aiperf_svc.config.workload import WorkloadSpec
+from aiperf_svc.core.qualify.measurements import SUSPECTS
+from aiperf_svc.core.qualify.result import NodesOf
+from aiperf_svc.domain.errors import ConfigError
+
+_OF_ALL_STAGES = ("image", "secret_env", "output_limit", "retries")
+"""Keys that all stages share, as they run in the same ranks."""
+_PREFIX = "Value error, "
+"""What pydantic puts before the text of a validator."""
+
+
+def _spec(value: Any) -> Any:
+    """Make the spec of a stage's tool by its kind."""
+    from aiperf_svc.workloads.registry import tool
+
+    if isinstance(value, WorkloadSpec):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise ValueError("expected the keys of a workload, with its kind")
+    if value["kind"] == "qualify":
+        raise ValueError("a stage runs another kind than qualify")
+    try:
+        return tool(value["kind"]).spec.model_validate(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    except ValidationError as error:
+        lines = (
+            ": ".join(
+                filter(None, (".".join(map(str, each["loc"])), each["msg"].removeprefix(_PREFIX)))
+            )
+            for each in error.errors()
+        )
+        raise ValueError("; ".join(lines)) from error
+
+
+StageWorkload = Annotated[SerializeAsAny[WorkloadSpec], BeforeValidator(_spec)]
+StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
+
+
+class Stage(Model):
+    """One tool, on each node alone, on pairs of nodes, or on all nodes together."""
+
+    nodes: NodesOf
+    """`alone`: every node at the same time, each by itself; `pairs`: every pair, in rounds of pairs
+    at the same time; `all`: one run on all nodes."""
+    workload: StageWorkload
+    """The tool and its keys, as `workload` of a benchmark of its own. The number of its ranks
+    follows from `nodes`."""
+    name: StageName | None = None
+    """Name of the stage; None: the kind of its tool."""
+    judge: tuple[str, ...] = ()
+    """Metrics of the tool that are judged; empty: its first one."""
+
+    @property
+    def own_name(self) -> str:
+        """The name of the stage."""
+        return self.name or self.workload.kind
+
+    @model_validator(mode="after")
+    def _shares_ranks(self) -> Self:
+        for key in _OF_ALL_STAGES:
+            usual = WorkloadSpec.model_fields[key].get_default(call_default_factory=True)
+            if getattr(self.workload, key) != usual:
+                raise ValueError(
+                    f"{{workload}}: {key} belongs to all stages: set it beside {{stages}}"
+                )
+        return self
+
+
+class CheckLimit(Model):
+    """The worst value of a check that passes."""
+
+    check: str
+    """Stage and metric: `iperf_bandwidth`."""
+    min: float | str | None = None
+    """Lowest value, in the metric's unit or with a unit: `23Gbit/s`."""
+    max: float | str | None = None
+    """Highest value, likewise."""
+    of_baseline: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Lowest share of the baseline; of a latency, the baseline divided by it is the highest."""
+    gpu: str = "*"
+    """GPU product to which it applies, with wildcards: `NVIDIA-H100-*`."""
+    fabric: str = "*"
+    """Fabric to which it applies, with wildcards."""
+
+    @model_validator(mode="after")
+    def _has_one_limit(self) -> Self:
+        given = [key for key in ("min", "max", "of_baseline") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError("expected one of {min}, {max} and {of_baseline}")
+        return self
+
+    def applies_to(self, gpu: str, fabric: str) -> bool:
+        """Return whether it applies to nodes with this GPU product and fabric."""
+        return fnmatchcase(gpu, self.gpu) and fnmatchcase(fabric, self.fabric)
+
+
+class QualifySpec(WorkloadSpec):
+    """Stages of tools on the same nodes, and what their values are compared with. The nodes are
+    `deployment.ranks.count` or `nodes`, with `pairs: rounds`."""
+
+    kind: Literal["qualify"] = "qualify"
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=20)]
+    """One after the other. A node that fails a stage is left out of those after it."""
+    limits: tuple[CheckLimit, ...] = ()
+    """Limits of checks. Those of other GPU products or fabrics are ignored."""
+    gpu: str = ""
+    """GPU product of the nodes; empty: the value of `nvidia.com/gpu.product` in
+    `deployment.placement.node_selector`."""
+    fabric: str = ""
+    """Fabric of the nodes, by a name of yours that limits use: `roce`, `infiniband`."""
+    baseline: dict[str, dict[str, Annotated[float, Field(ge=0)]]] = Field(default_factory=dict)
+    """Check to node to an earlier value, as `qualify --baseline` reads it from the results of an
+    earlier qualification; the node `""` is the median of all."""
+    max_nodes_at_once: Annotated[int, Field(ge=2, le=1_000)] | None = None
+    """Most nodes that are measured at the same time before the stages of all nodes; None: all."""
+    time_limit: PositiveDurationNs | None = None
+    """Time of measuring after which no trial begins. What is left is not measured, and counts as
+    failed."""
+    stage: str | None = None
+    """Stage of a trial. Filled in, as the next three are."""
+    round: int | Literal["suspects"] | None = None
+    """Round of a trial in a stage of pairs, or the suspects of a stage."""
+    without: tuple[str, ...] = ()
+    """Nodes that have failed."""
+    repeat: tuple[tuple[str, ...], ...] = ()
+    """Suspects, each with good nodes, that are measured again."""
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [stage.own_name for stage in self.stages]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{{stages}}: two have the name {twice}; give one of them a {{name}}")
+        if self.stage is not None and self.stage not in names:
+            raise ValueError(f"{{stage}}: no stage {self.stage!r}")
+        return self
+
+    @property
+    def current(self) -> Stage | None:
+        """The stage of this trial; None: the config of all trials."""
+        return next((stage for stage in self.stages if stage.own_name == self.stage), None)
+
+    @property
+    def repeats_suspects(self) -> bool:
+        """Whether this trial measures suspects again."""
+        return self.round == SUSPECTS

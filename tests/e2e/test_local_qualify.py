@@ -1,0 +1,118 @@
+"""A qualification with ranks of this machine as nodes, and a command that prints their speed."""
+
+import csv
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.running_command import LOOK_S, WAIT_S, Command, artifacts
+
+METRIC = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
+SLOW = "test $AIPERF_RANK -eq 5 && echo speed: 80 || echo speed: 100"
+
+
+def config(script: str = SLOW, *, count: int = 8, **spec: Any) -> dict[str, Any]:
+    """Nodes alone, then pairs; a pair is as fast as its slower node."""
+    command = {"kind": "command", "command": ["sh", "-c", script]}
+    return {
+        "workload": {
+            "kind": "qualify",
+            "stages": [
+                {"name": "one", "nodes": "alone", "workload": {**command, "metrics": METRIC}},
+                {
+                    "name": "two",
+                    "nodes": "pairs",
+                    "workload": {
+                        **command,
+                        "metrics": {"speed": {**METRIC["speed"], "combine": "min"}},
+                    },
+                },
+            ],
+            **spec,
+        },
+        "deployment": {"ranks": {"pairs": "rounds", "count": count}},
+    }
+
+
+def started(folder: Path, content: dict[str, Any], *flags: str) -> Command:
+    (folder / "input.jsonl").write_text(json.dumps(content))
+    return Command(folder, None, str(folder / "input.jsonl"), "--local", *flags, words=("qualify",))
+
+
+def nodes(folder: Path) -> dict[str, str]:
+    found = json.loads((artifacts(folder) / "qualify.json").read_text())["nodes"]
+    return {each["node"].rpartition(" ")[2]: each["verdict"] for each in found}
+
+
+def test_slow_rank_fails_and_leaves_the_pairs(tmp_path: Path) -> None:
+    command = started(tmp_path, config())
+    printed = command.finish()
+    assert command.code is ExitCode.SLO_MISSED, command.errors
+    command.assert_nothing_is_left()
+    assert printed["results"]["qualification"]["result"].startswith("7 of 8 nodes qualify")
+    assert nodes(tmp_path) == {
+        **dict.fromkeys("01234567", "pass"),
+        "5": "fail",
+    }
+    folder = artifacts(tmp_path)
+    rows = list(csv.DictReader((folder / "qualify.csv").read_text().splitlines()))
+    (bad,) = (row for row in rows if row["verdict"] == "fail")
+    assert (bad["check"], bad["value"], bad["median"], bad["repeated"]) == (
+        "one_speed",
+        "80.0",
+        "100.0",
+        "80.0",
+    )
+    left_out = [row["reason"] for row in rows if row["verdict"] == "not-measured"]
+    assert left_out == ["left out: it failed the stage one"]
+    assert "one: Speed" in (folder / "report.html").read_text()
+
+
+def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
+    stages = config()["workload"]["stages"][1:]
+    command = started(tmp_path, config(stages=stages))
+    printed = command.finish()
+    assert command.code is ExitCode.SLO_MISSED, command.errors
+    result = printed["results"]["qualification"]
+    (bad,) = (each for each in result["nodes"] if each["verdict"] != "pass")
+    assert bad["node"].endswith("rank 5")
+    assert (bad["checks"][0]["value"], bad["checks"][0]["repeated"]) == (80.0, 80.0)
+    assert result["paths"] == []
+
+
+def test_interrupted_qualification_goes_on_with_the_next_round(tmp_path: Path) -> None:
+    content = config("sleep 0.2; echo speed: 100", count=4)
+    first = started(tmp_path, content)
+    deadline = time.monotonic() + WAIT_S
+    while len(list(tmp_path.glob("artifacts/*/trials/*/results.json"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
+    first.process.send_signal(signal.SIGINT)
+    first.finish()
+    assert first.code is ExitCode.INTERRUPTED, first.errors
+    folder = artifacts(tmp_path)
+    trials = json.loads((folder / "experiment.json").read_text())["trials"]
+    done = {each["number"] for each in trials if each["state"] == "done"}
+    assert done
+    assert done < {1, 3, 4, 5}
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/results.json")}
+    again = started(tmp_path, content, "--resume", str(folder))
+    printed = again.finish()
+    assert again.code is ExitCode.OK, again.errors
+    assert [each["number"] for each in printed["results"]["trials"]] == [1, 3, 4, 5]
+    kept = [p for p in before if p.exists() and p.stat().st_mtime_ns == before[p]]
+    assert len(kept) >= len(done)
+    assert nodes(tmp_path) == dict.fromkeys("0123", "pass")
+
+
+def test_rank_whose_tool_fails_is_not_measured(tmp_path: Path) -> None:
+    script = "test $AIPERF_RANK -ne 2 || exit 3; echo speed: 100"
+    command = started(tmp_path, config(script, count=4))
+    printed = command.finish()
+    assert command.code is ExitCode.SLO_MISSED, command.errors
+    assert nodes(tmp_path) == {"0": "pass", "1": "pass", "2": "not-measured", "3": "pass"}
+    (bad,) = (n for n in printed["results"]["qualification"]["nodes"] if n["verdict"] != "pass")
+    assert bad["checks"][0]["reason"] == "rank 2: sh ended with code 3"

@@ -1,0 +1,135 @@
+"""Two qualifications are compared node by node, and become files, baselines and labels."""
+
+import csv
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.cluster.node_labels import changes_of, label_nodes
+from aiperf_svc.adapters.exports.qualify_export import (
+    JSON_NAME,
+    baseline_of,
+    read_qualification,
+    render_csv,
+    render_json,
+)
+from aiperf_svc.adapters.report.qualify_page import heat_map
+from aiperf_svc.cli.main import main
+from aiperf_svc.core.qualify.changes import changes
+from aiperf_svc.core.qualify.result import Qualification
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.fake_nodes import USUAL, FakeNodes
+
+
+def qualified(count: int = 8, **keys: Any) -> Qualification:
+    cluster = FakeNodes(count, **keys)
+    return cluster.qualify(cluster.rules(["pairs"]))[0]
+
+
+def folder_of(found: Qualification, path: Path) -> Path:
+    path.mkdir()
+    (path / JSON_NAME).write_bytes(render_json(found))
+    return path
+
+
+def test_changes_are_named_by_node() -> None:
+    base = qualified(8, nodes={"n2": 0.9})
+    new = qualified(9, nodes={"n1": 0.8})
+    found = {each.node: each for each in changes(base, new)}
+    shown = {node: each.change for node, each in found.items() if each.change != "same"}
+    assert shown == {"n1": "worse", "n2": "better", "n8": "new"}
+    assert found["n1"].share == pytest.approx(0.8)
+    assert (found["n1"].base_verdict, found["n1"].new_verdict) == ("pass", "fail")
+
+
+def test_node_that_is_not_there_any_more_is_gone() -> None:
+    assert [
+        each.change for each in changes(qualified(9), qualified(8)) if each.change != "same"
+    ] == ["gone"]
+
+
+def test_csv_has_a_row_for_each_check() -> None:
+    found = qualified(8, nodes={"n3": 0.8}, paths={("n1", "n2"): 0.5})
+    rows = list(csv.DictReader(StringIO(render_csv(found).decode())))
+    assert [(row["kind"], row["node"], row["target"]) for row in rows] == [
+        *(("node", f"n{number}", "") for number in range(8)),
+        ("path", "n1", "n2"),
+    ]
+    assert (rows[3]["verdict"], rows[3]["value"], rows[3]["median"]) == ("fail", "800.0", "1000.0")
+    assert rows[3]["limit"] == ""
+
+
+def test_json_is_read_again(tmp_path: Path) -> None:
+    found = qualified(8, nodes={"n3": 0.8})
+    assert read_qualification(folder_of(found, tmp_path / "q")) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, "expected the folder of a qualification"), (b"{}", "broken"), (b"[", "broken")],
+)
+def test_folder_of_something_else_is_refused(
+    tmp_path: Path, content: bytes | None, expected: str
+) -> None:
+    if content is not None:
+        (tmp_path / JSON_NAME).write_bytes(content)
+    with pytest.raises(ConfigError, match=expected):
+        read_qualification(tmp_path)
+
+
+def test_baseline_leaves_out_nodes_that_failed() -> None:
+    found = baseline_of(qualified(8, nodes={"n3": 0.8}))
+    assert found == {
+        "pairs_speed": dict.fromkeys([*(f"n{n}" for n in (0, 1, 2, 4, 5, 6, 7)), ""], USUAL)
+    }
+
+
+def test_heat_map_colours_slow_pairs() -> None:
+    found = qualified(8, paths={("n1", "n2"): 0.5})
+    heat = heat_map(found, found.checks[0])
+    assert heat is not None
+    assert (heat.rows[1].cells[3].text, heat.rows[1].cells[3].heat) == ("500", "60")
+    assert (heat.rows[2].cells[2].text, heat.rows[2].cells[2].heat) == ("1,000", "0")
+    assert heat.rows[1].cells[2].text == ""
+
+
+def test_compare_prints_nodes_and_fails_on_worse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = folder_of(qualified(), tmp_path / "base")
+    new = folder_of(qualified(8, nodes={"n1": 0.8}), tmp_path / "new")
+    assert main(["compare", str(base), str(new)]) == ExitCode.OK
+    lines = [line for line in capsys.readouterr().out.splitlines() if "n1" in line]
+    assert lines[0].split()[:7] == ["n1", "pairs_speed", "1,000", "800", "-20.0%", "x/s", "worse"]
+    assert main(["compare", str(base), str(new), "--fail-on", "worse"]) == ExitCode.WORSE
+    assert main(["compare", str(base), str(base), "--fail-on", "worse"]) == ExitCode.OK
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.patches: dict[str, dict[str, Any]] = {}
+
+    async def patch(self, path: str, changes: dict[str, Any]) -> None:
+        self.patches[path] = changes
+
+
+async def test_labels_have_verdict_time_and_reason() -> None:
+    found = qualified(8, nodes={"n3": 0.8})
+    cluster, said = Recorder(), list[str]()
+    await label_nodes(cluster, found, say=said.append)
+    assert sorted(cluster.patches) == [f"/api/v1/nodes/n{number}" for number in range(8)]
+    metadata = cluster.patches["/api/v1/nodes/n3"]["metadata"]
+    assert metadata["labels"]["aiperf.dev/qualified"] == "fail"
+    assert metadata["annotations"]["aiperf.dev/qualified-reason"].startswith("pairs_speed: 80% of")
+    assert said[3] == "n3: aiperf.dev/qualified=fail"
+
+
+def test_label_of_a_good_node_removes_the_old_reason() -> None:
+    changed = changes_of(qualified().nodes[0], "20261126T101530Z")["metadata"]
+    assert changed == {
+        "labels": {"aiperf.dev/qualified": "pass", "aiperf.dev/qualified-at": "20261126T101530Z"},
+        "annotations": {"aiperf.dev/qualified-reason": None},
+    }

@@ -1,0 +1,163 @@
+"""Verdicts on nodes and paths, and which trials a qualification runs."""
+
+import pytest
+
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.qualify.judgement import Judgement, Limit, outliers
+from aiperf_svc.core.qualify.measurements import REPEAT, ROUND, STAGE, WITHOUT
+from aiperf_svc.core.qualify.result import CheckResult, Qualification, Verdict
+from tests.support.fake_nodes import USUAL, FakeNodes
+
+ALIKE = {f"n{number}": 100.0 + number / 100 for number in range(9)}
+
+
+def verdicts(found: Qualification) -> dict[str, str]:
+    return {node.node: node.verdict.value for node in found.nodes if node.verdict != "pass"}
+
+
+def check_of(found: Qualification, node: str, check: str = "pairs_speed") -> CheckResult:
+    of = next(each for each in found.nodes if each.node == node)
+    return next(each for each in of.checks if each.check == check)
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "expected"),
+    [
+        (94.0, "higher", {"bad"}),
+        (96.0, "higher", set()),  # 600 deviations from the median, and within 5% of it
+        (106.0, "higher", set()),
+        (106.0, "lower", {"bad"}),
+        (104.0, "lower", set()),
+    ],
+)
+def test_outlier_is_far_from_others_and_beyond_five_percent(
+    value: float, better: str, expected: set[str]
+) -> None:
+    assert outliers(ALIKE | {"bad": value}, better) == expected  # type: ignore[arg-type]
+
+
+def test_equal_values_make_a_slower_one_an_outlier() -> None:
+    assert outliers(dict.fromkeys("abcdefgh", 100.0) | {"bad": 90.0}, "higher") == {"bad"}
+
+
+def test_fewer_than_eight_nodes_have_no_outliers() -> None:
+    cluster = FakeNodes(7, nodes={"n3": 0.1})
+    assert verdicts(cluster.qualify(cluster.rules(["pairs"]))[0]) == {}
+
+
+def test_slow_node_fails_with_value_median_and_peer() -> None:
+    cluster = FakeNodes(8, nodes={"n3": 0.8}, paths={("n3", "n5"): 0.9})
+    found, _ = cluster.qualify(cluster.rules(["pairs"]))
+    assert verdicts(found) == {"n3": "fail"}
+    assert check_of(found, "n3") == CheckResult(
+        check="pairs_speed",
+        verdict=Verdict.FAIL,
+        value=0.8 * USUAL,
+        median=USUAL,
+        repeated=0.8 * USUAL,
+        peer="n5",
+        reason="80% of the median; measured again with nothing else running: 80% of good nodes",
+    )
+    assert found.result == "7 of 8 nodes qualify; failed: n3"
+
+
+def test_slow_path_between_good_nodes_is_a_fault_of_the_path() -> None:
+    cluster = FakeNodes(8, paths={("n2", "n6"): 0.6})
+    found, _ = cluster.qualify(cluster.rules(["pairs"]))
+    assert verdicts(found) == {}
+    (path,) = found.paths
+    assert (path.source, path.target, path.result.verdict) == ("n2", "n6", Verdict.FAIL)
+    assert path.result.reason.endswith("with nothing else running: 60% of good nodes")
+    assert found.has_failed
+
+
+def test_node_that_is_slow_only_beside_others_is_degraded() -> None:
+    cluster = FakeNodes(8, nodes={"n3": 0.8}, is_slow_only_in_rounds=True)
+    found, _ = cluster.qualify(cluster.rules(["pairs"]))
+    assert verdicts(found) == {"n3": "degraded"}
+    assert not found.has_failed
+
+
+def test_latency_above_the_others_fails() -> None:
+    cluster = FakeNodes(8, nodes={"n3": 0.8}, better="lower")
+    assert verdicts(cluster.qualify(cluster.rules())[0]) == {"n3": "fail"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "baseline", "expected"),
+    [
+        (Limit(check="alone_speed", value=900.0), {}, {"n1": "fail"}),
+        (Limit(check="alone_speed", value=850.0), {}, {}),
+        (Limit(check="alone_speed", share=0.9), {"": 1000.0}, {"n1": "fail"}),
+        (Limit(check="alone_speed", share=0.8), {"": 1000.0}, {"n1": "degraded"}),
+        (Limit(check="alone_speed", share=0.8), {"": 1000.0, "n1": 890.0}, {}),
+    ],
+    ids=["below", "above", "below share", "below baseline", "own baseline"],
+)
+def test_limits_and_baseline_judge_few_nodes(
+    limit: Limit, baseline: dict[str, float], expected: dict[str, str]
+) -> None:
+    cluster = FakeNodes(3, nodes={"n1": 0.88})
+    rules = cluster.rules(
+        ["alone"], limits=[limit], baseline={"alone_speed": baseline} if baseline else {}
+    )
+    assert verdicts(cluster.qualify(rules)[0]) == expected
+
+
+def test_all_nodes_together_are_judged_by_limits() -> None:
+    cluster = FakeNodes(3, nodes={"n1": 0.5})
+    limits = [Limit(check="all_speed", value=2 * USUAL)]
+    found, _ = cluster.qualify(cluster.rules(["all"], limits=limits))
+    assert [each.verdict for each in found.all] == [Verdict.FAIL]
+    assert found.result == "3 of 3 nodes qualify; all nodes together failed"
+
+
+def test_failed_node_leaves_the_stages_after() -> None:
+    cluster = FakeNodes(10, nodes={"n3": 0.5}, broken=["n5"])
+    found, run = cluster.qualify(cluster.rules())
+    assert verdicts(found) == {"n3": "fail", "n5": "not-measured"}
+    assert check_of(found, "n3", "alone_speed").verdict is Verdict.FAIL
+    assert check_of(found, "n3").reason == "left out: it failed the stage alone"
+    assert check_of(found, "n5", "alone_speed").reason == "exit code 1"
+    assert [trial.parameters.get(WITHOUT) for trial in run[2:]] == [["n3", "n5"]] * 10
+
+
+def test_suspects_are_repeated_beside_two_good_nodes() -> None:
+    cluster = FakeNodes(9, nodes={"n0": 0.8, "n4": 0.8})
+    _, run = cluster.qualify(cluster.rules(["pairs"]))
+    assert run[-1].parameters == {
+        STAGE: "pairs",
+        ROUND: "suspects",
+        REPEAT: [["n4", "n1", "n8"], ["n0", "n2", "n7"]],
+    }
+
+
+def test_trial_of_suspects_is_skipped_without_any() -> None:
+    cluster = FakeNodes(8)
+    _, run = cluster.qualify(cluster.rules())
+    rounds = [each.parameters[ROUND] for each in run]
+    assert rounds == [None, *range(1, 8), None]
+
+
+def test_nodes_after_the_time_limit_are_not_measured() -> None:
+    cluster = FakeNodes(4)
+    found, run = cluster.qualify(cluster.rules(["alone", "all"]), time_limit_s=10.0)
+    assert len(run) == 1
+    assert [each.verdict for each in found.all] == [Verdict.NOT_MEASURED]
+    assert [(stage.planned, stage.ended) for stage in found.stages] == [(1, 1), (1, 0)]
+
+
+def test_failed_measurement_of_a_path_is_no_fault_of_its_nodes() -> None:
+    cluster = FakeNodes(4)
+    rules = cluster.rules(["pairs"])
+    measured = [
+        each
+        for number in (1, 2, 3)
+        for each in cluster.measure(Trial(number, {STAGE: "pairs", ROUND: number}))
+        if each.nodes != ("n0", "n1")
+    ]
+    lost = FakeNodes(4, broken=["n0"]).measure(Trial(1, {STAGE: "pairs", ROUND: 1}))
+    failed = [each for each in lost if "n0" in each.nodes][:1]
+    found = Judgement(rules, [*measured, *failed]).qualification(cluster.names)
+    assert verdicts(found) == {}
+    assert [path.result.reason for path in found.paths] == ["exit code 1"]

@@ -1,0 +1,202 @@
+"""The kind `qualify`: trials, steps of each stage, checks of the config."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.qualify.judgement import Limit
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.qualify.workload import Qualify
+from aiperf_svc.workloads.registry import parse_benchmark, workload_of
+from aiperf_svc.workloads.steps import Rank, Step
+from aiperf_svc.workloads.trials import trial_configs
+
+FIO = {"nodes": "alone", "workload": {"kind": "fio", "size": "64Mi"}}
+IPERF = {"nodes": "pairs", "workload": {"kind": "iperf", "duration": "5s"}}
+NCCL = {"nodes": "all", "workload": {"kind": "nccl", "env": {"NCCL_ALGO": "RING"}}}
+UCX = {"nodes": "pairs", "workload": {"kind": "ucx", "test": "tag_lat"}}
+MakeRanks = Callable[[int], tuple[Rank, ...]]
+WORKLOAD = Qualify()
+
+
+def data(*stages: dict[str, Any], count: int = 4, **spec: Any) -> dict[str, Any]:
+    return {
+        "workload": {"kind": "qualify", "stages": list(stages), **spec},
+        "deployment": {"ranks": {"pairs": "rounds", "count": count}},
+    }
+
+
+def parsed(*stages: dict[str, Any], count: int = 4, **spec: Any) -> WorkloadConfig[Any]:
+    config = parse_benchmark(data(*stages, count=count, **spec), "")
+    assert isinstance(config, WorkloadConfig)
+    return config
+
+
+def steps(config: WorkloadConfig[Any], ranks: tuple[Rank, ...], **spec: Any) -> tuple[Step, ...]:
+    workload = config.workload.model_copy(update=spec)
+    return WORKLOAD.planned_steps(config.model_copy(update={"workload": workload}), ranks)
+
+
+def problems(*stages: dict[str, Any], **spec: Any) -> list[str]:
+    return [each.line({}) for each in WORKLOAD.config_problems(parsed(*stages, **spec))]
+
+
+def test_trials_are_stages_rounds_and_suspects() -> None:
+    trials = [each.trial.parameters for each in trial_configs(parsed(FIO, IPERF, NCCL))]
+    assert [(each["workload.stage"], each["workload.round"]) for each in trials] == [
+        ("fio", None),
+        ("fio", "suspects"),
+        ("iperf", 1),
+        ("iperf", 2),
+        ("iperf", 3),
+        ("iperf", "suspects"),
+        ("nccl", None),
+    ]
+
+
+def test_saved_config_is_read_again_unchanged() -> None:
+    config = parsed(FIO, IPERF)
+    again = parse_benchmark(config.model_dump(mode="json", by_alias=True), "")
+    assert again == config
+    assert workload_of(again).config_problems(again) == []
+
+
+def test_nodes_alone_run_the_tool_at_the_same_time(ranks: MakeRanks) -> None:
+    found = steps(parsed(FIO), ranks(3), stage="fio", without=("node-1",))
+    assert [(step.name, step.group, step.is_measured) for step in found] == [
+        ("write files on node-0", 1, False),
+        ("write files on node-2", 1, False),
+        ("read on node-0", 2, True),
+        ("read on node-2", 2, True),
+    ]
+    assert found[2].labels == {"test": "read", "node": "node-0"}
+    assert found[2].headline == "fio_iops"
+
+
+def test_round_measures_its_pairs_in_both_directions(ranks: MakeRanks) -> None:
+    found = steps(parsed(IPERF), ranks(4), stage="iperf", round=1)
+    assert [(step.name, step.group) for step in found] == [
+        ("node-0 to node-3", 1),
+        ("node-1 to node-2", 1),
+        ("node-3 to node-0", 2),
+        ("node-2 to node-1", 2),
+    ]
+    assert found[2].labels["from"] == "node-3"
+
+
+def test_round_leaves_out_failed_nodes(ranks: MakeRanks) -> None:
+    found = steps(parsed(UCX), ranks(4), stage="ucx", round=1, without=("node-3",))
+    assert [step.name for step in found] == ["node-1 to node-2"]
+
+
+def test_at_most_so_many_nodes_are_measured_at_once(ranks: MakeRanks) -> None:
+    config = parsed(FIO, max_nodes_at_once=2)
+    found = steps(config, ranks(4), stage="fio")
+    assert [step.group for step in found if step.is_measured] == [3, 3, 4, 4]
+
+
+def test_suspects_are_measured_one_after_the_other(ranks: MakeRanks) -> None:
+    suspects = (("node-2", "node-0", "node-1"),)
+    found = steps(parsed(UCX), ranks(4), stage="ucx", round="suspects", repeat=suspects)
+    assert [(step.name, step.group) for step in found] == [
+        ("node-2 to node-0", 0),
+        ("node-2 to node-1", 0),
+        ("node-0 to node-1", 0),
+    ]
+
+
+def test_all_nodes_run_one_command_with_the_stage_environment(ranks: MakeRanks) -> None:
+    (step,) = steps(parsed(NCCL), ranks(3), stage="nccl", without=("node-1",))
+    assert (step.name, step.ranks) == ("all_reduce on all nodes", (0, 2))
+    assert step.commands[0].env["NCCL_ALGO"] == "RING"
+
+
+def test_tool_of_any_size_fits_pairs(ranks: MakeRanks) -> None:
+    stage = {"nodes": "pairs", "workload": {"kind": "nccl"}}
+    found = steps(parsed(stage), ranks(2), stage="nccl", round=1)
+    assert [(step.name, step.labels["to"]) for step in found] == [("node-0 to node-1", "node-1")]
+
+
+def test_limits_of_other_hardware_are_ignored() -> None:
+    limits = [
+        {"check": "iperf_bandwidth", "min": "9Gbit/s"},
+        {"check": "iperf_bandwidth", "min": "90Gbit/s", "gpu": "NVIDIA-H100-*"},
+        {"check": "iperf_rtt", "max": "1ms", "fabric": "roce"},
+    ]
+    plain = WORKLOAD.rules(parsed(IPERF, limits=limits))
+    assert plain.limits == (Limit(check="iperf_bandwidth", value=9e9),)
+    large = WORKLOAD.rules(parsed(IPERF, limits=limits, gpu="NVIDIA-H100-80GB-HBM3", fabric="roce"))
+    assert [limit.value for limit in large.limits] == [9e9, 9e10, 1000.0]
+    assert [info.check for info in large.checks] == ["iperf_bandwidth", "iperf_rtt"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "spec", "expected"),
+    [
+        (
+            [{**FIO, "workload": {"kind": "openfoam", "nodes": 3, "processes": 3}}],
+            {},
+            "workload.stages.0.nodes: 'alone': openfoam measures 3 nodes at a time, and does not",
+        ),
+        ([{**IPERF, "nodes": "alone"}], {}, "workload.stages.0.nodes: 'alone': iperf measures 2"),
+        (
+            [{**FIO, "workload": {"kind": "fio", "workers": 3}}],
+            {},
+            "workload.stages.0.workload.workers: the number of ranks follows",
+        ),
+        ([{**IPERF, "judge": ["rrt"]}], {}, "judge: 'rrt' is no metric of iperf; did you mean rtt"),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwith", "min": 1}]},
+            "workload.limits.0.check: 'iperf_bandwith' is no check of these stages; did you mean "
+            "iperf_bandwidth",
+        ),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwidth", "max": 1}]},
+            "workload.limits.0.max: higher iperf_bandwidth is better",
+        ),
+        (
+            [IPERF],
+            {"limits": [{"check": "iperf_bandwidth", "min": "9 apples"}]},
+            "workload.limits.0: iperf_bandwidth: ",
+        ),
+        (
+            [IPERF],
+            {"baseline": {"fio_iops": {"": 1.0}}},
+            "workload.baseline: 'fio_iops' is no check of these stages",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    stages: list[dict[str, Any]], spec: dict[str, Any], expected: str
+) -> None:
+    (problem,) = problems(*stages, **spec)
+    assert expected in problem
+
+
+@pytest.mark.parametrize(
+    ("stages", "spec", "expected"),
+    [
+        ([IPERF, IPERF], {}, "two have the name iperf"),
+        ([{**IPERF, "workload": {"kind": "iperf", "duraton": "5s"}}], {}, "duraton"),
+        ([{**IPERF, "workload": {"kind": "qualify"}}], {}, "another kind than qualify"),
+        ([{**IPERF, "workload": {"kind": "iperf", "image": "x"}}], {}, "image belongs to all"),
+        ([IPERF], {"limits": [{"check": "iperf_bandwidth"}]}, "expected one of min"),
+    ],
+)
+def test_broken_stages_are_refused(
+    stages: list[dict[str, Any]], spec: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parsed(*stages, **spec)
+
+
+def test_qualification_needs_rounds_of_counted_nodes() -> None:
+    single = data(IPERF)
+    single["deployment"] = {}
+    config = parse_benchmark(single, "")
+    (problem,) = workload_of(config).config_problems(config)
+    assert "deployment.ranks.pairs: 'one': expected rounds" in problem.line({})
