@@ -112,7 +112,7 @@ def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
 
 
 def left_out(found: History) -> list[str]:
-    """Say which runs were left out and why, a line each."""
+    """Return which runs were left out and why, a line each."""
     return [
         f"left out: {one_line(run.folder)}: "
         + (

@@ -62,7 +62,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """The text as it is: in Markdown, these characters would end a cell or begin markup."""
+    """Return the text with the characters escaped that would end a cell or begin markup in
+    Markdown."""
     for character in "\\|<`*_[~":
         text = text.replace(character, f"\\{character}")
     return text

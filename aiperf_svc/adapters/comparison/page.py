@@ -120,13 +120,13 @@ def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]], wi
     everything = np.concatenate([values for side in curves for _, values in side])
     low, high = float(everything.min()), float(everything.max())
     divisor, unit = readable_unit(info.unit, high)
-    # The largest of n values stands for the share 1 - 1/n.
+    # The largest of n values has the share 1 - 1/n.
     highest = min(_HIGHEST, 1 - 1 / max(len(np.unique(everything)), 10))
     series = []
     for name, style, side in zip(("base", "new"), ("a", "b"), curves, strict=True):
         for place, (shares, values) in enumerate(side):
             inside = shares <= highest
-            # The last of a few values has a place of its own; of many it would be a step.
+            # The last of a few values is drawn; of many it would be a step.
             inside[-1] |= len(shares) < _FEW
             points = zip(shares[inside].tolist(), (values[inside] / divisor).tolist(), strict=True)
             shown = [(min(q, highest), value) for q, value in points]

@@ -1,5 +1,5 @@
-"""Finds the runs that a comparison is given, and reads what it needs of each: the results, and of
-single requests `records.parquet`. Every problem is one line that names the folder or file."""
+"""Finds the runs of a comparison and reads their results, and `records.parquet` where single
+requests are needed. Every problem is one line that names the folder or file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ from aiperf_svc.domain.outcomes import Phase
 
 RECORDS = "records.parquet"
 STATS = ("avg", "p50", "p90", "p99", "p99_9")
-"""Statistics of a distribution that have a row."""
+"""Statistics of a distribution that have rows."""
 SHIFTS = ("p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99_9")
 PLOTTED = ("time_to_first_token", "request_latency", "inter_token_latency")
 HEADLINE = (
@@ -66,8 +66,8 @@ def _measured(folder: Path) -> MeasuredRun:
 
 
 def with_requests(runs: Sequence[MeasuredRun], *, batches: bool, curves: bool) -> list[MeasuredRun]:
-    """Return the runs with what needs their single requests; those without any, and those that are
-    not compared, as they are. Raises ConfigError."""
+    """Return the runs with the values that need their single requests. Runs without any, and those
+    that are not compared, are unchanged. Raises ConfigError."""
     return [
         _with_requests(run, batches=batches, curves=curves)
         if run.kind == INFERENCE and run.is_usable
@@ -155,8 +155,8 @@ def _facts(result: InferenceResult) -> dict[str, str]:
 
 
 def _with_requests(run: MeasuredRun, *, batches: bool, curves: bool) -> MeasuredRun:
-    """Return the run with what needs all of its requests: its parts, or the distributions of the
-    plotted metrics. Raises ConfigError."""
+    """Return the run with the values that need all of its requests: its parts, or the distributions
+    of the plotted metrics. Raises ConfigError."""
     wanted = {tag: CATALOG[tag] for tag in PLOTTED if tag in run.metrics}
     times, columns = _requests(Path(run.folder) / RECORDS, wanted)
     values, plotted = dict(run.values), {}

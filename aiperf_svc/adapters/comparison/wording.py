@@ -1,4 +1,4 @@
-"""The words and numbers of a comparison, the same in the terminal, Markdown and HTML."""
+"""Texts of a comparison, the same in the terminal, Markdown and HTML."""
 
 import math
 
@@ -23,7 +23,7 @@ def run_count(side: Side) -> str:
 
 
 def left_out(side: Side) -> list[str]:
-    """Say which runs were left out, a line each."""
+    """Return which runs were left out, a line each."""
     return [
         f"left out: {one_line(run.folder)}, whose verdict is {one_line(run.verdict)}"
         for run in side.left_out
@@ -88,12 +88,12 @@ def conclusion(comparison: Comparison | Comparisons) -> str:
 
 
 def skipped(found: Comparisons) -> list[str]:
-    """Say which combinations are not compared, a line each."""
+    """Return which combinations are not compared, a line each."""
     return [f"not compared: {each.name}: {one_line(each.reason)}" for each in found.skipped]
 
 
 def same_config(info: Comparison) -> str:
-    """Say that nothing differs; empty if something does."""
+    """Return that nothing differs; empty if something does."""
     return "" if info.differences else "Same config, dataset, version and verdict on both sides."
 
 

@@ -33,7 +33,7 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> Plot | None:
         shares, times = metric.quantiles
         times = np.maximum(times, _LEAST_MS)
         count = metric.distribution.count + metric.distribution.censored
-        # The largest of n values stands for the share 1 - 1/n; there is no further one.
+        # The largest of n values has the share 1 - 1/n.
         last = max(0.9, 1 - 1 / count) if count > 1 else 0.9
         points = [(min(float(q), last), float(v)) for q, v in zip(shares, times, strict=True)]
         curves.append(Series(CATALOG[tag].name, style, points))

@@ -1,4 +1,4 @@
-"""The words and numbers of an experiment, the same in the terminal and in HTML."""
+"""Texts of an experiment, the same in the terminal and in HTML."""
 
 from collections.abc import Sequence
 
@@ -85,7 +85,7 @@ def counts(summary: ExperimentSummary) -> str:
 
 
 def not_held(rows: Sequence[TrialRow]) -> list[str]:
-    """Say which objectives of trials do not hold, a line for each trial."""
+    """Return which objectives of trials do not hold, a line for each trial."""
     return [
         f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
         f"{one_line('; '.join(row.measured.not_held if row.measured else ()))}"
@@ -94,7 +94,7 @@ def not_held(rows: Sequence[TrialRow]) -> list[str]:
 
 
 def replaced(rows: Sequence[TrialRow]) -> list[str]:
-    """Say which trials were run again, and why, a line each."""
+    """Return which trials were run again and why, a line each."""
     return [
         f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
         f"{one_line('; '.join(row.outcome.replaced))}"
@@ -104,7 +104,7 @@ def replaced(rows: Sequence[TrialRow]) -> list[str]:
 
 
 def left_out(rows: Sequence[TrialRow]) -> list[str]:
-    """Say which trials were left out, a line each."""
+    """Return which trials were left out, a line each."""
     return [
         f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
         f"{one_line(row.left_out)}"

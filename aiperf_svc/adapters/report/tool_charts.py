@@ -35,7 +35,8 @@ def draw(result: ToolResult, plots: Sequence[Plot]) -> list[Figure]:
 
 
 def place_text(step: str, repetition: int, result: ToolResult) -> str:
-    """What distinguishes a step from the others of the run; empty if it is the only one."""
+    """Return the parameters that distinguish a step from the others of the run; empty if it is the
+    only one."""
     measured = [each for each in result.steps if each.is_measured]
     words = [step] if len({each.name for each in measured}) > 1 else []
     if len({each.repetition for each in measured}) > 1:

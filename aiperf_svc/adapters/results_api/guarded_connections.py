@@ -27,7 +27,7 @@ class ConnectionLimits:
 
 
 class GuardedConnections:
-    """Makes the protocol of each new connection to `server`, and closes those of strangers."""
+    """Makes the protocol of each new connection to `server`, and closes unauthenticated ones."""
 
     def __init__(self, server: web.Server, limits: ConnectionLimits) -> None:
         self._server = server
@@ -42,7 +42,7 @@ class GuardedConnections:
             loop=asyncio.get_running_loop(),
             access_log=None,
             keepalive_timeout=self._limits.idle_s,
-            # A body that nobody reads, of a request that was refused, is waited for this long.
+            # Time to wait for the unread body of a refused request.
             lingering_time=1.0,
         )
 

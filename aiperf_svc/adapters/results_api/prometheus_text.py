@@ -101,7 +101,7 @@ def _of_steps(steps: StepStatus | None) -> Iterator[_Value]:
 def _of_experiment(experiment: ExperimentStatus | None) -> Iterator[_Value]:
     if experiment is None:
         return
-    yield "trials_planned", "0 while nobody knows.", {}, experiment.total
+    yield "trials_planned", "0 while it is unknown.", {}, experiment.total
     yield "trials_ended_total", "Failed ones too.", {}, experiment.ended
     yield "trials_failed_total", "Trials that failed.", {}, experiment.failed
 

@@ -1,4 +1,4 @@
-"""Defines what a records manager offers to those that ask about its run."""
+"""The interface of a records manager to the servers of its results."""
 
 from pathlib import Path
 from time import time_ns
@@ -29,11 +29,11 @@ class ResultsProvider(Protocol):
         ...
 
     def start(self, at_wall_ns: int) -> None:
-        """Give a held run, or the trial that is on, the start of its load."""
+        """Set the start of the load of a held run, or of the current trial."""
         ...
 
     def collected(self) -> None:
-        """Take in that the results were fetched, so that this process may end."""
+        """Record that the results were fetched, so that this process may end."""
         ...
 
     def results(self) -> Results | None:
@@ -50,7 +50,7 @@ class ResultsProvider(Protocol):
 
 
 def refused_start(provider: ResultsProvider, at_wall_ns: int, trial: int) -> str:
-    """Return why a start is not given to the run, or to this trial of it; empty if it is."""
+    """Return why the run, or this trial of it, cannot be started; empty if it can."""
     status = provider.status()
     if status.state != RunState.READY:
         return f"the run is {status.state} and does not wait for a start"

@@ -11,7 +11,7 @@ GET  /v1/clock                                 {"wall_ns": ...}: the time here
 POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time here, at
                                                most a minute away; 409 unless it waits for a start.
                                                "trial": N for a trial of an experiment; 1 if absent
-POST /v1/collected                             the results are fetched, nobody needs this any more;
+POST /v1/collected                             the results are fetched, this process may end;
                                                409 before they are final
 
 Everything below /v1 needs the stack's token, as `Authorization: Bearer` or
@@ -159,7 +159,7 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
 
 
 def _is_same(given: bytes, token: bytes) -> bool:
-    """Compare in constant time. An empty token would let everybody in."""
+    """Compare in constant time. An empty token would admit everybody."""
     return bool(token) and hmac.compare_digest(given, token)
 
 
@@ -315,7 +315,7 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
     while left > 0:
         chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
         if not chunk:
-            # A cut response tells the client; one that looks whole would lie.
+            # The client notices a response that is cut, but not one that is short.
             raise EOFError("the file is shorter than its manifest says")
         left -= len(chunk)
         await response.write(chunk)

@@ -9,7 +9,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 
 class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a benchmark on ranks is."""
+    """Progress of a benchmark on ranks."""
 
     workload: str
     """Its kind."""
@@ -26,7 +26,7 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
     expected_s: float
     """How long they should take; 0: not known."""
     text: str
-    """What its command says of itself."""
+    """Progress text of its command."""
 
 
 class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,26 +44,26 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an experiment is."""
+    """Progress of an experiment."""
 
     number: int
-    """Number of the trial that is on, in the plan; 0 when the experiment is over."""
+    """Number of the current trial in the plan; 0 when the experiment is over."""
     parameters: dict[str, Any]
     """Value of each key that the trial changes."""
     repetition: int
     attempt: int
     total: int
-    """Number of trials; 0 while nobody knows."""
+    """Number of trials; 0 while it is unknown."""
     ended: int
     failed: int
     left_s: float | None
-    """Expected time until the last trial has ended; None while nobody knows."""
+    """Expected time until the last trial has ended; None while it is unknown."""
     rows: tuple[TrialRow, ...]
     """The latest trials that have ended."""
 
 
 class LiveObjective(msgspec.Struct, frozen=True, kw_only=True):
-    """An objective with its value over the latest requests, which is no judgement of the run."""
+    """An objective with its value over the latest requests. It does not judge the run."""
 
     metric: str
     stat: str
@@ -109,7 +109,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     dataset: msgspec.Raw = msgspec.Raw(b"{}")
     """The dataset as JSON, as in the results; empty before it is built."""
     message: str
-    """Text about what the run waits for."""
+    """Text about what the run is waiting for."""
     results_ready: bool
     """True if the state is final and the summary can be fetched."""
     artifact_error: str
@@ -124,13 +124,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     main_error: str = ""
     """Text of the most frequent error; empty if there is none."""
     grace_s: float = 0.0
-    """Longest time for which requests that are in flight after the duration may go on."""
+    """Longest time that requests in flight may take after the duration."""
     finish_reasons: dict[str, int] = {}
     """Number of requests of the profiling phase by finish reason."""
     abandoned: int = 0
     """Those whose clients left, as the load asks for."""
     server_running: float | None = None
-    """Requests that the server says it runs; None if it does not say."""
+    """Requests that run on the server by its metrics; None without them."""
     server_waiting: float | None = None
     """Requests that wait in the server."""
     server_kv_usage: float | None = None
@@ -149,9 +149,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float | None = None
     """Rate over the last seconds; None if no response had tokens that could be counted."""
     objectives: tuple[LiveObjective, ...] = ()
-    """Those on the latencies of which the latest values are known."""
+    """Objectives on latencies whose latest values are known."""
     client: ClientLoad | None = None
-    """What the own services do; None before the first report."""
+    """Load of the own services; None before the first report."""
     steps: StepStatus | None = None
     """None where requests are measured."""
     experiment: ExperimentStatus | None = None
@@ -159,10 +159,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trial(self) -> int:
-        """Number of the trial that is on; 1 in a run without an experiment."""
+        """Number of the current trial; 1 in a run without an experiment."""
         return self.experiment.number if self.experiment is not None else 1
 
     @property
     def is_last_trial(self) -> bool:
-        """True if no trial follows the one that is on. Of a search nobody knows."""
+        """True if no trial follows the current one. False for a search, whose length is unknown."""
         return self.experiment is None or self.experiment.number == self.experiment.total

@@ -40,7 +40,7 @@ from aiperf_svc.protocol.run_states import RunState
 
 RUNS = "profile_runs"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
-"""What a file system without symbolic links says."""
+"""Errors of a file system without symbolic links."""
 
 
 def write_experiment(
@@ -75,8 +75,8 @@ def write_progress(folder: Path, config: Config, rows: Sequence[TrialRow]) -> No
 
 
 def read_outcomes(folder: Path, trials: Iterable[TrialEntry | TrialResult]) -> list[TrialOutcome]:
-    """Return the trials of an experiment with what was measured, from its folder. One whose results
-    are not there has none, and one whose results are broken has failed."""
+    """Return the trials of an experiment with what was measured, from its folder. A trial without
+    results has none, and one with unreadable results has failed."""
     return [_read_outcome(folder / TRIALS / each.folder, each) for each in trials]
 
 

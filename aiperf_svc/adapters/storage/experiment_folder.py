@@ -1,7 +1,7 @@
 """The folder of an experiment while its trials run.
 
 After each trial its part of experiment.json is rendered, its files are listed and its link is made;
-nothing of the trials before it is read or rendered again. What is said of all trials together is
+nothing of the trials before it is read or rendered again. Files about all trials together are
 written at the end.
 """
 
@@ -65,14 +65,14 @@ class ExperimentFolder:
         """Folders of trials whose files are not listed yet."""
 
     def add(self, row: TrialRow) -> None:
-        """Take a trial that has ended; another attempt takes the place of the one before."""
+        """Add a trial that has ended; another attempt replaces the one before."""
         if self._trials and self._trials[-1][0] == row.number:
             self._trials.pop()
         self._trials.append((row.number, render_trial(row)))
         self._unlisted.append(self._folder / TRIALS / row.outcome.folder)
 
     def write_progress(self, latest: TrialRow, search: SearchReport | None) -> None:
-        """Write what is known after a trial. Raises EnvironmentProblem."""
+        """Write the files after a trial. Raises EnvironmentProblem."""
         rendered = [each for _, each in sorted(self._trials, key=lambda each: each[0])]
         data = render_progress(rendered, self._config, search)
         write_file(self._folder / NAME, lambda: data)
@@ -91,7 +91,7 @@ class ExperimentFolder:
         save_manifest(self._folder, Manifest(self._run_id, tuple(files)))
 
     def write_all(self, rows: list[TrialRow], search: SearchReport | None) -> Manifest:
-        """Write all files, now that no trial is left. Raises EnvironmentProblem."""
+        """Write all files after the last trial. Raises EnvironmentProblem."""
         write_experiment(self._folder, self._config, summarise_rows(rows), search)
         known = tuple(entry for files in self._files.values() for entry in files)
         return write_manifest(self._folder, self._run_id, known=known)

@@ -1,4 +1,4 @@
-"""The folder of several runs at once: a run's folder for each, and what they are together.
+"""The folder of several simultaneous runs: the folder of each, and their joint result.
 
 <name>/         the folder of a run, or of an experiment, for each of them
 joint.json      a column for each run and their total; of an experiment, the trials of each and of
@@ -40,7 +40,7 @@ class FinishedMember(NamedTuple):
     folder: Path | None
     ahead_ns: int = 0
     uncertainty_ns: int | None = None
-    """How well its clock is known; None if nobody has asked for it."""
+    """Uncertainty of its clock; None if it was not measured."""
 
 
 def write_joint(folder: Path, joint: Joint) -> None:
@@ -65,8 +65,8 @@ def join(
     exit_code: int,
     finished: Sequence[FinishedMember],
 ) -> Joint:
-    """Return what the runs are together, from their results and the records in their folders. A
-    run whose records cannot be read is in no total, and says so."""
+    """Return the joint result of runs, from their results and the records in their folders. A run
+    whose records cannot be read is not in the total and has a note."""
     members: list[JointMember] = []
     counted: list[FinishedMember] = []
     parts: list[Part] = []
@@ -106,7 +106,7 @@ def join(
 
 
 def _has_records(each: FinishedMember) -> bool:
-    # Without its summary, a run has broken off while its files were written.
+    # A run without a summary ended while its files were written.
     if each.folder is None or each.results is None:
         return False
     return (each.folder / RECORDS).is_file()

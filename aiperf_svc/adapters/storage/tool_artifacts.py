@@ -42,13 +42,13 @@ def write_run(
 
 
 class RawOutput:
-    """Writes pieces as they come. A disk that is full costs the raw output and not the results."""
+    """Writes pieces as they come. A full disk loses the raw output, not the results."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[Path, BinaryIO] = {}
         self.error = ""
-        """Why some of it is missing; empty when all is there."""
+        """Reason why some of it is missing; empty if it is complete."""
 
     def add(self, piece: StepOutput) -> None:
         """Append one piece to its file."""

@@ -181,7 +181,7 @@ def _is_there(store: "S3Store", entry: ManifestEntry) -> bool:
     except FileNotFoundError:
         return False
     except obstore.exceptions.BaseError as error:
-        # Whoever may only write can still upload; what is wrong otherwise, writing will say.
+        # A key that may only write can still upload. Other problems appear when writing.
         log.info("%s: cannot see whether it is there already: %s", entry.name, _reason(error))
         return False
     is_same = found.attributes.get(HASH_KEY) == entry.sha256

@@ -42,7 +42,7 @@ def print_experiment(
     title: str = "Experiment",
     is_brief: bool = False,
 ) -> None:
-    """Everything about an experiment that is over; with `is_brief` its table and what is wrong."""
+    """Print a finished experiment; with `is_brief` only its table and what is wrong."""
     console.print(f"{one_line(title)}: {words.counts(summary)}", style="bold")
     if search is not None:
         for line in (f"{search.parameter} {search.result}", search.advice):
@@ -106,8 +106,8 @@ def _key(name: str) -> RowKey:
 
 
 def print_scenarios(folder: Path, console: Console, *, is_brief: bool = False) -> None:
-    """What a scenario makes of each trial, from the folder of the experiment; with `is_brief`
-    without the statistics, which the metrics of the trial have too."""
+    """Print the result of each trial as a scenario, from the folder of the experiment; with
+    `is_brief` without the statistics, which the metrics of the trial have too."""
     for path in sorted(folder.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):
         console.print()
         text = path.read_text().rstrip()

@@ -229,7 +229,7 @@ def _print_cache(found: InferenceResult, console: Console) -> None:
 
 
 def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -> None:
-    """Print the meaning of the marks in the table, if there are any, and what is missing in it."""
+    """Print the meaning of the marks in the table, and what is missing in it."""
     metrics = _shown(found, is_scalar=False)
     shown = {*STATS, "p99_9"}
     if any(shown & {*(stats.unreliable or ())} for _, stats in metrics):
@@ -246,7 +246,7 @@ def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -
 
 
 def _print_token_source(found: InferenceResult, config: ConfigView, console: Console) -> None:
-    """Print whose token counts the table has."""
+    """Print the source of the token counts in the table."""
     if not {"input_sequence_length", "output_sequence_length"} & found.metrics.keys():
         return
     name = config.tokenizer.name
@@ -337,7 +337,8 @@ def _print_hooks(calls: Sequence[Hook], console: Console) -> None:
 
 
 def _print_connections(found: InferenceResult, console: Console) -> None:
-    """Print a note if connections were made ahead, whose connecting is in no latency."""
+    """Print a note if connections were opened ahead of need, so that latencies leave out
+    connecting."""
     ahead = found.value("preconnected_request_count")
     waited = found.value("connected_request_count")
     if ahead:
@@ -349,7 +350,7 @@ def _print_connections(found: InferenceResult, console: Console) -> None:
 
 
 def _print_endpoint(endpoint: EndpointView, console: Console) -> None:
-    """Print what lay between the client and the server, and what was not checked."""
+    """Print the proxy between client and server, and checks that were turned off."""
     if endpoint.proxy:
         text = f"Proxy: requests went through {endpoint.proxy}, which was measured too"
         print_text(console, one_line(text))

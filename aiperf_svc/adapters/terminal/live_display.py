@@ -141,7 +141,7 @@ class LiveDisplay:
 
 
 def _trial(experiment: ExperimentStatus, width: int) -> list[RenderableType]:
-    """Return where the experiment is: the trial that is on, and what is left."""
+    """Return the progress of the experiment: the current trial, and what is left."""
     left = f"about {seconds(experiment.left_s)} left" if experiment.left_s is not None else ""
     failed = f"{experiment.failed:,} failed" if experiment.failed else ""
     facts = [f"{experiment.ended:,} done", failed, left]
@@ -207,8 +207,8 @@ def _filled(parts: Sequence[Text], between: str, width: int) -> list[RenderableT
 
 
 def _said_of_load(status: Status, width: int) -> list[RenderableType]:
-    """Return what is known of some loads only: output tokens, the server's own counts, and the
-    objectives, each in lines of their own."""
+    """Return the lines that only some loads have: output tokens, the server's own counts, and the
+    objectives."""
     tokens, server = status.output_tokens_per_s, on_server(status)
     facts = [] if tokens is None else [("output ", f"{tokens:,.0f} tokens/s")]
     facts += [("server ", server)] if server else []

@@ -1,4 +1,4 @@
-"""Prints what a rule set says of finished runs."""
+"""Prints the results of a rule set for finished runs."""
 
 from collections.abc import Sequence
 

@@ -91,13 +91,13 @@ def step_line(steps: StepStatus) -> str:
 
 
 def in_flight(status: Status) -> str:
-    """Return our own requests in flight, and those that the server says it has."""
+    """Return our own requests in flight, and those of the server by its metrics."""
     server = on_server(status)
     return f"{status.in_flight:,}" + (f" (server {server})" if server else "")
 
 
 def on_server(status: Status) -> str:
-    """Return the requests that the server says it runs, `5 + 3 waiting`; empty if it does not."""
+    """Return the requests on the server by its metrics, `5 + 3 waiting`; empty without them."""
     if status.server_running is None:
         return ""
     waiting = f" + {status.server_waiting:,.0f} waiting" if status.server_waiting else ""
@@ -105,7 +105,7 @@ def on_server(status: Status) -> str:
 
 
 def position(experiment: ExperimentStatus) -> str:
-    """Return which trial is on: `trial 3 of 12`; where several are, how many have ended."""
+    """Return the current trial: `trial 3 of 12`; if there are several, how many have ended."""
     if not experiment.number and experiment.total:
         return f"{experiment.ended:,} of {experiment.total:,} trials"
     of = f" of {experiment.total:,}" if experiment.total else ""
@@ -125,11 +125,11 @@ def trial_line(row: TrialRow) -> str:
 
 
 VAGUE = ("mean", "stddev", "min", "max", "value")
-"""Last parts of keys that say nothing without the part before them."""
+"""Last parts of keys that are unclear without the part before them."""
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the shortest end of each dotted key that tells it from all others."""
+    """Return the shortest end of each dotted key that is unique."""
     keys = list(dict.fromkeys(keys))
     return {key: _short_name(key, [each for each in keys if each != key]) for key in keys}
 

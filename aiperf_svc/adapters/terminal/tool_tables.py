@@ -55,7 +55,7 @@ def _title(run: ToolResult) -> str:
 def _metrics(run: ToolResult) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
-    # One value is its own average, least and most.
+    # The average, least and most of one value are equal.
     names = ("avg", "min", "max") if any(each.count > 1 for each in run.metrics) else ("value",)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)

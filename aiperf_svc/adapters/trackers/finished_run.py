@@ -1,5 +1,5 @@
-"""Reads what of a finished run is sent to a tracker from its artifact folder: settings, metrics,
-tags and files."""
+"""Reads the settings, metrics, tags and files that trackers receive from the folder of a finished
+run."""
 
 import json
 import re
@@ -23,7 +23,7 @@ _STATS: Final = (
 _CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
 """User name and password in a URL."""
 _LEFT_OUT: Final = ("artifacts", "deployment", "experiment", "targets")
-"""Parts of the config that say nothing of what was measured."""
+"""Parts of the config that do not describe the measurement."""
 _UNSENT: Final = ("endpoint.headers.", "endpoint.tls.ca", "endpoint.api_key_env")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PARAMS_AT_ONCE: Final = 100
 METRICS_AT_ONCE: Final = 1_000
-"""Most that MLflow takes in one request."""
+"""Limits of one request to MLflow."""
 LONGEST_VALUE: Final = 6_000
 """Characters of a parameter that MLflow takes."""
 _SETTINGS: Final = {
@@ -22,7 +22,7 @@ _SETTINGS: Final = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""What the library is told unless the environment says otherwise: results wait for it."""
+"""Defaults of the library's environment variables. Short, because the results wait for it."""
 
 
 def send(finished: FinishedFolder, into: Mlflow) -> str:
@@ -51,7 +51,7 @@ def send(finished: FinishedFolder, into: Mlflow) -> str:
             is_whole = True
         finally:
             if not is_whole:
-                # A run that nobody ends is shown as one that still runs.
+                # MLflow shows a run that was not ended as running.
                 with suppress(MlflowException, OSError):
                     client.set_terminated(run_id, "FAILED")
         client.set_terminated(run_id, "KILLED" if finished.was_cancelled else "FINISHED")

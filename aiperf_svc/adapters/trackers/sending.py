@@ -46,7 +46,7 @@ def send(folder: Path, artifacts: Artifacts) -> list[str]:
     it; return where they are. Raises EnvironmentProblem that names the trackers which did not take
     it; the others have it."""
     said: list[str] = []
-    # What the libraries print is no result.
+    # The output of the libraries is not part of the results.
     with redirect_stdout(sys.stderr):
         for each in _runs(folder):
             failed = [

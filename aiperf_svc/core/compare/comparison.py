@@ -1,8 +1,8 @@
 """Compares two sides of finished runs: what was configured differently, and what became better or
 worse.
 
-With three runs or more on each side, the run is the sample. With fewer, nothing is known of the
-noise between runs: the difference is shown with the uncertainty within the runs, and not judged.
+With three runs or more on each side, the run is the sample. With fewer, the noise between runs is
+unknown: the difference is shown with the uncertainty within the runs, and not judged.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -76,8 +76,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """95% interval of `delta`; None if it is not known. Of single runs: of the difference of the
     means over their parts, so that `delta` can be outside."""
     p: float | None
-    """Probability of such a difference between equal systems; of few runs, as far as their parts
-    tell."""
+    """Probability of such a difference between equal systems; of few runs, estimated from their
+    parts."""
     adjusted_p: float | None
     """`p`, corrected for the number of rows that gate (Holm); None if the row is not judged."""
     word: Word
@@ -274,7 +274,7 @@ def _row(
     key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
 ) -> Row:
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
-    # What a run does not know may be its worst: a percentile among requests that were cut.
+    # An unknown value may be the worst: a percentile among requests that were cut.
     missing = sum(key not in run.values for side in sides for run in side)
     is_judged = min(map(len, values)) >= LEAST_RUNS and not missing
     base, new = ((_between if is_judged else _within)(side) for side in values)
@@ -308,7 +308,7 @@ def _between(values: Sequence[RunValue]) -> Estimate | None:
 
 def _within(values: Sequence[RunValue]) -> Estimate | None:
     """Return the mean over the parts of the runs. It differs from the runs' own percentile, in
-    which a busy part weighs more: the parts say nothing of that one's uncertainty."""
+    which a busy part weighs more, so the parts do not show that percentile's uncertainty."""
     parts = [found for each in values if (found := estimate(each.batches)) is not None]
     if len(parts) < len(values):
         return None

@@ -57,8 +57,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the estimate of the mean of what several estimates are of, without what varies between
-    them."""
+    """Return the estimate of the mean over several estimates, without the variance between them."""
     count = len(estimates)
     return Estimate(
         fmean(each.mean for each in estimates),

@@ -1,4 +1,4 @@
-"""A finished run as a comparison sees it, whatever was measured."""
+"""A finished run, of any kind, as comparisons read it."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     start_wall_ns: int = 0
     """When the load began."""
     facts: dict[str, str]
-    """Config, versions and everything else that may differ, by dotted key."""
+    """Config, versions and other facts that may differ, by dotted key."""
     metrics: dict[str, MetricInfo]
     values: dict[RowKey, RunValue]
     rule: str = ""

@@ -30,9 +30,9 @@ def two_sided_p(t: float, freedom: float) -> float:
 def quantile(confidence: float, freedom: float) -> float:
     """Return the `t` that a value stays within, on both sides of 0, with this probability.
 
-    Newton's method. The probability of larger values falls with `t`, and ever more slowly, so no
-    step from below leads beyond the result. Results are kept: most rows of a comparison have the
-    same degrees of freedom.
+    Newton's method. The probability of larger values falls with `t` ever more slowly, so no step
+    from below overshoots. Results are kept: most rows of a comparison have the same degrees of
+    freedom.
     """
     t = 0.0
     for _ in range(_MOST_STEPS):

@@ -145,8 +145,8 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that the results call for. It is OK if one valid trial holds its SLO, and
-        no trial is unfinished."""
+        """The exit code of these results. It is OK if one valid trial holds its SLO, and no trial
+        is unfinished."""
         if not self.has_succeeded or any(trial.state != RunState.DONE for trial in self.trials):
             return ExitCode.BENCHMARK_FAILED
         if self.qualification is not None:

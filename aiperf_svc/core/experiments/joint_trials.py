@@ -35,7 +35,7 @@ class ExperimentMember:
 
     name: str
     where: str
-    """The context of its cluster, or the address of its target."""
+    """The context of its cluster or the address of its target."""
     folder: str
     """Folder of its experiment, relative to that of the joint result; empty: it has none."""
     stack: str = ""

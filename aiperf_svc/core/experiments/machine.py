@@ -76,7 +76,7 @@ class Strategy(Protocol):
 
     @property
     def total(self) -> int:
-        """Number of trials; 0 while nobody knows."""
+        """Number of trials; 0 while it is unknown."""
         ...
 
     def next(self) -> Trial | None:
@@ -135,7 +135,7 @@ class ExperimentMachine:
 
     @property
     def total(self) -> int:
-        """Number of trials; 0 while nobody knows."""
+        """Number of trials; 0 while it is unknown."""
         return self._strategy.total
 
     def begin(self) -> Instruction:

@@ -1,8 +1,8 @@
 """Converts the batches of record processors to the lines of profile_export.jsonl, after the load.
 
-A line is two kilobytes of text, ten times its content. Made while requests are sent, it would take
-CPU time from the measurement, and so would each of its copies between processes. So batches are
-kept as they come (`adapters/storage/jsonl_file`), and become lines many at a time.
+A line is two kilobytes of text, ten times its content. Rendering it while requests are sent would
+take CPU time from the measurement, and so would each copy between processes. So batches are kept as
+they come (`adapters/storage/jsonl_file`), and become lines many at a time.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def lines_of(
 
 
 def _traces(details: Sequence[LineDetails]) -> list[Chunks]:
-    """Return the reads of each row; empty if nobody wanted them."""
+    """Return the reads of each row; empty without `--export-http-trace`."""
     if not all(each.chunk_counts for each in details):
         return []
     counts = np.frombuffer(b"".join(each.chunk_counts for each in details), dtype=np.int64)

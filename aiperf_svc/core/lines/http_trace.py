@@ -1,8 +1,8 @@
 """The `trace_data` of a line of profile_export.jsonl, in AIPerf's format (0.13): when a request was
 written, and when each read of its response came.
 
-Times of reads are the kernel's stamps. What a client that writes to its own sockets does not have
-is left out: look-ups, waits for a pool of connections, headers.
+Times of reads are the kernel's stamps. Fields that this client has no values for are left out: name
+look-ups, waits for a pool of connections, headers.
 """
 
 from typing import Any, Final

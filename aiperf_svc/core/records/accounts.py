@@ -59,10 +59,10 @@ def account_of_live(
     """Return the account of a worker that is not lost. `whole` conversations have a record of a
     complete last response, and `lost` records did not arrive or were declared lost.
 
-    What the worker has dropped is not counted again: it is among the lost records, but for those
-    that had arrived although nobody could confirm them any more.
+    What the worker has dropped is not counted again: it is among the lost records, except for those
+    that had arrived but could not be confirmed.
     """
-    # A worker sees whole responses; only their content tells that some were none.
+    # A worker sees complete responses; only their content shows that some were errors.
     bad = max(0, counts.completed - whole - lost)
     counts = msgspec.structs.replace(
         counts, completed=counts.completed - bad, errored=counts.errored + bad, records_dropped=0

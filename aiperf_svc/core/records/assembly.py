@@ -46,7 +46,7 @@ class OpenTraces:
         self._open.pop(worker_id, None)
 
     def take(self, batch: RawBatch, fragments: Rows, reads: Rows) -> list[Chunks]:
-        """Take in the reads of a batch. Return the chunks of each fragment that ends its request,
+        """Record the reads of a batch. Return the chunks of each fragment that ends its request,
         and none of any other, in the order of the fragments."""
         epoch, known = self._open.get(batch.sender, (0, {}))
         if epoch != batch.epoch:

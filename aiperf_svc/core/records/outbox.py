@@ -1,7 +1,7 @@
 """The raw records of a worker, from the moment they are packed until they are confirmed.
 
 Batches wait here to be sent. Sent ones are kept, within `KEPT_BYTES`, until the records manager has
-them: if a record processor is lost, they are sent to another one. The waiting batches are bounded
+them. If a record processor is lost, they are sent to another one. The waiting batches are bounded
 too, since a server may send faster than a record processor reads for any length of time. At
 `FULL_BYTES` the worker holds back its load; no record is dropped.
 """
@@ -71,13 +71,13 @@ class RecordOutbox:
         return batch
 
     def confirm(self, highest: int) -> None:
-        """Take in that the records manager has all requests up to this number."""
+        """Record that the records manager has all requests up to this number."""
         self._confirmed = highest
         while self._kept and self._kept[0][1] <= highest:
             self.kept_bytes -= _size(self._kept.popleft()[0])
 
     def send_again(self) -> tuple[int, int]:
-        """Put the kept batches in front of the waiting ones, for another record processor.
+        """Queue the kept batches before the waiting ones, for another record processor.
 
         Returns the number of these batches, and the number of requests that were neither kept nor
         confirmed.

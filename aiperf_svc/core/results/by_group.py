@@ -1,4 +1,4 @@
-"""The results of each of several targets, and of several models, of one run.
+"""The results of a run by target and by model.
 
 A request was sent to the target that its record names, for the model that its dataset entry has. So
 every record is in one group, and their counts add up to those of the run. A request that was due

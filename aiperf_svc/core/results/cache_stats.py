@@ -1,4 +1,4 @@
-"""What results have of a server's prefix cache: shares by turn and by conversation.
+"""A server's prefix cache in results: cached shares by turn and by conversation.
 
 All shares are ratios of sums, cached tokens over prompt tokens of the same requests. A mean of the
 requests' ratios would give a short first turn the weight of a long last one. The runner reads this

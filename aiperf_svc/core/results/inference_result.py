@@ -172,7 +172,7 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     failed_checks: tuple[Reason, ...] = ()
     """The checks that did not pass, the worst first."""
     notes: tuple[str, ...] = ()
-    """What a reader should know that is no judgement."""
+    """Notes for the reader, which are not judged."""
     goodput_tiers: tuple[TierResult, ...] = ()
     slo_batches: tuple[ObjectiveBatches, ...] = ()
     early_end: str = ""

@@ -1,8 +1,8 @@
-"""The total of several runs that went on at the same time, such as one from each cluster.
+"""The total of several simultaneous runs, such as one from each cluster.
 
 Counts are added. Percentiles are those of all requests together, computed from the records of every
 run: percentiles of parts cannot be averaged. Rates are over the interval that all runs have in
-common, so that a run which began or ended alone adds nothing to them.
+common, so the time in which one run was alone adds nothing to them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Part:
     columns: Columns
     clocks: ClockMap
     ahead_ns: int = 0
-    """How far its clock is ahead of the one that is common to all."""
+    """How far its clock is ahead of the common one."""
     begin_wall_ns: int
     """Its first request, by its own clock."""
     end_wall_ns: int

@@ -23,7 +23,7 @@ class JointMember(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     where: str
-    """The context of its cluster, or the address of its target."""
+    """The context of its cluster or the address of its target."""
     folder: str
     """Folder of its results, relative to that of the joint result; empty: it has none."""
     stack: str = ""
@@ -55,7 +55,7 @@ class Joint(msgspec.Struct, frozen=True, kw_only=True):
     to `start_uncertainty_ms`."""
     start_uncertainty_ms: float | None = None
     interval_s: float | None = None
-    """Length of the time that all loads have in common, over which the total's rates are."""
+    """Length of the time that all loads have in common, which is that of the total's rates."""
     total_of: tuple[str, ...] = ()
     """Names of the runs in the total."""
     total: Metrics = {}
@@ -73,7 +73,7 @@ class JointRow(msgspec.Struct, frozen=True):
 
 
 def of_groups(result: InferenceResult, kind: Literal["targets", "models"]) -> Joint:
-    """Return the targets or the models of one run beside each other."""
+    """Return the targets or the models of one run side by side."""
     groups = result.targets if kind == "targets" else result.models
     members = tuple(
         JointMember(

@@ -102,7 +102,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """True if the benchmark measured what it was to measure."""
+        """True if a request completed; of a tool, if all steps did."""
         raise NotImplementedError
 
     @property
@@ -122,12 +122,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """Tag and statistic of the values that people look at first."""
+        """Tag and statistic of the headline values, the most important first."""
         raise NotImplementedError
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that the results call for."""
+        """The exit code of these results."""
         if not self.has_succeeded:
             return ExitCode.BENCHMARK_FAILED
         if self.verdict is Severity.INVALID:

@@ -17,7 +17,7 @@ from aiperf_svc.domain.outcomes import Outcome
 
 _NEVER = 2**62
 _WHOLE = 2**30
-"""Parts of a request: sums of whole numbers are the same in whatever pieces they are made."""
+"""Parts of a request. Sums of whole numbers do not depend on the order of addition."""
 
 
 def scalars(rows: PhaseRows, measured: Mapping[str, float]) -> dict[str, float]:
@@ -114,12 +114,12 @@ def steady_state_throughput(
     rows: PhaseRows, clocks: ClockMap, *, begin_ns: int, stop_ns: int
 ) -> float | None:
     """Return the completed requests per second of `[begin_ns, stop_ns)`, each counted by the share
-    of its time that lies within. Counts of those that ended within would leave out what was begun
-    and not yet ended, and of a load that starts at once no response ends in its first moments.
-    None if none ended within: a window that is shorter than a request has no rate.
+    of its time that lies within. A count of the requests that ended within would leave out those
+    under way, and no response ends in the first moments of a load. None if none ended within: a
+    window that is shorter than a request has no rate.
 
-    Of requests that the end of the grace period cuts nobody knows which share was within, so the
-    window ends before the first of them began if that leaves most of it.
+    The share of a request that the end of the grace period cuts is unknown. So the window ends
+    before the first of them began, if that leaves most of it.
     """
     first_cut_ns = _first_cut_ns(rows, clocks)
     if 2 * (min(stop_ns, first_cut_ns) - begin_ns) >= stop_ns - begin_ns:

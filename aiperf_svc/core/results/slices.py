@@ -1,9 +1,9 @@
 """The results of a run by slices of time, from its records: how the server did in the first ten
 seconds, and in the next; and those of its steady part.
 
-A request belongs to the slice in which it was started, as in AIPerf, so a slice says how requests
-fared that met the server at that time. One that found no connection belongs to that of its due
-time.
+A request belongs to the slice in which it was started, as in AIPerf, so a slice shows how the
+server treated the requests of that time. A request without a connection belongs to the slice of its
+due time.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
 MOST_SLICES = 10_000
-"""A run that would have more gets slices of twice the width, and again, until it has not."""
+"""The width is doubled until a run has no more slices than that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the objectives and goodput limits of a run have given."""
+"""The outcomes of a run's objectives and goodput limits."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -39,7 +39,7 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     reason: str = ""
     """Reason why the objective does not hold; empty if it holds."""
     judged: bool = True
-    """False if what was measured does not tell whether the limit holds. Then `ok` is false."""
+    """False if the measured values do not decide whether the limit holds. Then `ok` is false."""
 
     @property
     def outcome(self) -> str:
@@ -48,7 +48,8 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """One line that says why it does not hold: `p99 request_latency 5 s (limit 1 s): ...`."""
+        """One line with the reason why it does not hold: `p99 request_latency 5 s (limit 1 s):
+        ...`."""
         measured = "" if self.measured is None else f" {self.measured:.4g} {self.unit}"
         limit = f"limit {self.limit:.4g} {self.unit}".rstrip()
         reason = self.reason if self.judged else f"not judged: {self.reason}"

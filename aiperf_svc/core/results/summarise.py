@@ -195,7 +195,7 @@ def _evidence(
     arrivals = _arrivals(accounts, context, window)
     counts = [worker.account.counts for worker in context.workers]
     workers = tuple(h for h in context.health if h.service is Service.WORKER)
-    # A client without time for its handshakes waits for itself.
+    # A client that lacks CPU for its handshakes causes the wait itself.
     connecting = 0 if is_busy(workers) else accounts.connecting
     return Evidence(
         totals=totals,

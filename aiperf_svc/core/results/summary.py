@@ -1,5 +1,6 @@
-"""What the records manager knows of a finished run: its inputs, and the summary in memory, with the
-samples that plots need. `inference_result` makes of it the results that leave the process."""
+"""The inputs and the summary of a finished run in the records manager. The summary stays in memory
+and has the samples that plots need. `inference_result` converts it to the results that leave the
+process."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -50,7 +51,7 @@ class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EarlyEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Objectives that a run misses whatever the requests would have shown that it did not send."""
+    """Objectives that a run misses, however the requests that it did not send would have ended."""
 
     text: str
     batches: tuple[ObjectiveBatches, ...]
@@ -88,11 +89,11 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     cli_command: str = ""
     topology: RunLayout = RunLayout()
     target_addresses: tuple[AddressUse, ...] = ()
-    """Use of each address of the target, without that by lost workers."""
+    """Use of each address of the target, except by lost workers."""
     hooks: tuple[HookCall, ...] = ()
     """Requests to the server before and after the phases."""
     network: tuple[NetworkTimes, ...] = ()
-    """What the way to each URL of the target takes, without connections of lost workers."""
+    """Network times of the connections to each URL of the target, without those of lost workers."""
 
     @property
     def requested_rate(self) -> float | None:
@@ -198,7 +199,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     finish_reasons: dict[str, int] = {}
     """Number of requests that ended with each `FinishReason`, by its name in lower case."""
     telemetry: tuple[SourceLog, ...] = ()
-    """What was read from servers and GPU exporters during the run."""
+    """Metrics of servers and GPU exporters during the run."""
     targets: tuple[GroupResult, ...] = ()
     """Results of each target, if there are several."""
     models: tuple[GroupResult, ...] = ()
@@ -209,9 +210,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Cached tokens by turn and by conversation; None without conversations, or if they are
     unknown."""
     system: SystemReport | None = None
-    """What that says about the system; None without a source."""
+    """The verdict on the system by these sources; None without a source."""
     client: SourceLog | None = None
-    """What this program's own services did over time."""
+    """Load of this program's own services over time."""
 
     @property
     def has_succeeded(self) -> bool:

@@ -101,7 +101,7 @@ class StepTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepWitness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the courier of one rank saw of a step. The fields are those of
+    """What the courier of one rank observed during a step. The fields are those of
     `protocol.messages.steps.RankWitness`, by name."""
 
     rank: int
@@ -161,7 +161,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[int, str] = {}
     """Rank to the tool's name and version."""
     exit_codes: tuple[int, ...] = ()
-    """Exit codes of its commands and servers; negative: the signal that ended one."""
+    """Exit codes of its commands and servers; negative: number of the signal that ended one."""
     witnesses: tuple[StepWitness, ...] = ()
 
     @property
@@ -171,7 +171,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepAccounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the steps: planned = completed + failed + lost."""
+    """The outcomes of the steps: planned = completed + failed + lost."""
 
     planned: int
     """Steps of the run, with all repetitions."""

@@ -1,14 +1,14 @@
 """Computes whether a closed loop held the configured concurrency.
 
 The number in flight falls at the end of every run, when the last requests drain, and rises with the
-ramp. Neither is the client's fault. So each worker is judged over its own window: from the end of
-the ramp, or from when its slots were first all taken if that is just after it, to the stop or, if a
-run ends by count, to the last start of a request, or of a conversation, of the worker: until then
-every free slot had a next one. The available time is the worker's slots times that window. The used
-time is from connecting to the last byte. Think time of a conversation holds the slot too, but not
-the time for which a turn is late. A conversation between two turns at the stop is in its think time
-for no longer than the longest one that a worker waited for: what comes after that is a turn that
-was not sent.
+ramp. The client causes neither. So each worker is judged over its own window: from the end of the
+ramp, or from when its slots were first all taken if that is just after it, to the stop or, if a run
+ends by count, to the last start of a request, or of a conversation, of the worker: until then every
+free slot had a next one. The available time is the worker's slots times that window. The used time
+is from connecting to the last byte. Think time of a conversation holds the slot too, but not the
+time for which a turn is late. A conversation between two turns at the stop is in its think time for
+no longer than the longest one that a worker waited for: what comes after that is a turn that was
+not sent.
 
 With a limit on requests in prefill, users are meant to wait. Then what counts is the time in which
 a slot of a worker was free while one of its users waited. One such slot of several, idle for the
@@ -115,7 +115,7 @@ def prefill_slot_use(
         if held is not None:
             mine = held.worker == rank
             late = [times[1:] for times in _later_turns(rows, clocks, rank)]
-            # A user whose turn is late waits too: its slot is as if given back for that time.
+            # A user whose turn is late waits too, as if its slot were free for that time.
             takes = np.sort(np.concatenate([held.first[mine], *(taken for _, taken in late)]))
             ends = np.sort(np.concatenate([held.last[mine], *(due for due, _ in late)]))
         unused += _unused(
@@ -219,8 +219,8 @@ def _later_turns(
 
 
 def _prefills(rows: PhaseRows, clocks: ClockMap, rank: int) -> tuple[Times, Times, Times]:
-    """Return when a worker's requests took their slots, gave them back, and ended, each in
-    ascending order."""
+    """Return when a worker's requests took their slots, released them, and ended, each in ascending
+    order."""
     columns: tuple[list[Times], list[Times], list[Times]] = ([], [], [])
     for chunk in rows.chunks(Population.SENT):
         some = chunk.where(chunk["worker"] == rank)
@@ -244,7 +244,7 @@ def _unused(
     stop_ns: int,
 ) -> float:
     """Integrate the smaller of free slots and waiting users, in seconds. The two pairs are the
-    ascending times at which slots, and users, were taken and given back."""
+    ascending times at which slots, and users, were taken and released."""
     if stop_ns <= begin_ns:
         return 0.0
     cuts = prefills[0][_PIECE::_PIECE]
@@ -263,7 +263,7 @@ def _unused(
 
 
 def _held_at(at: Times, takes: Times, returns: Times) -> Times:
-    """Return how many of what was taken at `takes` had not been given back at each time."""
+    """Return how many of those taken at `takes` had not been released at each time."""
     taken = np.searchsorted(takes, at, side="right").astype(np.int64)
     return taken - np.searchsorted(returns, at, side="right")
 

@@ -18,8 +18,7 @@ OSL_ROUNDING_TOKENS = 1.0
 give the tokens that made it."""
 UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
 TEXTLESS_TOKENS = 16
-"""Most tokens of an output without a text of their own: its end, and what marks the begin and the
-end of channels and tool calls."""
+"""Most tokens of an output that have no text: its end, and the marks of channels and tool calls."""
 _NEVER = 2**62
 
 
@@ -28,7 +27,7 @@ class Totals(msgspec.Struct):
 
     requests: int = 0
     sent: int = 0
-    """Requests for which there was a connection, so that at least one byte was to be written."""
+    """Requests that had a connection, so that writing began."""
     completed: int = 0
     errored: int = 0
     cancelled: int = 0
@@ -50,9 +49,9 @@ class Totals(msgspec.Struct):
     has_output_tokens: bool = False
     without_input_tokens: int = 0
     without_output_tokens: int = 0
-    """Completed requests whose input, or output, tokens nobody counted."""
+    """Completed requests whose input, or output, tokens are unknown."""
     without_content_tokens: int = 0
-    """Completed requests with reasoning that nobody counted, and other output tokens."""
+    """Completed requests with an unknown number of reasoning tokens, and other output tokens."""
     impossible_tokens: int = 0
     """Completed requests whose output has no token, or more tokens than bytes."""
     scarce_tokens: int = 0
@@ -212,7 +211,7 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
 
 
 def _add_cached(totals: Totals, done: Chunk) -> None:
-    """Count usages that cannot be."""
+    """Count usages that are impossible."""
     stated = done["cached_tokens"]
     if (stated == UNKNOWN_TOKENS).all():
         return

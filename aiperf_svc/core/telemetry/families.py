@@ -46,7 +46,7 @@ class GpuField(msgspec.Struct, frozen=True):
     scale: float = 1.0
     """From the exporter's unit to the one here."""
     is_plotted: bool = True
-    """False for constants and bit masks, of which a line tells nothing."""
+    """False for constants and bit masks, which are not plotted."""
 
     @property
     def title(self) -> str:

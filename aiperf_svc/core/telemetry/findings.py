@@ -1,5 +1,5 @@
-"""The verdict on the system: what the metrics of servers and GPUs show about a run. It never
-changes the verdict on the client."""
+"""The verdict on the system, from the metrics of servers and GPUs during a run. It never changes
+the verdict on the client."""
 
 from collections.abc import Iterable
 

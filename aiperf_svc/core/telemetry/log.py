@@ -26,7 +26,7 @@ Values = NDArray[np.float64]
 
 
 class Mark(Enum):
-    """What a series reveals about the identity of its page's server."""
+    """Part of a series that identifies the server of its page."""
 
     CREATED = "created"
     """When it began to count, in microseconds."""
@@ -50,7 +50,7 @@ class SourceLog:
         self.url = url
         self.is_gpu = is_gpu
         self.is_guess = is_guess
-        """Whether the user did not name it: the target's own page, which may not exist, or an
+        """True if the user did not name it: the target's own page, which may not exist, or an
         exporter that may have no GPU of the target."""
         self.series: list[NewSeries] = []
         self.left_out = 0
@@ -257,7 +257,7 @@ def returns(curves: Iterable[Curve]) -> int:
 
 
 def mark_of(series: Series) -> Mark | None:
-    """Return what a series reveals about its server; None for most series."""
+    """Return the part of a series that identifies its server; None for most series."""
     name = series.name
     if name.endswith("_created"):
         return Mark.CREATED

@@ -25,8 +25,8 @@ UNASKED_SHARE = 0.001
 HISTORIES_SHARE = 0.01
 THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
-"""Limit of stolen CPU time. Hosts take one or two percent in short pieces all the time, whose
-effects other checks see."""
+"""Limit of stolen CPU time. Hosts take one or two percent in short pieces all the time; other
+checks judge the effects."""
 WAITED_SHARE = 0.01
 """Share of the time in a run queue from which a lack of CPU explains what the client did late: one
 request in a hundred waited then, which is p99."""

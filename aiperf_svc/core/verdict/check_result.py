@@ -11,7 +11,7 @@ class Severity(StrEnum):
     """Severity of a check's result, mildest first. The worst one is the verdict."""
 
     INFO = "info"
-    """Nothing was judged: the text says what a reader should know. Never a verdict."""
+    """A note for the reader, which is not judged. Never a verdict."""
     VALID = "valid"
     DEGRADED = "degraded"
     INVALID = "invalid"
@@ -40,7 +40,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 TARGET_FAILING = "target-failing"
 """Cause of a run in which too many requests failed, and not because of the client."""
 ENDED_EARLY = "ended-early"
-"""Cause of a run that was cut short because a search knew enough: it is no measurement."""
+"""Cause of a run that a search ended early because it had enough data: it is no measurement."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know that is no judgement."""
+        """Notes for the reader, which are not judged."""
         return tuple(check.text for check in self.checks if check.severity is Severity.INFO)
 
     @property
@@ -96,7 +96,7 @@ def graded(
 
 
 def note(check: str, text: str) -> Reason:
-    """Return what a reader should know, which is not judged."""
+    """Return a note for the reader, which is not judged."""
     return Reason(
         check=check,
         severity=Severity.INFO,

@@ -38,8 +38,8 @@ UNCOUNTED_SHARE = 0.01
 """Limit of completed requests whose tokens are unknown: sums of tokens and rates of tokens leave
 them out."""
 IMPOSSIBLE_TOKENS_SHARE = (0.01, 0.50)
-"""Limits of responses whose token count cannot be. From 1% on, they decide p99 of the times between
-tokens; if most are of this kind, no metric of tokens was measured."""
+"""Limits of responses with an impossible token count. From 1% on, they decide p99 of the times
+between tokens; if most are of this kind, no metric of tokens was measured."""
 TOKENS_APART = 0.10
 """Limit of the tokens by which the counts of client and server differ. By so much all rates of
 tokens differ. If the server cut the prompts, another load was measured, and the run is invalid."""

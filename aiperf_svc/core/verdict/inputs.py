@@ -90,8 +90,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[tuple[str, int], ...] = ()
     """Kinds of errors and their counts, the most frequent first."""
     connecting: int = 0
-    """Unsent requests whose connections the target had not accepted yet at the stop, though the
-    client had asked for them in time."""
+    """Unsent requests whose connections the target had not accepted at the stop, although the
+    client had opened them in time."""
     connect_ms: float = 0.0
     """Median time to open a connection, of the requests that waited for one."""
     unasked: int = 0
@@ -129,8 +129,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     finish_reasons: dict[str, int] = {}
     """Number of requests by finish reason."""
     uncounted: str = ""
-    """Names of the metrics that are missing, since the token counts of all responses are unknown;
-    empty if some are known, or the API generates no text."""
+    """Names of the metrics that are missing because no response has a token count; empty if some
+    have one, or if the API generates no text."""
     blank_bounds: tuple[GapBound, ...] = ()
     """Bounds of the time to first token where such deltas may have been tokens, or not."""
     tokenizer: str = ""
@@ -208,8 +208,7 @@ def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
 
 
 def fastest_ms(rows: PhaseRows) -> float | None:
-    """Return what the request latency of one request in twenty is at most; None without requests
-    that completed."""
+    """Return the 5th percentile of the request latency; None without completed requests."""
     return quantile(_ordered(rows, f.request_latency), 0.05)
 
 

@@ -60,7 +60,7 @@ class _Cause(NamedTuple):
 
 
 def _other_cause(e: Evidence) -> _Cause | None:
-    """Return what explains a lower load other than the client; None if nothing does."""
+    """Return a cause of a lower load other than the client; None if there is none."""
     if e.failure:
         return _Cause("run-failed", f"the run failed: {e.failure}")
     if e.lost_services:
@@ -76,7 +76,7 @@ def _other_cause(e: Evidence) -> _Cause | None:
 
 
 def _remedy_on_the_client(e: Evidence) -> str:
-    """Return what helps a client that was too slow: more CPU only if it lacked CPU."""
+    """Return the remedy for a client that was too slow: more CPU only if it lacked CPU."""
     if e.fastest_ms is not None and e.fastest_ms < FAST_MS:
         return (
             f"the server is too fast for this check: it responds in {e.fastest_ms:.2g} ms, about "

@@ -32,7 +32,7 @@ class Counted(msgspec.Struct, kw_only=True):
     requests: int = 0
     """Requests with both counts."""
     apart: int = 0
-    """Those of them whose counts differ by over 10%, and by more than special tokens."""
+    """Requests whose counts differ by over 10% and by more than special tokens."""
     client: float = 0.0
     server: float = 0.0
     """Sums over the requests that are apart."""
