@@ -72,7 +72,7 @@ def _rows(batch: Any) -> Rows:
 
 
 def _lines(
-    rows: Rows, renderer: LineRenderer, workers: dict[str, Any], messages: dict[str, str]
+    rows: Rows, renderer: LineRenderer, workers: dict[str, dict[str, str]], messages: dict[str, str]
 ) -> bytes:
     ranks, whose = np.unique(rows["worker"], return_inverse=True)
     return renderer.render(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.adapters.exports.aiperf_exports import input_config
 from aiperf_svc.adapters.exports.inference_file import iso_time
@@ -54,7 +55,7 @@ def render_lines(summary: Summary) -> Iterator[bytes]:
     for log, _ in servers(summary):
         found = [(family, _curves(family, log)) for family in families(log)]
         for place, wall_ns in enumerate(log.wall_ns.tolist()):
-            metrics: dict[str, list[dict[str, Any]]] = {}
+            metrics: dict[str, list[dict[str, object]]] = {}
             for family, curves in found:
                 values = {part: float(curve[place]) for part, curve in curves.items()}
                 if not any(math.isnan(value) for value in values.values()):
@@ -68,35 +69,38 @@ def render_lines(summary: Summary) -> Iterator[bytes]:
             yield msgspec.json.encode(line) + b"\n"
 
 
-def _curves(family: Family, log: SourceLog) -> dict[str, Any]:
+def _curves(family: Family, log: SourceLog) -> dict[str, NDArray[np.float64]]:
     return {part: log.curve(number).values for part, number in family.numbers.items()}
 
 
-def _point(family: Family, values: dict[str, float]) -> dict[str, Any]:
-    point: dict[str, Any] = {"labels": dict(family.labels)} if family.labels else {}
+def _point(family: Family, values: dict[str, float]) -> dict[str, object]:
+    point: dict[str, object] = {"labels": dict(family.labels)} if family.labels else {}
     if family.type != "histogram":
         return point | {"value": values["value"]}
     ends = {part: values.pop(part) for part in ("sum", "count") if part in values}
     return point | {"histogram": values} | ends
 
 
+class _Metric(msgspec.Struct, kw_only=True):
+    """A family with its series."""
+
+    type: str
+    description: str = ""
+    unit: str | None
+    series: list[dict[str, object]] = []
+
+
 def render_json(summary: Summary) -> bytes:
     """Render the statistics of each series under load."""
     begin_ns, end_ns = window(summary)
-    metrics: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, _Metric] = {}
     for log, _ in servers(summary):
         for family in families(log):
             entry = metrics.setdefault(
-                family.name,
-                {
-                    "type": family.type,
-                    "description": "",
-                    "unit": unit_of(family.name),
-                    "series": [],
-                },
+                family.name, _Metric(type=family.type, unit=unit_of(family.name))
             )
             series = {"endpoint_url": log.url, "labels": dict(family.labels) or None}
-            entry["series"].append(series | statistics(family, log, begin_ns, end_ns))
+            entry.series.append(series | statistics(family, log, begin_ns, end_ns))
     pairs = servers(summary)
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -115,7 +119,7 @@ def render_json(summary: Summary) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
-def _info(log: SourceLog, report: SourceReport) -> dict[str, Any]:
+def _info(log: SourceLog, report: SourceReport) -> dict[str, object]:
     times, updates = log.wall_ns, log.updates
     if not len(times):
         return {"total_fetches": report.failures, "problem": report.problem}

@@ -5,7 +5,7 @@ Times of reads are the kernel's stamps. Fields that this client has no values fo
 look-ups, waits for a pool of connections, headers.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ def trace_data(rows: Rows, place: int, chunks: Chunks) -> bytes:
     connecting_ns = row["connect_ns"] + row["tls_ns"]
     start, sent, end = row["start_wall_ns"], row["sent_wall_ns"], row["end_wall_ns"]
     write = start + connecting_ns if start else 0
-    found: dict[str, Any] = {"trace_type": TRACE_TYPE}
+    found: dict[str, object] = {"trace_type": TRACE_TYPE}
     if write:
         found |= {"request_send_start_ns": write}
     if sent:

@@ -3,12 +3,11 @@ and has the samples that plots need. `inference_result` converts it to the resul
 process."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -123,10 +122,9 @@ class MetricSummary(msgspec.Struct, frozen=True):
         """All statistics, without the points for plots."""
         measured = self.distribution
         is_censored = bool(measured.censored)
-        stats: dict[str, Any] = {name: measured.stats.get(name) for name in _STATS}
-        return MetricStats(
-            unit=CATALOG[self.tag].unit,
-            **stats,
+        return replace(
+            MetricStats(unit=CATALOG[self.tag].unit),
+            **{name: measured.stats.get(name) for name in _STATS},
             count=measured.count,
             unreliable=measured.unreliable or UNSET,
             censored_share=measured.censored_share if is_censored else UNSET,
@@ -153,8 +151,8 @@ def metric_stats(
         if metric.kind is Kind.SCALAR and metric.tag in scalars:
             found[metric.tag] = MetricStats(unit=metric.unit, avg=scalars[metric.tag])
         elif metric.kind is Kind.TIMED and concurrency:
-            timed: dict[str, Any] = {name: concurrency[name] for name in _TIMED_STATS}
-            found[metric.tag] = MetricStats(unit=metric.unit, **timed)
+            timed = {name: concurrency[name] for name in _TIMED_STATS}
+            found[metric.tag] = replace(MetricStats(unit=metric.unit), **timed)
         elif metric.tag in metrics:
             found[metric.tag] = metrics[metric.tag].stats
     return found
