@@ -116,7 +116,7 @@ def _stack_of(folder: Path) -> str:
     """Return the stack that a killed runner left and whose results belong into a folder; empty if
     there is none. Stacks of single shapes have this name and the number of the shape."""
     from aiperf_svc.adapters.pulumi.state_home import StateHome
-    from aiperf_svc.runner.shape_trials import experiment_of
+    from aiperf_svc.adapters.storage.shape_trials import experiment_of
 
     for record in StateHome().records():
         found, shape = experiment_of(Path(record.artifacts))

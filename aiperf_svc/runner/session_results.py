@@ -16,21 +16,20 @@ from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import Part, RoundClosed
-from aiperf_svc.core.experiments.trials import TRIALS, folder_of
+from aiperf_svc.core.experiments.trials import SHAPES, TRIALS, folder_of
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
-from aiperf_svc.runner import resuming
 from aiperf_svc.runner.environment import new_run_id
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import Expansion, Member, Placement, Work
-from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
 from aiperf_svc.runner.start_gate import Offset
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shape_config
 
 if TYPE_CHECKING:
+    from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
     from aiperf_svc.core.results.run_result import RunResult
     from aiperf_svc.runner.driven_trials import DrivenTrials
     from aiperf_svc.runner.joining import JointRun
@@ -43,7 +42,7 @@ class MemberResults:
     member: Member
     shapes: tuple[Shape, ...]
     folder: Path
-    trials: ShapeTrials | None = None
+    trials: "ShapeTrials | None" = None
     """Of an experiment whose trials come from several parts; None: from one, as a whole."""
     ended: dict[int, RunOutcome] = field(default_factory=dict)
     """The outcomes of its parts that are over, by round."""
@@ -55,6 +54,8 @@ class MemberResults:
 
 def check_resumed(expansion: Expansion, folder: Path) -> None:
     """Raise ConfigError if a folder to resume is not that of these members and their configs."""
+    from aiperf_svc.adapters.storage import resuming
+
     resuming.check({folder / each.name: each.config for each in expansion.members})
 
 
@@ -92,11 +93,18 @@ class SessionResults:
 
     def _open_trials(self) -> None:
         """Find the trials that need not run again. Raises AiperfError."""
+        is_local = self._placement.where == "local"
+        is_new = is_local and not self._is_resumed and not self._is_collected
+        if self._experiment is None or is_new:
+            return
+        # They write all files of an experiment, which takes long to import.
+        from aiperf_svc.adapters.storage import resuming
+        from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
+
         opened = {
             name: ShapeTrials(each.member.config, each.shapes, each.folder)
             for name, each in self.members.items()
         }
-        is_local = self._placement.where == "local"
         if self._is_resumed:
             if is_local or self._is_collected:
                 may_split = is_local or self._expansion.is_driven
@@ -111,7 +119,7 @@ class SessionResults:
                 ]
                 self.finished = frozenset.intersection(*found)
             self._add_needless(opened[self._expansion.first.name], is_local=is_local)
-        elif self._experiment is not None and not is_local:
+        elif not is_local:
             for each in self.members.values():
                 folders.make_folder(each.folder)
                 resuming.begin(each.folder, each.member.config)
@@ -120,7 +128,7 @@ class SessionResults:
                 each.trials = opened[name]
                 each.trials.add_finished()
 
-    def _add_needless(self, trials: ShapeTrials, *, is_local: bool) -> None:
+    def _add_needless(self, trials: "ShapeTrials", *, is_local: bool) -> None:
         """Take the trials that the finished ones have made needless as finished too."""
         config = self._expansion.first.config
         if self.finished:
@@ -350,7 +358,6 @@ class SessionResults:
         """Remove the folder of a member if nothing came into it; whether it was removed."""
         if self._is_resumed:
             return False
-        resuming.remove_beginning(results.folder)
         return folders.remove_if_empty(results.folder) or not results.folder.exists()
 
 

@@ -13,10 +13,10 @@ from aiperf_svc.adapters.pulumi.plan_file import (
     read_plan,
     write_plan,
 )
+from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.config.load_config import chosen_target
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
-from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.infra.test_golden_manifests import SECRETS, STACKS

@@ -18,21 +18,21 @@ from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
 from aiperf_svc.adapters.exports import result_files
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.adapters.report import experiment_page
+from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
 from aiperf_svc.adapters.storage.experiment_folder import write_scenario
 from aiperf_svc.adapters.storage.joint_artifacts import NO_RECORDS
+from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.adapters.trackers.finished_run import read_finished
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.summary import summarise
-from aiperf_svc.runner import resuming
 from aiperf_svc.runner.joining import JointRun, finish
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.printing import print_results
-from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.workloads.registry import parse_benchmark
 
 STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"

@@ -18,7 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.exports.result_files import encode
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
-from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage import folders, resuming
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -29,7 +29,6 @@ from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.results.inference_result import InferenceResult
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import resuming
 from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.parts import PartContext

@@ -28,9 +28,9 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages.indexes import STOPPED
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.fan_out.collector import Collector, CollectorPlace
-from aiperf_svc.runner.fan_out.index import SENT
+from aiperf_svc.runner.job_index import SENT
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.fan_out.collector import Collector, CollectorPlace
 from aiperf_svc.workloads.registry import load_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 from tests.support.fake_results import as_json

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT_FILE
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 PREFIX = "aiperf-run-"
@@ -139,7 +141,11 @@ def make_folder(folder: Path) -> Path:
 
 
 def remove_if_empty(folder: Path) -> bool:
-    """Remove a folder of artifacts into which nothing came; whether it was such a one."""
+    """Remove a folder of artifacts into which nothing came; whether it was such a one. An
+    experiment of which no trial has ended is nothing."""
+    with suppress(ConfigError):
+        if is_experiment(folder) and not read_experiment_file(folder).trials:
+            (folder / EXPERIMENT_FILE).unlink()
     with suppress(OSError):
         (folder / "logs").rmdir()
     try:
@@ -173,8 +179,6 @@ def end_collecting(folder: Path) -> None:
 
 def _link_runs(folder: Path) -> None:
     """Make the links of an experiment, which are no files to collect."""
-    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
-
     if is_experiment(folder):
         # It knows all files of an experiment, which takes long to import.
         from aiperf_svc.adapters.storage.experiment_artifacts import write_links

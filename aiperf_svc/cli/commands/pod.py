@@ -34,12 +34,12 @@ POD_COMMANDS = {
     ),
     "collector": PodCommand(
         "Run the Jobs of an experiment (experiment.fan_out), receive their results and serve them.",
-        "aiperf_svc.runner.fan_out.collector:run_collector",
+        "aiperf_svc.services.fan_out.collector:run_collector",
     ),
     "index": PodCommand(
         "Run the trials of one shape of an experiment beside the server in the same pod, and send\n"
         "their results to the collector.",
-        "aiperf_svc.runner.fan_out.index:run_index",
+        "aiperf_svc.runner.job_index:run_index",
     ),
     "index-setup": PodCommand(
         "Write the launcher and the command of the server in the pod of an index.",
@@ -73,9 +73,8 @@ def prepare_rank(what: str) -> int:
 
 def prepare_index() -> int:
     """Write the files that start the server of an index; the exit code."""
-    from aiperf_svc.adapters.jobs.server_files import write_server
+    from aiperf_svc.adapters.jobs.index_pod import choose_shape, write_server
     from aiperf_svc.plan.index_pods import LAUNCH_DIR, server_of
-    from aiperf_svc.runner.fan_out.shape_choice import choose_shape
 
     config = choose_shape(os.environ).configs[0]
     write_server(Path(os.environ.get("AIPERF_SERVER", LAUNCH_DIR)), server_of(config))

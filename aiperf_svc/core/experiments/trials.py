@@ -14,6 +14,8 @@ Parameters = dict[str, Any]
 """Dotted config keys and their values as a user writes them; None: the key has its default."""
 TRIALS = "trials"
 """Folder of the trials' folders, in that of the experiment."""
+SHAPES = "shapes"
+"""Folder of the logs of each shape, in that of the experiment."""
 LONGEST_FOLDER = 120
 """Longest name of a trial's folder, in characters. All of them are one byte each."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")

@@ -10,13 +10,12 @@ from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_e
 from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
-from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage import folders, resuming
+from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.plan.service_pods import upload_keys as upload_sources
-from aiperf_svc.runner import resuming
-from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.measure import Measuring
 from aiperf_svc.runner.stack.request import StackRequest
@@ -66,8 +65,6 @@ def remove_if_empty(request: StackRequest, folder: Path) -> bool:
     it was removed."""
     if request.resumed is not None:
         return False
-    if request.config.experiment is not None:
-        resuming.remove_beginning(folder)
     return folders.remove_if_empty(folder)
 
 

@@ -25,11 +25,11 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
 from aiperf_svc.adapters.pulumi.project import check_locks
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage.shape_trials import experiment_of
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem, Unverified
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner.shape_trials import experiment_of
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.teardown import (

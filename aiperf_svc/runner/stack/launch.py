@@ -10,6 +10,7 @@ from aiperf_svc.adapters.cluster.ownership import LeaseKeeper
 from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
@@ -18,7 +19,6 @@ from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.parts import PartContext
-from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import bring_up, collection, measure
 from aiperf_svc.runner.stack.collection import Collection
 from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from aiperf_svc.adapters.storage.resuming import Resumed, namespace_mode
 from aiperf_svc.config.clusters import CLUSTERS_KEY, NamedCluster
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.parts import Expansion, Member, Work, expand
-from aiperf_svc.runner.resuming import Resumed, namespace_mode
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.shape_lines import changed_keys

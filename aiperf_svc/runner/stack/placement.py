@@ -10,6 +10,7 @@ from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
+from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.config.clusters import NamedCluster
 from aiperf_svc.config.deployment import Namespace
@@ -17,7 +18,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.service_pods import upload_keys
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner import resuming, signals
+from aiperf_svc.runner import signals
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunOutcome
 from aiperf_svc.runner.parts import Expansion, Member, PartContext, Placement, Work

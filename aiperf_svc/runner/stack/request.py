@@ -18,6 +18,7 @@ from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.adapters.pulumi.plan_file import FILE, PLAN, write_plan
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage.resuming import Resumed
 from aiperf_svc.adapters.terminal import output
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
@@ -28,7 +29,6 @@ from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, StackSettings
-from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_stack

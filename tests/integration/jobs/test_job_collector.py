@@ -10,7 +10,7 @@ from aiperf_svc.core.experiments.fan_out import UNKNOWN, JobSeen
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.index_pods import COLLECTION_S
 from aiperf_svc.protocol.messages.indexes import STOPPED
-from aiperf_svc.runner.fan_out.index import SENT
+from aiperf_svc.runner.job_index import SENT
 from tests.support.index_place import (
     INDEX_S,
     JOB,

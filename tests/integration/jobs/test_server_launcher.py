@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.jobs.server_files import BUILT, how_ended, write_server
+from aiperf_svc.adapters.jobs.index_pod import BUILT, how_ended, write_server
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.index_pods import LAUNCHER, Server
 

@@ -12,7 +12,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.services import Service
-from aiperf_svc.runner.fan_out.index import SENT
+from aiperf_svc.runner.job_index import SENT
 from tests.support.index_place import RUN_ID, Place, played, uploading
 
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
+from aiperf_svc.adapters.storage import resuming
 from aiperf_svc.cli import main as cli
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import resuming
 from aiperf_svc.runner.options import StackOptions
 from aiperf_svc.runner.stack import attached, placement
 from aiperf_svc.runner.stack.request import StackRequest

@@ -10,13 +10,12 @@ import pytest
 
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.result_files import encode
-from aiperf_svc.adapters.storage import folders, uploads
+from aiperf_svc.adapters.storage import folders, resuming, shape_trials
 from aiperf_svc.adapters.storage.uploads import Uploaded
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import resuming, shape_trials
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack import preflight
 from tests.support.fake_stack_run import RECORD, RESULTS, FakeStackRun, in_shapes, trials_of
@@ -230,7 +229,7 @@ async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
         sent.append((into, environ, {entry.name for entry in manifest.files}))
         return Uploaded(f"s3://bucket/runs/{into}", (), ())
 
-    monkeypatch.setattr(uploads, "upload", upload)
+    monkeypatch.setattr(shape_trials, "upload", upload)
     outcome = await played.launched()
     ((into, environ, names),) = sent
     assert outcome.artifacts is not None

@@ -29,6 +29,7 @@ from aiperf_svc.adapters.jobs.shape_uploads import Receiver
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.atomic_files import write_file
+from aiperf_svc.adapters.storage.shape_trials import Attempts, ShapeTrials
 from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.fan_out import (
     Cancelled,
@@ -50,9 +51,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import COLLECTION_S, COLLECTOR
 from aiperf_svc.protocol.messages.indexes import STOPPED, IndexEnded
-from aiperf_svc.runner.fan_out.progress import FanOutProgress
-from aiperf_svc.runner.shape_trials import Attempts, ShapeTrials
 from aiperf_svc.services.context import RunContext, make_bus, read_context
+from aiperf_svc.services.fan_out.progress import FanOutProgress
 from aiperf_svc.services.serving import serve_results
 from aiperf_svc.workloads.shapes import index_shapes
 

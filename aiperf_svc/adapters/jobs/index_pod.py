@@ -1,15 +1,49 @@
-"""The folder through which an index starts its server in the image of that server: the launcher,
-what it starts, and what became of it (`_server_launcher.c`)."""
+"""The pod of an index of a Job: which shape it runs, and the folder through which it starts its
+server in the image of that server: the launcher, what it starts, and how it ended
+(`_server_launcher.c`)."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.index_pods import LAUNCHER, Server
+from aiperf_svc.workloads.registry import load_benchmark
+from aiperf_svc.workloads.shapes import Shape, index_shapes
 
 BUILT = Path(__file__).parent / f"_{LAUNCHER}"
 ENDED = "ended"
+
+
+class ChosenShape(NamedTuple):
+    """A shape, and the experiment that it is of."""
+
+    config: BenchmarkConfig
+    number: int
+    shape: Shape
+
+    @property
+    def configs(self) -> tuple[BenchmarkConfig, ...]:
+        """The config of each trial."""
+        return tuple(filter(None, (each.inference for each in self.shape.configs)))
+
+
+def choose_shape(environ: Mapping[str, str]) -> ChosenShape:
+    """Return the shape that the environment of an index names. Raises ConfigError,
+    EnvironmentProblem."""
+    try:
+        numbers = [int(each) for each in environ["AIPERF_SHAPES"].split(",")]
+        number = numbers[int(environ["JOB_COMPLETION_INDEX"])]
+        config = load_benchmark(Path(environ["AIPERF_CONFIG"])).inference
+    except KeyError as error:
+        raise EnvironmentProblem(
+            f"{error.args[0]} is not set; an index is run only in a pod of a Job"
+        ) from error
+    assert config is not None
+    return ChosenShape(config, number, index_shapes(config)[number - 1])
 
 
 def write_server(folder: Path, server: Server, *, launcher: Path = BUILT) -> None:

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
+from aiperf_svc.adapters.storage.resuming import check, keep_finished, read_resumed
+from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import row_of
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.runner.resuming import check, keep_finished, read_resumed
-from aiperf_svc.runner.shape_trials import ShapeTrials
 from tests.support import fake_run
 
 

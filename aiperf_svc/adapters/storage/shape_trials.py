@@ -10,26 +10,29 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, read_manifest
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage.artifacts import write_manifest
+from aiperf_svc.adapters.storage.experiment_artifacts import (
+    read_outcomes,
+    write_experiment,
+    write_progress,
+)
+from aiperf_svc.adapters.storage.uploads import folder_of_experiment, upload
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.combinations import TrialRow
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+from aiperf_svc.core.experiments.trials import SHAPES, TRIALS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.workloads.shapes import Shape
 
-if TYPE_CHECKING:
-    from aiperf_svc.core.experiments.combinations import TrialRow
-    from aiperf_svc.core.experiments.experiment_result import ExperimentResult
-    from aiperf_svc.core.experiments.search_report import SearchReport
-
-SHAPES = "shapes"
-"""Folder of the logs of each shape, in that of the experiment."""
 KEPT = ("logs", "evidence")
 """Folders that stay in that of a shape."""
 QUICK_S = 0.1
@@ -128,9 +131,6 @@ class ShapeTrials:
     def _take(self, listed: Path) -> None:
         """Take the trials that experiment.json of a folder lists and that are in that of the
         experiment."""
-        from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
-        from aiperf_svc.core.experiments.summary import row_of
-
         for entry in read_experiment_file(listed).trials:
             (found,) = read_outcomes(self.folder, (entry,))
             self._rows[entry.number] = row_of(found)
@@ -148,8 +148,6 @@ class ShapeTrials:
 
     def add_outcome(self, outcome: TrialOutcome) -> None:
         """Add a trial that has ended, in place of an earlier attempt of it."""
-        from aiperf_svc.core.experiments.summary import row_of
-
         before = self._rows.get(outcome.trial.number)
         if before is not None:
             reason = before.left_out or "it failed for another target or cluster"
@@ -200,16 +198,11 @@ class ShapeTrials:
             return ""
         if self._bucket_folder:
             return self._bucket_folder
-        from aiperf_svc.adapters.storage.uploads import folder_of_experiment
-
         return folder_of_experiment(self.folder, experiment)
 
     def upload(self, environ: Mapping[str, str]) -> str:
         """Upload what the folder has and the bucket has not, and return where to; empty if the
         results are not uploaded. `environ` has the keys. Raises EnvironmentProblem."""
-        from aiperf_svc.adapters.exports.manifest import read_manifest
-        from aiperf_svc.adapters.storage.uploads import upload
-
         s3 = self._config.artifacts.s3
         if s3 is None or not self._rows:
             return ""
@@ -219,15 +212,13 @@ class ShapeTrials:
     def fail(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
         """Record the trials of a shape that have not ended as failed; `with_stopped`: those too
         that were stopped."""
-        from aiperf_svc.core.experiments.summary import row_of
-
         for trial in self._shapes[shape - 1].trials:
             found = self._rows.get(trial.number)
             if found is None or (with_stopped and found.outcome.state == RunState.CANCELLED):
                 failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
                 self._rows[trial.number] = row_of(failed)
 
-    def rows_of(self, shape: int) -> "list[TrialRow]":
+    def rows_of(self, shape: int) -> list[TrialRow]:
         """Return what became of the trials of a shape that have ended."""
         trials = self._shapes[shape - 1].trials
         return [self._rows[t.number] for t in trials if t.number in self._rows]
@@ -235,8 +226,6 @@ class ShapeTrials:
     def write_progress(self) -> None:
         """Write experiment.json with the trials so far, and their links, for a runner that goes on
         after this one was killed. Raises EnvironmentProblem."""
-        from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
-
         began = time.monotonic()
         write_progress(self.folder, self._config, self._in_order())
         while self._moved:
@@ -246,17 +235,12 @@ class ShapeTrials:
         if ended - began > QUICK_S:
             self._rests_until_mono_s = ended + REST * (ended - began)
 
-    def _in_order(self) -> "list[TrialRow]":
+    def _in_order(self) -> list[TrialRow]:
         return [self._rows[number] for number in sorted(self._rows)]
 
-    def write(self, run_id: str, search: "SearchReport | None" = None) -> "ExperimentResult | None":
+    def write(self, run_id: str, search: SearchReport | None = None) -> ExperimentResult | None:
         """Write the files of the experiment, and return its results; None if no trial has begun.
         `search` is the report of a search. Raises EnvironmentProblem."""
-        # Reports and Parquet take long to import.
-        from aiperf_svc.adapters.storage.artifacts import write_manifest
-        from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
-        from aiperf_svc.core.experiments.summary import summarise_rows
-
         if self._moved:
             self.write_progress()
         for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):

@@ -17,7 +17,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.adapters.host import processes
-from aiperf_svc.adapters.jobs.server_files import how_ended
+from aiperf_svc.adapters.jobs.index_pod import ChosenShape, choose_shape, how_ended
 from aiperf_svc.adapters.jobs.shape_uploads import Uploader
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
@@ -37,7 +37,6 @@ from aiperf_svc.protocol.messages.indexes import STOPPED, IndexFile
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import fork_server
 from aiperf_svc.runner.environment import LocalRun
-from aiperf_svc.runner.fan_out.shape_choice import ChosenShape, choose_shape
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import (
-    NAME,
     ExperimentFile,
     is_experiment,
     read_experiment_file,
 )
 from aiperf_svc.adapters.storage import folders
+from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.runner.shape_trials import ShapeTrials
 
 SHOWN = 5
 """Most keys that a message names."""
@@ -118,12 +117,6 @@ def set_aside(folder: Path, finished: frozenset[int]) -> None:
     ConfigError, EnvironmentProblem."""
     trials = read_experiment_file(folder).trials
     _set_aside(folder, {each.folder for each in trials if each.number in finished})
-
-
-def remove_beginning(folder: Path) -> None:
-    """Remove the mark of an experiment, unless one of its trials has ended."""
-    if is_experiment(folder) and not read_experiment_file(folder).trials:
-        (folder / NAME).unlink()
 
 
 def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> ExperimentFile:

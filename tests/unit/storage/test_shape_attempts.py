@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.exports.experiment_file import NAME
+from aiperf_svc.adapters.storage.shape_trials import Attempts, ShapeTrials
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.runner.shape_trials import Attempts, ShapeTrials
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 

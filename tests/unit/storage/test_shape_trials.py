@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
-from aiperf_svc.adapters.storage import experiment_artifacts
+from aiperf_svc.adapters.storage import shape_trials
 from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
+from aiperf_svc.adapters.storage.shape_trials import ShapeTrials
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.combinations import TrialRow
-from aiperf_svc.core.experiments.trials import TRIALS, Trial
-from aiperf_svc.runner import shape_trials
-from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
+from aiperf_svc.core.experiments.trials import SHAPES, TRIALS, Trial
 from aiperf_svc.workloads.registry import parse_benchmark
 from aiperf_svc.workloads.shapes import index_shapes
 
@@ -62,7 +61,7 @@ def test_the_progress_of_many_shapes_takes_a_small_part_of_the_time_and_survives
         write_progress(folder, config, rows)
 
     monkeypatch.setattr(shape_trials, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(experiment_artifacts, "write_progress", write)
+    monkeypatch.setattr(shape_trials, "write_progress", write)
     args = [["--seed", str(number)] for number in range(COUNT)]
     config = parse_benchmark(jobs({"product": {"deployment.target.args": args}}), "")
     shapes = index_shapes(config)
