@@ -5,7 +5,7 @@ Durations are nanoseconds and sizes bytes once they are in the model (`units`). 
 several keys are at the bottom of the model that owns the keys.
 """
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,7 @@ from aiperf_svc.config.prompts import Passages, Prefix, Turns
 from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
+from aiperf_svc.config.units import Share
 from aiperf_svc.domain.endpoint_types import EndpointType, Feature, names_with, types_with
 
 
@@ -36,11 +37,26 @@ class Workers(Model):
     """Users for each worker when the load is sized for a cluster."""
     record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
     """Number of processes that read the responses. Default: a quarter of the workers."""
+    sizing: Literal["formula", "load"] = "formula"
+    """Number of workers on a cluster: `formula`, by `connections_per_worker`; or `load`, by the
+    rates that are expected and what one core carries."""
+    expected_requests: Annotated[float, Field(gt=0)] | None = None
+    """Requests a second that all users together are expected to send; of an open loop its own rate
+    by default. For `sizing: load`."""
+    expected_chunks: Annotated[float, Field(gt=0)] | None = None
+    """Chunks a second that all streams together are expected to receive. For `sizing: load`."""
+    reserve: Annotated[Share, Field(ge=0, le=0.9)] = 0.5
+    """Share of each worker's core that stays free with `sizing: load`."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
         if self.max is not None and self.max < self.min:
             raise ValueError(f"{{max}} {self.max} is below {{min}} {self.min}")
+        if self.sizing == "load" and self.expected_chunks is None:
+            raise ValueError("{sizing} load needs {expected_chunks}, of all streams together")
+        given = self.expected_chunks is not None or self.expected_requests is not None
+        if self.sizing == "formula" and given:
+            raise ValueError("{expected_requests} and {expected_chunks} need {sizing}: load")
         return self
 
 
@@ -301,6 +317,11 @@ class BenchmarkConfig(Model):
                     )
 
     def _check_search(self) -> None:
+        is_sized = self.workers.sizing == "load" and self.workers.expected_requests is None
+        if is_sized and not self.load.is_open_loop:
+            raise ValueError(
+                "{workers.sizing} load of a closed loop needs {workers.expected_requests}"
+            )
         search = self.experiment.search if self.experiment else None
         if search is not None and search.needs_objectives and not self.slo.objectives:
             raise ValueError(

@@ -30,6 +30,8 @@ waits in one worker while another has a free slot (pooling loss of many small qu
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Connections of one worker in a local run, where the fd limit and the cores set the number of
 workers, not `connections_per_worker`."""
+MOST_CONNECTIONS_PER_WORKER = 15_000
+"""Connections of one worker that is sized by its load."""
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
 PROXY_CONCURRENCY_LIMIT = 5_000
@@ -48,6 +50,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int = 0
     worker_requests_per_s: float = 5_000.0
     """Open-loop rate that one worker carries; `aiperf-svc calibrate` measures it."""
+    worker_chunks_per_s: float = 50_000.0
+    """Chunks of paced streams that one core reads: each wakes the worker, at 20 µs of CPU."""
     ceiling_requests_per_s: float = 0.0
     """Highest rate of all workers of the machine together; 0: never calibrated."""
 
@@ -155,17 +159,20 @@ def most_users(load: Load) -> int | None:
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
     load, limits = config.load, config.workers
     users = most_users(load)
-    per_worker = min(
-        limits.connections_per_worker if facts.where == "cluster" else LOCAL_CONNECTIONS_PER_WORKER,
-        facts.fd_limit - RESERVED_FDS,
-    )
+    by_load = facts.where == "cluster" and limits.sizing == "load"
+    connections = LOCAL_CONNECTIONS_PER_WORKER
+    if facts.where == "cluster":
+        connections = MOST_CONNECTIONS_PER_WORKER if by_load else limits.connections_per_worker
+    per_worker = min(connections, facts.fd_limit - RESERVED_FDS)
     if per_worker < 1:
         raise ConfigError(
             f"a process may open only {facts.fd_limit} files here; "
             f"raise the limit above {RESERVED_FDS} (ulimit -n)"
         )
     wanted = math.ceil((users or 1) / per_worker)
-    if load.peak_rate is not None:
+    if by_load:
+        wanted = max(wanted, math.ceil(_cores_of_load(config, facts) / (1 - limits.reserve)))
+    elif load.peak_rate is not None:
         wanted = max(wanted, math.ceil(load.peak_rate / facts.worker_requests_per_s))
         if load.concurrency is not None:
             wanted = min(wanted, max(1, load.concurrency // CAPPED_SLOTS_PER_WORKER))
@@ -191,6 +198,14 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
             f"{math.ceil(users / (facts.fd_limit - RESERVED_FDS))} or the limit"
         )
     return count
+
+
+def _cores_of_load(config: BenchmarkConfig, facts: Facts) -> float:
+    """Return how many whole cores the expected requests and chunks take."""
+    limits = config.workers
+    requests = limits.expected_requests or config.load.peak_rate or 0.0
+    chunks = limits.expected_chunks or 0.0
+    return requests / facts.worker_requests_per_s + chunks / facts.worker_chunks_per_s
 
 
 def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) -> list[str]:

@@ -5,6 +5,9 @@ from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.load import Load, load_words
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.units import format_duration
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.topology import Facts, Topology, plan
+from aiperf_svc.protocol.services import Service
 
 
 def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
@@ -16,6 +19,28 @@ def inference_rows(config: BenchmarkConfig) -> list[tuple[str, str]]:
         ("model", config.endpoint.model),
         ("tokens", _lengths(config)),
     ]
+
+
+def sizing_line(stack: StackPlan, config: BenchmarkConfig) -> str:
+    """Return the size of the load's pods by the expected load, and by the formula beside it."""
+    workers = config.workers
+    requests = workers.expected_requests or config.load.peak_rate or 0.0
+    update = {"sizing": "formula", "expected_requests": None, "expected_chunks": None}
+    by_formula = config.model_copy(update={"workers": workers.model_copy(update=update)})
+    other = plan(by_formula, Facts(where="cluster"))
+    numbers = {pod.name: pod.total.cpu_millis for pod in stack.services}
+    cpu_of = {name: numbers.get(name, 0) for name in (Service.WORKER.value, "record-processor")}
+
+    def size(topology: Topology) -> str:
+        counts = (topology.workers, topology.record_processors)
+        cpu = sum(n * each for n, each in zip(counts, cpu_of.values(), strict=True)) / 1000
+        return f"{counts[0]:,} with {counts[1]:,} record processors, {cpu:,.4g} CPU"
+
+    return (
+        f"{size(stack.topology)}: for {requests:,.0f} requests/s and "
+        f"{workers.expected_chunks:,.0f} chunks/s, {workers.reserve:.0%} of each core in reserve; "
+        f"by the formula {size(other)}"
+    )
 
 
 def _load_line(load: Load) -> str:

@@ -18,7 +18,7 @@ from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.topology import Facts, Topology, beyond_ceiling, plan
 from aiperf_svc.protocol.services import Service
 from aiperf_svc.workloads.inference import checks
-from aiperf_svc.workloads.inference.preview import inference_rows
+from aiperf_svc.workloads.inference.preview import inference_rows, sizing_line
 from aiperf_svc.workloads.workload import (
     LocalNeeds,
     ReplayNs,
@@ -155,4 +155,7 @@ class Inference(Workload[BenchmarkConfig]):
     # --- the preview -----------------------------------------------------------------------------
 
     def preview(self, plan: StackPlan, config: BenchmarkConfig) -> list[tuple[str, str]]:
-        return inference_rows(config)
+        rows = inference_rows(config)
+        if config.workers.sizing == "load":
+            rows.append(("workers", sizing_line(plan, config)))
+        return rows

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
@@ -29,6 +30,45 @@ def test_a_hundred_thousand_users_are_200_workers_and_50_processors_on_a_cluster
     assert (topology.workers, topology.record_processors) == (200, 50)
     assert topology.layout == "per-service"
     assert topology.raw_route == "direct"
+
+
+LOADED = {"sizing": "load", "expected_requests": 3_000, "expected_chunks": 450_000}
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        # 3,000 / 5,000 + 450,000 / 50,000 = 9.6 cores, half of which stay free.
+        (LOADED, (20, 5)),
+        (LOADED | {"reserve": 0.2}, (12, 3)),
+        # 100,000 connections need seven workers, however slow the streams are.
+        (LOADED | {"expected_requests": 1, "expected_chunks": 1}, (7, 2)),
+        (LOADED | {"max": 10}, (10, 3)),
+    ],
+)
+def test_workers_follow_the_expected_load(
+    workers: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    topology = planned(Facts(where="cluster"), workers=workers, concurrency=100_000)
+    assert (topology.workers, topology.record_processors) == expected
+
+
+def test_expected_load_does_not_size_a_local_run() -> None:
+    facts = Facts(where="local", cores=4.0)
+    assert planned(facts, workers=LOADED, concurrency=100) == planned(facts, concurrency=100)
+
+
+@pytest.mark.parametrize(
+    ("workers", "text"),
+    [
+        ({"sizing": "load"}, "{sizing} load needs {expected_chunks}"),
+        ({"expected_chunks": 5}, "expected_chunks} need {sizing}: load"),
+        ({"sizing": "load", "expected_chunks": 5}, "needs {workers.expected_requests}"),
+    ],
+)
+def test_expected_load_and_sizing_need_each_other(workers: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        planned(Facts(where="cluster"), workers=workers, concurrency=10)
 
 
 def test_locally_the_five_single_services_share_a_process() -> None:
