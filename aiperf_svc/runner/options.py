@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from aiperf_svc.adapters.terminal.screens import Ui
 from aiperf_svc.plan.run_values import RunValues
+
+if TYPE_CHECKING:
+    # Flags are read without the libraries that displays need.
+    from aiperf_svc.adapters.terminal.screens import Ui
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,7 @@ class OtlpTarget:
 class RunOptions:
     """How a run is shown, and values that only its processes may know."""
 
-    ui: Ui = "auto"
+    ui: "Ui" = "auto"
     json: bool = False
     """Print one JSON object on standard output; all text for people goes to standard error."""
     secrets: Mapping[str, str] = field(default_factory=dict)
