@@ -17,6 +17,7 @@ import zmq
 from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
+from aiperf_svc.adapters.host.machine import host_facts
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.column_store import ColumnStore
@@ -369,6 +370,7 @@ class RecordsManager(ResultsService[RunProgress]):
             early_end=self._early_end if self.ends_early else None,
             is_complete=not self.is_cancelling and not self.ends_early,
             cli_command=self.context.run.cli_command,
+            host=host_facts(),
             topology=RunLayout(
                 layout=self.context.topology.layout,
                 workers=self.context.topology.workers,

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping
 from time import monotonic_ns
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from aiperf_svc.adapters.inference.resolved_target import at_url, look_up_apart, tls_context
 from aiperf_svc.adapters.telemetry.nvml import NvmlPages
@@ -21,6 +21,7 @@ from aiperf_svc.core.telemetry.gpu_users import used_by
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
 from aiperf_svc.core.telemetry.series import ServerLoad, server_load
+from aiperf_svc.core.telemetry.server_facts import engine_of, stated_facts
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.services.base import is_set_within
 
@@ -175,6 +176,15 @@ class TelemetryReader:
             left_s = self._interval_s - (monotonic_ns() - began_ns) / 1e9
             await is_set_within(next_read, max(0.0, left_s))
         await self._read(source, reader, client, LAST_PAGE_S)
+        await self._describe(source, client)
+
+    async def _describe(self, source: SourceLog, client: PageClient | NvmlPages) -> None:
+        """Read what a server of a known family states about itself, after the load."""
+        engine = engine_of(source)
+        if engine is not None and engine.path:
+            url = urljoin(source.url, engine.path)
+            fetched = await client.fetch(url, timeout_s=LAST_PAGE_S)
+            source.facts |= stated_facts(fetched.text)
 
     async def _read(
         self,

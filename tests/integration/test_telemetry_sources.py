@@ -131,3 +131,23 @@ async def test_named_address_of_the_target_is_read_once(
     assert server_load(logs).running == 4
     # A missing page is reported, since the others have one.
     assert [log.has_pages for log in logs] == [True, True, False]
+
+
+async def test_server_of_a_known_family_is_asked_what_it_is() -> None:
+    page = 'vllm:num_requests_running 1\nvllm:cache_config_info{block_size="16",engine="0"} 1\n'
+    async with pages(metrics=page, version='{"version": "0.12.0"}') as url:
+        (log,) = await read_once(with_telemetry(config(url, concurrency=1, requests=1)))
+    assert log.facts == {"engine_version": "0.12.0"}
+
+
+async def test_unknown_server_gets_no_other_request() -> None:
+    asked = 0
+
+    def version(_number: int) -> str:
+        nonlocal asked
+        asked += 1
+        return '{"version": "1"}'
+
+    async with pages(metrics="up 1\n", version=version) as url:
+        (log,) = await read_once(with_telemetry(config(url, concurrency=1, requests=1)))
+    assert (asked, log.facts) == (0, {})

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.comparison.experiment_folders import read_experiment
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
 from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
+from aiperf_svc.adapters.storage.provenance_file import read_provenance
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import (
     MeasuredRun,
@@ -134,13 +135,18 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         verdict=result.verdict,
         cause=result.cause,
         start_wall_ns=result.start_wall_ns,
-        facts=_facts(result),
+        facts=_facts(result) | _provenance(folder),
         metrics=infos,
         values=values,
         rule=steady.rule if steady else "",
         headline=headline,
         shifts=shifts,
     )
+
+
+def _provenance(folder: Path) -> dict[str, str]:
+    found = read_provenance(folder)
+    return {} if found is None else found.compared
 
 
 def _facts(result: InferenceResult) -> dict[str, str]:

@@ -37,6 +37,15 @@ def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) 
     return Manifest(run_id, list_files(folder, folder, known=known.files if known else ()))
 
 
+def renewed(folder: Path, path: Path) -> Manifest:
+    """Return the manifest of a folder with the present entry of a file that has changed. Raises
+    OSError, and what `read_manifest` raises."""
+    manifest = read_manifest(folder)
+    entry = _entry(folder, path, {})
+    files = (entry if each.name == entry.name else each for each in manifest.files)
+    return Manifest(manifest.run_id, tuple(files))
+
+
 def list_files(
     folder: Path, below: Path, *, known: Iterable[ManifestEntry] = ()
 ) -> tuple[ManifestEntry, ...]:

@@ -2,14 +2,17 @@
 
 import os
 import platform
+import re
 import resource
 from pathlib import Path
 
 import msgspec
 
+from aiperf_svc import __version__
 from aiperf_svc.adapters.host.calibration import load_calibration, machine_key
 from aiperf_svc.plan.topology import Facts
 
+UNKNOWN = "unknown"
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 """What cgroup v1 reports for no memory limit is some number above this."""
@@ -47,6 +50,32 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         if key.strip() == "model name":
             return value.strip()
     return platform.machine()
+
+
+def host_facts(root: Path = Path("/")) -> dict[str, str]:
+    """What about this machine changes how evenly and how fast a client runs, by name; `unknown`
+    where the kernel does not show it."""
+    cpus = root / "sys/devices/system/cpu"
+    governors = {_read(path).strip() for path in cpus.glob("cpu*/cpufreq/scaling_governor")}
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
+    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', _read(root / "etc/os-release"), re.MULTILINE)
+    return {
+        "aiperf_svc": __version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "os": release[1] if release else UNKNOWN,
+        "cpu": cpu_model(root / "proc/cpuinfo"),
+        "cores": f"{usable_cores():g}",
+        "memory_gib": f"{memory_bytes() / 2**30:.1f}",
+        "cpu_governor": ", ".join(sorted(governors)) or UNKNOWN,
+        "smt": _switch(cpus / "smt/active"),
+        "numa_nodes": str(nodes or UNKNOWN),
+        "numa_balancing": _switch(root / "proc/sys/kernel/numa_balancing"),
+    }
+
+
+def _switch(path: Path) -> str:
+    return {"0": "off", "": UNKNOWN}.get(_read(path).strip(), "on")
 
 
 def raise_fd_limit() -> int:

@@ -21,6 +21,7 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
 from aiperf_svc.core.results.inference_result import ErrorCount, InferenceResult, steady_rows
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -91,6 +92,17 @@ def steady_state(result: InferenceResult) -> list[Block]:
     ]
     title = f"Steady state: {steady.begin_s:.1f} s to {steady.end_s:.1f} s, {steady.rule}"
     return section(title, table(("Metric", "steady state", "whole run"), rows))
+
+
+def provenance(found: Provenance | None) -> list[Block]:
+    """Return the facts about the target and the client."""
+    if found is None:
+        return []
+    sides = (("Target", found.target), ("Client", found.client))
+    return [
+        table((side, ""), [Row([name_cell(name), Cell(facts[name])]) for name in facts])
+        for side, facts in sides
+    ]
 
 
 def distributions(summary: Summary, tags: set[str]) -> list[Block]:

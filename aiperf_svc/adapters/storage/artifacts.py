@@ -20,6 +20,7 @@ from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
+from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.core.results.slices import slices
 from aiperf_svc.core.results.summary import Summary
@@ -41,6 +42,8 @@ def write_all(
     write_file(folder / "profile_export_aiperf.csv", lambda: aiperf_exports.render_csv(summary))
     verdict = summary.verdict, summary.objectives
     write_file(folder / "verdict.json", lambda: result_files.render_verdict(*verdict))
+    if summary.provenance is not None:
+        write_provenance(folder, summary.provenance)
     write_file(folder / "report.html", lambda: page.render(summary))
     write_atomically(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)

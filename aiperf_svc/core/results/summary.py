@@ -23,6 +23,7 @@ from aiperf_svc.core.results.inference_result import (
     RunLayout,
     SteadyStats,
 )
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
 from aiperf_svc.core.stats.histogram import Histogram
@@ -91,6 +92,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Use of each address of the target, except by lost workers."""
     hooks: tuple[HookCall, ...] = ()
     """Requests to the server before and after the phases."""
+    host: dict[str, str] = {}
+    """The machine of the records manager; in a local run, of all services."""
     network: tuple[NetworkTimes, ...] = ()
     """Network times of the connections to each URL of the target, without those of lost workers."""
 
@@ -209,6 +212,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     unknown."""
     system: SystemReport | None = None
     """The verdict on the system by these sources; None without a source."""
+    provenance: Provenance | None = None
+    """Hardware and software of client and target."""
     client: SourceLog | None = None
     """Load of this program's own services over time."""
 

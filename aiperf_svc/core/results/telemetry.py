@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from aiperf_svc.config.dataset import TRACES, DatasetKind
+from aiperf_svc.core.results.provenance import Provenance, provenance_of
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
@@ -16,16 +17,23 @@ from aiperf_svc.core.verdict.check_result import Severity
 def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLog) -> Summary:
     """Return the summary with the metrics of other sources and of the own services, and with the
     verdict on the system if there is a source."""
-    summary = replace(summary, client=client)
     known = tuple(logs)
+    facts = _load_facts(summary)
+    summary = replace(summary, client=client, provenance=_provenance(summary, known, facts))
     if not known:
         return summary
-    facts = _load_facts(summary)
     interval_s = summary.context.config.telemetry.interval / 1e9
     sources = judge_sources(
         known, begin_ns=facts.begin_ns, end_ns=facts.end_ns, interval_s=interval_s
     )
     return replace(summary, telemetry=known, system=judge_system(known, sources, facts))
+
+
+def _provenance(summary: Summary, logs: Iterable[SourceLog], facts: LoadFacts) -> Provenance:
+    run = summary.context
+    used = [log for log in logs if log.has_pages]
+    window = {"begin_ns": facts.begin_ns, "end_ns": facts.end_ns}
+    return provenance_of(run.host, run.health, used, **window)
 
 
 def _load_facts(summary: Summary) -> LoadFacts:

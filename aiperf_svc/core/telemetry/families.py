@@ -5,6 +5,7 @@ Names are those of the servers' own pages, without `_total`, which only some ver
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -74,6 +75,28 @@ class GpuExporter(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     """Port of the exporter if its container names none."""
 
+
+class Engine(NamedTuple):
+    """A family of servers."""
+
+    name: str
+    prefix: str
+    """Of its metrics."""
+    path: str = ""
+    """Where it describes itself; empty: nowhere."""
+
+
+ENGINES = (
+    Engine("vLLM", "vllm:", "/version"),
+    Engine("SGLang", "sglang:", "/server_info"),
+    Engine("llama.cpp", "llamacpp:", "/props"),
+    Engine("TensorRT-LLM", "trtllm_", "/version"),
+    Engine("TGI", "tgi_", "/info"),
+    Engine("Triton", "nv_inference_", "/v2"),
+    Engine("Dynamo", "dynamo_"),
+    Engine("llm-d router", "llm_d_epp_"),
+)
+"""The families of servers and routers. Each is asked only at its own path."""
 
 SUPERSEDED = {
     "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",

@@ -52,6 +52,8 @@ class SourceLog:
         self.is_guess = is_guess
         """True if the user did not name it: the target's own page, which may not exist, or an
         exporter that may have no GPU of the target."""
+        self.facts: dict[str, str] = {}
+        """What its server states about itself."""
         self.series: list[NewSeries] = []
         self.left_out = 0
         """Series beyond the limits."""

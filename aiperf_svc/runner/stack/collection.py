@@ -117,6 +117,7 @@ class Collection:
                 return StageResult.INTERRUPTED
             try:
                 self._say(f"collected {fetched.result()} into {self.folder}")
+                await self._add_provenance(record, folder)
                 if self.trials is not None:
                     self.trials.move(shape)
             except AiperfError as error:
@@ -127,6 +128,21 @@ class Collection:
         finally:
             logs.cancel()
             await asyncio.gather(logs, return_exceptions=True)
+
+    async def _add_provenance(self, record: RunRecord, folder: Path) -> None:
+        """Add what the cluster knows of pods and nodes. Missing facts do not fail the run."""
+        config = self._request.config.inference
+        if config is None or record.namespace is None:
+            return
+        from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
+
+        target, stack = config.deployment.target, record.stack
+        try:
+            await add_cluster_facts(
+                self._cluster, folder, namespace=record.namespace, stack=stack, target=target
+            )
+        except (AiperfError, OSError) as error:
+            self._say(f"not in provenance.json: pods and nodes: {error}")
 
     async def _save_logs(self, record: RunRecord, folder: Path) -> None:
         """Save the logs of the services. A missing log does not fail the run."""

@@ -79,3 +79,27 @@ def test_facts_are_of_this_machine() -> None:
 def test_the_port_range_has_two_ends() -> None:
     first, last = machine.port_range()
     assert 0 < first < last < 65_536
+
+
+def test_host_facts_are_those_of_the_kernel(tmp_path: Path) -> None:
+    files = {
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+        "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
+        "sys/devices/system/cpu/smt/active": "1\n",
+        "sys/devices/system/node/node0/cpulist": "0-1\n",
+        "proc/sys/kernel/numa_balancing": "0\n",
+        "etc/os-release": 'NAME="x"\nPRETTY_NAME="Debian GNU/Linux 12"\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = machine.host_facts(tmp_path)
+    assert found["cpu_governor"] == "performance, powersave"
+    assert (found["smt"], found["numa_balancing"], found["numa_nodes"]) == ("on", "off", "1")
+    assert found["os"] == "Debian GNU/Linux 12"
+
+
+def test_facts_that_the_kernel_hides_are_unknown(tmp_path: Path) -> None:
+    found = machine.host_facts(tmp_path)
+    hidden = ("cpu_governor", "smt", "numa_balancing", "numa_nodes", "os")
+    assert {found[name] for name in hidden} == {machine.UNKNOWN}

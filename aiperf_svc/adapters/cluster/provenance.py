@@ -1,0 +1,125 @@
+"""Adds to `provenance.json` what only the cluster knows: images and their digests, arguments, and
+the nodes of the target's and the services' pods."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import renewed
+from aiperf_svc.adapters.storage.artifacts import save_manifest
+from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
+from aiperf_svc.config.target import HOST, Target
+from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
+from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
+
+Json = dict[str, Any]
+NODE_TYPE = "node.kubernetes.io/instance-type"
+GPU_LABELS = {
+    "gpu_model": ("nvidia.com/gpu.product", "amd.com/gpu.product-name"),
+    "driver": ("nvidia.com/cuda.driver-version.full", "amd.com/gpu.driver-version"),
+    "cuda": ("nvidia.com/cuda.runtime-version.full",),
+}
+"""Labels that NVIDIA's and AMD's operators give to nodes, by fact."""
+
+
+async def add_cluster_facts(
+    cluster: Cluster, folder: Path, *, namespace: str, stack: str, target: Target
+) -> list[Path]:
+    """Add the facts to each `provenance.json` below a folder; the changed files. What the cluster
+    refuses to show stays unknown. Raises EnvironmentProblem."""
+    files = await asyncio.to_thread(lambda: sorted(folder.rglob(NAME)))
+    if not files:
+        return []
+    pods = await _pods(cluster, namespace, {STACK_LABEL: stack})
+    servers = [pod for pod in pods if _component(pod) == HOST]
+    services = [pod for pod in pods if _component(pod) != HOST]
+    if not servers and target.pods is not None:
+        servers = await _pods(cluster, target.pods.namespace, target.pods.labels)
+    client = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
+    client.pop("arguments", None)  # Those of the services follow from the config.
+    nodes = await _nodes(cluster, servers)
+    own = _pod_facts(servers) | _node_facts(nodes)
+    fallback = {
+        name: text
+        for name, labels in GPU_LABELS.items()
+        if (text := joined(_label(node, label) for node in nodes for label in labels))
+    }
+    for path in files:
+        found = await asyncio.to_thread(read_provenance, path.parent)
+        if found is not None:
+            both = found.with_facts(client=client, target=own, fallback=fallback)
+            await asyncio.to_thread(_write, folder, path, both)
+    return files
+
+
+def _write(root: Path, path: Path, found: Provenance) -> None:
+    """Write the file again, and its entry in the manifests above it."""
+    write_provenance(path.parent, found)
+    for above in path.parents:
+        if (above / MANIFEST).is_file():
+            save_manifest(above, renewed(above, path))
+        if above == root:
+            break
+
+
+async def _pods(cluster: Cluster, namespace: str, labels: Mapping[str, str]) -> list[Json]:
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    params = {"labelSelector": selector} if selector else {}
+    try:
+        items: list[Json] = (await cluster.get(f"/api/v1/namespaces/{namespace}/pods", **params))[
+            "items"
+        ]
+    except Refused:
+        return []
+    return items
+
+
+async def _nodes(cluster: Cluster, pods: list[Json]) -> list[Json]:
+    names = sorted({name for pod in pods if (name := pod["spec"].get("nodeName"))})
+    found = []
+    for name in names:
+        try:
+            found.append(await cluster.get(f"/api/v1/nodes/{name}"))
+        except Refused:
+            break
+    return found
+
+
+def _pod_facts(pods: list[Json]) -> dict[str, str]:
+    containers = [pod["spec"]["containers"][0] for pod in pods]
+    names = {container["name"] for container in containers}
+    digests = [
+        status.get("imageID", "")
+        for pod in pods
+        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        if status.get("name") in names
+    ]
+    commands = [(*(c.get("command") or ()), *(c.get("args") or ())) for c in containers]
+    found = {
+        "image": joined(container.get("image", "") for container in containers),
+        "image_digest": joined(digest.rpartition("://")[2] for digest in digests),
+        "arguments": joined(map(shown_arguments, commands)),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _node_facts(nodes: list[Json]) -> dict[str, str]:
+    infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in nodes]
+    found = {
+        "node_type": joined(_label(node, NODE_TYPE) for node in nodes),
+        "kernel": joined(info.get("kernelVersion", "") for info in infos),
+        "os": joined(info.get("osImage", "") for info in infos),
+        "container_runtime": joined(info.get("containerRuntimeVersion", "") for info in infos),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _component(pod: Json) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(COMPONENT_LABEL, ""))
+
+
+def _label(node: Json, name: str) -> str:
+    return str((node["metadata"].get("labels") or {}).get(name, ""))

@@ -1,0 +1,79 @@
+"""Images, arguments and nodes of pods are added to the facts about client and target."""
+
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.cluster.provenance import add_cluster_facts
+from aiperf_svc.adapters.exports.manifest import build_manifest, read_manifest
+from aiperf_svc.adapters.storage.artifacts import save_manifest
+from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_provenance
+from aiperf_svc.config.target import Target
+from aiperf_svc.core.results.provenance import UNKNOWN, Provenance
+from tests.support.fake_cluster import FakeCluster
+
+Json = dict[str, Any]
+PODS = "/api/v1/namespaces/bench/pods"
+
+
+def pod(component: str, node: str, *arguments: str) -> Json:
+    container = {"name": "main", "image": f"example/{component}:1", "args": list(arguments)}
+    statuses = [
+        {"name": "main", "imageID": f"docker-pullable://example/{component}@sha256:ab"},
+        {"name": "sidecar", "imageID": "example/sidecar@sha256:cd"},
+    ]
+    return {
+        "metadata": {"labels": {"app.kubernetes.io/component": component}},
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"containerStatuses": statuses},
+    }
+
+
+def node(kernel: str, **labels: str) -> Json:
+    info = {"kernelVersion": kernel, "osImage": "Ubuntu 24.04", "containerRuntimeVersion": "cri"}
+    return {"metadata": {"labels": labels}, "status": {"nodeInfo": info}}
+
+
+async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Provenance:
+    before = Provenance(
+        client={"kernel": "6.1"}, target={"driver": "550", "gpu_model": UNKNOWN, "kernel": UNKNOWN}
+    )
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_provenance(folder, before)
+    save_manifest(tmp_path, build_manifest(tmp_path, "r1"))
+    cluster = FakeCluster(objects).typed
+    await add_cluster_facts(cluster, tmp_path, namespace="bench", stack="s", target=target)
+    found = read_provenance(folder)
+    assert found is not None
+    assert read_manifest(tmp_path) == build_manifest(tmp_path, "r1")
+    return found
+
+
+async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
+    labels = {
+        "node.kubernetes.io/instance-type": "p5.48xlarge",
+        "nvidia.com/gpu.product": "NVIDIA-H100",
+        "nvidia.com/cuda.driver-version.full": "560.1",
+    }
+    objects = {
+        PODS: {"items": [pod("worker", "n1"), pod("target", "n2", "--api-key", "sk-1")]},
+        "/api/v1/nodes/n1": node("6.8"),
+        "/api/v1/nodes/n2": node("6.9", **labels),
+    }
+    found = await added(tmp_path, objects, Target(kind="vllm"))
+    assert found.client["kernel"] == "6.8"
+    assert found.client["image_digest"] == "example/worker@sha256:ab"
+    assert "arguments" not in found.client
+    assert found.target == {
+        "driver": "550", "gpu_model": "NVIDIA-H100", "kernel": "6.9", "os": "Ubuntu 24.04",
+        "node_type": "p5.48xlarge", "container_runtime": "cri", "image": "example/target:1",
+        "image_digest": "example/target@sha256:ab", "arguments": "--api-key ***",
+    }  # fmt: skip
+
+
+async def test_facts_that_the_cluster_refuses_stay_unknown(tmp_path: Path) -> None:
+    pods = {"namespace": "serving", "labels": {"app": "vllm"}}
+    target = Target.model_validate({"pods": pods})
+    found = await added(tmp_path, {PODS: {"items": [pod("worker", "n1")]}}, target)
+    assert found.target == {"driver": "550", "gpu_model": UNKNOWN, "kernel": UNKNOWN}
+    assert found.client["kernel"] == "6.1"

@@ -1,0 +1,128 @@
+"""Facts about client and target: of pages, of the servers themselves, without secrets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.core.results.provenance import (
+    TARGET_FACTS,
+    UNKNOWN,
+    Provenance,
+    provenance_of,
+    shown_arguments,
+)
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageReader
+from aiperf_svc.core.telemetry.server_facts import engine_of, information_facts, stated_facts
+from tests.support.fake_sources import at
+
+DATA = Path(__file__).parents[2] / "data/telemetry"
+
+
+def read(page: str, *, is_gpu: bool = False) -> SourceLog:
+    log = SourceLog(f"http://{page}/metrics", is_gpu=is_gpu)
+    page_read = PageReader().read((DATA / f"{page}.txt").read_text())
+    log.add(page_read, wall_ns=at(3), latency_ns=1)
+    return log
+
+
+def target(*logs: SourceLog) -> dict[str, str]:
+    return provenance_of({}, (), logs, begin_ns=at(0), end_ns=at(9)).target
+
+
+def test_every_fact_that_is_not_read_is_unknown() -> None:
+    assert target() == dict.fromkeys(TARGET_FACTS, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("page", "engine"),
+    [
+        ("vllm", "vLLM"), ("sglang", "SGLang"), ("llamacpp", "llama.cpp"), ("tgi", "TGI"),
+        ("trtllm", "TensorRT-LLM"), ("triton", "Triton"), ("dynamo", "Dynamo"),
+        ("llm-d", "llm-d router"), ("dcgm", None),
+    ],
+)  # fmt: skip
+def test_servers_are_recognized_by_their_metrics(page: str, engine: str | None) -> None:
+    found = engine_of(read(page))
+    assert (found.name if found is not None else None) == engine
+
+
+def test_gpus_have_their_driver_limits_and_clocks() -> None:
+    found = target(read("dcgm", is_gpu=True))
+    assert (found["gpus"], found["gpu_model"]) == ("2", "NVIDIA H100 80GB HBM3")
+    assert (found["driver"], found["power_limit_w"]) == ("550.54.15", "700")
+    assert (found["max_sm_clock_mhz"], found["cuda"]) == ("1980", UNKNOWN)
+
+
+def test_replicas_that_differ_show_both_values() -> None:
+    logs = [read("vllm"), read("vllm")]
+    logs[0].facts["engine_version"], logs[1].facts["engine_version"] = "0.12.0", "0.11.2"
+    assert target(*logs)["engine_version"] == "0.11.2; 0.12.0"
+
+
+def test_settings_of_information_metrics_are_facts() -> None:
+    found = information_facts(read("trtllm"))
+    assert found["server.speculative_config.method"] == "eagle3"
+    assert found["server.model_config.quantization"] == "fp8"
+    assert not [name for name in found if name.endswith(("model_name", "engine_type"))]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"version": "0.12.0"}, {"engine_version": "0.12.0"}),
+        (
+            {"version": "0.5.3", "tp_size": 2, "api_key": "sk-1", "internal_states": [{"a": 1}]},
+            {"engine_version": "0.5.3", "server.tp_size": "2", "server.api_key": "***"},
+        ),
+        (
+            {
+                "build_info": "b6000", "total_slots": 4, "chat_template": "x" * 500,
+                "default_generation_settings": {"n_ctx": 4096, "params": {"seed": 1}},
+            },
+            {
+                "engine_version": "b6000", "server.total_slots": "4", "server.n_ctx": "4096",
+                "server.chat_template": "sha256:2eb9bb5cd8dd5c2b",
+            },
+        ),
+        ([], {}),
+    ],
+)  # fmt: skip
+def test_server_states_version_and_settings(content: object, expected: dict[str, str]) -> None:
+    found = stated_facts(json.dumps(content))
+    if "server.chat_template" in found:
+        assert len(found["server.chat_template"]) == len("sha256:") + 16
+        found["server.chat_template"] = expected["server.chat_template"]
+    assert found == expected
+
+
+def test_page_that_is_no_json_states_nothing() -> None:
+    assert stated_facts("<html>Not found</html>") == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("vllm", "serve", "m", "--api-key", "sk-1"), "vllm serve m --api-key ***"),
+        (("--api-key=sk-1", "--max-num-seqs=8"), "--api-key=*** --max-num-seqs=8"),
+        (("--hf-token", "hf_1", "--tokenizer", "t"), "--hf-token *** --tokenizer t"),
+        (("--api-key", "--quiet"), "--api-key --quiet"),
+        (("sh", "-c", "echo $HOME"), "sh -c 'echo $HOME'"),
+    ],
+)
+def test_arguments_show_no_secrets(arguments: tuple[str, ...], shown: str) -> None:
+    assert shown_arguments(arguments) == shown
+
+
+def test_measured_shares_are_not_compared() -> None:
+    found = provenance_of({"kernel": "6.1"}, (), (), begin_ns=0, end_ns=1)
+    assert found.client["stolen_share"] == "0.0000"
+    assert "client.stolen_share" not in found.compared
+    assert found.compared["client.kernel"] == "6.1"
+
+
+def test_fallback_fills_only_unknown_facts() -> None:
+    old = Provenance(client={}, target={"driver": "550", "gpu_model": UNKNOWN})
+    found = old.with_facts(client={}, target={}, fallback={"driver": "1", "gpu_model": "H100"})
+    assert found.target == {"driver": "550", "gpu_model": "H100"}
