@@ -14,6 +14,7 @@ from aiperf_svc.config.prompts import (
     Prefix,
     Shape,
     Sounds,
+    ToolResults,
     Turns,
 )
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
@@ -111,6 +112,7 @@ class Dataset(Model):
     passages: Passages = Passages()
     prefix: Prefix = Prefix()
     turns: Turns = Turns()
+    tool_results: ToolResults = ToolResults()
     images: Images = Images()
     sounds: Sounds = Sounds()
     batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1

@@ -106,6 +106,15 @@ class Turns(Model):
     """Milliseconds between a response and the next turn."""
 
 
+class ToolResults(Model):
+    """Results of tools that the dataset has no text for, or no delay."""
+
+    tokens: Length = Length(mean=128)
+    """Tokens of a result whose length the file does not state."""
+    delay_ms: Delay = Delay()
+    """Milliseconds from the end of a response that calls tools to their results."""
+
+
 Sampling = Literal["random", "shuffled", "sequential"]
 """Order in which the files of a folder are chosen: each at random, or all once before any is
 repeated."""

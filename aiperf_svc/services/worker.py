@@ -232,8 +232,16 @@ class Worker(BaseService):
             is_streaming=endpoint.streaming,
             api=api,
         )
-        results = None if following is None else following.tool_results
-        return extended(api, history, turn.messages, reply, results)
+        if following is None:
+            return extended(api, history, turn.messages, reply, None)
+        return extended(
+            api,
+            history,
+            turn.messages,
+            reply,
+            following.tool_results,
+            following.spare_result,
+        )
 
     async def _fetch_blocks(self) -> None:
         while True:

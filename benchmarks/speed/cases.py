@@ -102,6 +102,55 @@ def memory(*, is_quick: bool) -> Figures:
     }
 
 
+def conversations(*, is_quick: bool) -> Figures:
+    """Conversations of 20 turns that end with 4,000 tokens of history, 200 requests a second: the
+    memory for each, as the difference between many and few; and the lag of the client."""
+    counts, turns, every_s = ((20, 80), 8, 2.0) if is_quick else ((200, 1_000), 20, 5.0)
+    size, itl_ms = 4_000 // (2 * turns), 5
+    pause_ms = round(every_s * 1e3 - size * itl_ms)
+    flags = (
+        *("--conversation-turn-mean", str(turns), "--isl", str(size), "--osl", str(size)),
+        *("--conversation-turn-delay-mean", str(max(0, pause_ms)), "--num-dataset-entries", "50"),
+    )
+    with _server(MockServerConfig(tokens=size, itl=f"{itl_ms}ms")) as (server, folder):
+        few, many = (
+            run_profile(
+                server.url,
+                (
+                    *("--concurrency", str(count), "--request-count", str(count * turns)),
+                    *("--ramp-duration", str(every_s), *flags),
+                ),
+                server_pid=server.pid,
+                folder=_made(folder / str(count)),
+                watches_memory=True,
+            )
+            for count in counts
+        )
+    kib = (counts[1] - counts[0]) * 1024
+    held = {name: (pss - few.load_pss.get(name, 0)) / kib for name, pss in many.load_pss.items()}
+    return {
+        "conversations": counts[1],
+        "turns": turns,
+        "requests_per_s": many.requests / many.load_s,
+        "kib_per_conversation": sum(held.values()),
+        "kib_per_conversation_by_service": dict(sorted(held.items())),
+        "schedule_lag_p50_ms": many.stat("schedule_lag", "p50"),
+        "schedule_lag_p99_ms": many.stat("schedule_lag", "p99"),
+        "receive_lag_p99_ms": many.stat("receive_lag", "p99"),
+        "cpu_us_per_request": sum(
+            used for name, used in many.load_cpu_s.items() if name != "server"
+        )
+        / many.requests
+        * 1e6,
+        "verdict": many.verdict,
+    }
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def exports(*, is_quick: bool) -> Figures:
     """What a million records cost after the last response: the difference between a long and a
     short run, so that what every run costs falls out."""
@@ -132,6 +181,7 @@ CASES: dict[str, Callable[..., Figures]] = {
     "interpreted": interpreted,
     "lifecycle": lifecycle,
     "memory": memory,
+    "conversations": conversations,
     "exports": exports,
 }
 

@@ -70,6 +70,8 @@ class Run:
     held_pss: dict[str, int]
     """Bytes by service, at the moment of most while every request had begun and none had ended;
     empty when there was no such time, or nobody watched."""
+    load_pss: dict[str, int]
+    """Bytes by service, at the moment of most during the load; empty if nobody watched."""
     peak_pss: int
     """Bytes of all our processes, the most seen until the command's end: with the burst of ends,
     the summary and the exports."""
@@ -158,6 +160,7 @@ def run_profile(
         idle_pss=sum(before[-1][1].values()),
         idle_rss=before[-1][2],
         held_pss=watched.peak_pss(*held),
+        load_pss=watched.peak_pss(began, over),
         peak_pss=sum(watched.peak_pss(launched, ended).values()),
         artifact_bytes={
             path.name: path.stat().st_size for path in Path(told["artifacts"]).iterdir()

@@ -22,6 +22,8 @@ TARGETS = (
     Target("interpreted", "chunks_per_s", 120_000, True, "at least 120,000/s"),
     Target("lifecycle", "idle_pss_mib", 300, False, "at most 300 MiB"),
     Target("memory", "kib_per_connection", 10, False, "at most 10 KiB"),
+    Target("conversations", "kib_per_conversation", 60, False, "at most 60 KiB"),
+    Target("conversations", "schedule_lag_p99_ms", 2, False, "at most 2 ms"),
 )
 
 

@@ -33,6 +33,7 @@ from aiperf_svc.core.datasets.media import NO_FOLDERS, MediaFolders, with_media
 from aiperf_svc.core.datasets.session_trees import message_problem
 from aiperf_svc.core.datasets.synthetic import draw_lengths, with_prefixes
 from aiperf_svc.core.datasets.templated import fitted, templated_tokens
+from aiperf_svc.core.datasets.tool_results import with_tool_results
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.history import split_results
 from aiperf_svc.core.endpoints.registry import CONVERSATIONS, endpoint_of
@@ -177,6 +178,7 @@ def assemble(
     if problems:
         raise ConfigError("; ".join(problems))
     warmup_entries = warmup_share(config, source, len(prompts))
+    prompts = with_tool_results(config, prompts, counter)
     marked = with_markers(prompts, range(len(prompts)), config, counter)
     ordered = [marked[place] for place in entry_order(config, len(prompts), warmup_entries)]
     lengths = draw_output_lengths(config, sum(len(entry.turns) for entry in ordered))
@@ -394,9 +396,10 @@ def _turns_of(
             tail=body.tail,
             requested_tokens=body.requested_tokens,
             tool_results=found,
+            spare_result=msgspec.json.encode(turn.spare_result) if turn.spare_result else b"",
             recorded=response,
         )
-        for body, found, response in zip(bodies, results, recorded, strict=True)
+        for turn, body, found, response in zip(entry.turns, bodies, results, recorded, strict=True)
     ], bodies[0].head
 
 

@@ -60,6 +60,13 @@ class TokenCounter(Protocol):
         """Return the text of token ids."""
 
 
+class Unwritten(msgspec.Struct, frozen=True):
+    """Content of a message whose text is made from the seed."""
+
+    tokens: int = 0
+    """Its length; 0: it is drawn."""
+
+
 class PromptTurn(msgspec.Struct, frozen=True):
     """One request before it is rendered."""
 
@@ -74,6 +81,8 @@ class PromptTurn(msgspec.Struct, frozen=True):
     """Response in the file. Its length is the turn's output length, if it can be counted."""
     recorded: tuple[Mapping[str, Any], ...] = ()
     """The same as messages of the chat API, for a history of recorded responses."""
+    spare_result: str = ""
+    """Result of tools that the previous response calls without being expected to."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):
@@ -113,6 +122,9 @@ class Purpose(IntEnum):
     SAMPLE_RATES = 22
     SAMPLE_DEPTHS = 23
     SOUND_FILES = 24
+    RESULT_LENGTHS = 25
+    RESULT_WORDS = 26
+    RESULT_DELAYS = 27
 
 
 _DATASET_KEY = 0xDA7A
@@ -127,6 +139,7 @@ _OF_TEXTS = frozenset(
         Purpose.PREFIX_WORDS,
         Purpose.MEDIA,
         Purpose.CONTEXT_WORDS,
+        Purpose.RESULT_WORDS,
     )
 )
 """Purposes that decide what a server could find in a cache."""

@@ -61,6 +61,7 @@ class TurnFields(msgspec.Struct):
     reasoning_content: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    tokens: int | None = None
 
 
 PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or payload"

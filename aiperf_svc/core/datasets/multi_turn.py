@@ -6,7 +6,8 @@ Every turn is one request (see `fields`; a plain string is allowed), except thes
 - `assistant` is the recorded response to the turn before: `text`, `reasoning`, `reasoning_content`
   and `tool_calls` as in the chat API, or whole `messages`. `dataset.history` says whether later
   requests contain it or the server's own response.
-- `tool` is the result of a tool that this response calls, with `tool_call_id`. Results that follow
+- `tool` is the result of a tool that this response calls, with `tool_call_id`: its `text`, or
+  `tokens` for words of that length, or neither for a drawn length. Results that follow
   each other are one request, together with a user's turn right after them.
 """
 
@@ -18,12 +19,14 @@ from aiperf_svc.core.datasets.base import (
     Lines,
     PromptConversation,
     PromptTurn,
+    Unwritten,
     decode_line,
     default_id,
     line_error,
     numbered,
 )
-from aiperf_svc.core.datasets.fields import TurnFields, turn_of
+from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
+from aiperf_svc.core.datasets.synthetic import MAX_INPUT_TOKENS
 from aiperf_svc.core.endpoints.base import Prompt
 
 EXPECTED = 'an object such as {"session_id": "a", "turns": [{"text": "Hello", "delay": 500}]}'
@@ -72,31 +75,31 @@ def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
         raise ValueError(f"{len(written):,} turns are over the most of {MAX_TURNS:,}")
     turns: list[PromptTurn] = []
     before: list[dict[str, Any]] = []
-    delay_ns = 0
+    delay = 0
     """Messages that go in front of the next turn's, and when they are there."""
     for position, item in enumerate(written):
         fields = TurnFields(text=item) if isinstance(item, str) else item
         try:
             if fields.role == "assistant":
                 if _has_results(before):
-                    turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay_ns))
-                    before, delay_ns = [], 0
+                    turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay))
+                    before, delay = [], 0
                 _add_response(turns, before, fields)
                 continue
             turn = _turn(fields)
             if fields.role in (*_INSTRUCTIONS, "tool"):
                 before.extend(_instructions(turn.prompt))
-                delay_ns = max(delay_ns, turn.delay_ns)
+                delay = max(delay, turn.delay_ns)
                 continue
             if before:
                 prompt = _instructed(turn.prompt, before)
-                turn = PromptTurn(prompt, delay_ns=max(delay_ns, turn.delay_ns))
-                before, delay_ns = [], 0
+                turn = PromptTurn(prompt, delay_ns=max(delay, turn.delay_ns))
+                before, delay = [], 0
         except ValueError as error:
             raise ValueError(f"turns[{position}]: {error}") from None
         turns.append(turn)
     if _has_results(before):
-        turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay_ns))
+        turns.append(PromptTurn(Prompt(messages=tuple(before)), delay_ns=delay))
     elif before:
         raise ValueError("the last turn is an instruction that no request carries")
     return tuple(turns)
@@ -127,16 +130,26 @@ def _turn(fields: TurnFields) -> PromptTurn:
     if fields.payload is not None:
         raise ValueError("`payload` is a whole request and cannot carry a history; use `messages`")
     if fields.role == "tool" and fields.messages is None:
-        turn = turn_of(fields)
-        if turn.prompt.media or turn.prompt.passages or len(turn.prompt.texts) != 1:
-            raise ValueError("role `tool`: the result of a tool is one text")
-        message = {
-            "role": "tool",
-            "tool_call_id": fields.tool_call_id,
-            "content": turn.prompt.texts[0],
-        }
-        return msgspec.structs.replace(turn, prompt=Prompt(messages=(message,)))
+        return _result_of(fields)
     return turn_of(fields)
+
+
+def _result_of(fields: TurnFields) -> PromptTurn:
+    """Return the result of a tool as a turn of one message."""
+    text = fields.text if fields.text is not None else fields.content
+    others = ("prompt", "texts", "query", "image", "images", "audio", "audios")
+    if any(getattr(fields, name) is not None for name in others):
+        raise ValueError("role `tool`: the result of a tool is one `text`")
+    if text is not None and fields.tokens is not None:
+        raise ValueError("role `tool`: has both `text` and `tokens`")
+    if fields.tokens is not None and not 1 <= fields.tokens <= MAX_INPUT_TOKENS:
+        raise ValueError(f"`tokens` {fields.tokens} is not between 1 and {MAX_INPUT_TOKENS:,}")
+    message = {
+        "role": "tool",
+        "tool_call_id": fields.tool_call_id,
+        "content": Unwritten(fields.tokens or 0) if text is None else text,
+    }
+    return PromptTurn(Prompt(messages=(message,)), delay_ns=delay_ns(fields.delay or 0.0))
 
 
 def _instructions(prompt: Prompt) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from aiperf_svc.core.endpoints.base import Prompt, Rendered
 
 T = TypeVar("T")
 NO_RESULT = b'"ok"'
-"""Result of a call for which the dataset has none."""
+"""Result of a call for which the dataset has none, nor a spare one."""
 
 
 class Defect(IntEnum):
@@ -89,18 +89,19 @@ def extended(
     messages: bytes,
     reply: Reply,
     results: Sequence[bytes] | None,
+    spare: bytes = b"",
 ) -> tuple[bytes, Sequence[Defect]]:
     """Return a history with a turn's messages, its response and the results of the tools that this
     calls, and what is wrong with it.
 
     The results are texts in JSON, in the order of the calls. Where there are fewer, the last one
-    stands for all further calls. Where nothing was called, they go to the server as a user's text.
-    With None, no results are added.
+    stands for all further calls, and where there is none, the `spare` one. Where nothing was
+    called, they go to the server as a user's text. With None, no results are added.
     """
     parts = [each for each in (messages, reply.items) if each]
     defects: Sequence[Defect] = reply.defects
     if reply.calls and results is not None:
-        known = results or (NO_RESULT,)
+        known = results or (spare or NO_RESULT,)
         found = [known[min(place, len(known) - 1)] for place in range(len(reply.calls))]
         parts.append(api.tool_results(list(zip(reply.calls, found, strict=True))))
     elif results:

@@ -47,6 +47,8 @@ class Turn(Value, frozen=True):
     """Session tree: for which others the request waits, and for how long."""
     tool_results: tuple[bytes, ...] = ()
     """Results of the tools that the previous response calls: texts in JSON."""
+    spare_result: bytes = b""
+    """Result of tools where it has none: a text in JSON."""
     recorded: bytes = b""
     """Messages of the dataset that go into the history in place of the response."""
 
