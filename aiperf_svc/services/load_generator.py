@@ -58,17 +58,14 @@ class LoadGenerator:
         entries: EntryCache,
         is_streaming: bool,
         connection_limit: int,
-        extend_history: Callable[
-            [bytes, Turn, Turn | None, Request], tuple[bytes, Sequence[Defect]]
-        ],
+        to_history: Callable[[Turn, Turn | None, Request], tuple[list[bytes], Sequence[Defect]]],
         on_starved: Callable[[], None],
         abandonment: Abandonment | None = None,
         turn_gap_ns: int = 0,
         markers: RunMarkers | None = None,
     ) -> None:
-        """`extend_history(history, turn, following_turn, request)` adds a turn and its response to
-        a history, with the results of tools that the following turn has, and says what is wrong
-        with that;
+        """`to_history(turn, following_turn, request)` returns what a turn and its response add to
+        a history, with the results of tools that the following turn has, and what is wrong with it;
         `on_starved` is called when users wait because the credits have run out; `abandonment` says
         which clients leave before their response has ended. With a `turn_gap_ns` the turns of a
         conversation are that far apart. `markers` are put into the requests."""
@@ -76,7 +73,7 @@ class LoadGenerator:
         self._entries = entries
         self._base_flags = _STREAMED if is_streaming else 0
         self._connection_limit = connection_limit
-        self._extend_history = extend_history
+        self._to_history = to_history
         self._on_starved = on_starved
         self._abandonment = abandonment
         self._turn_gap_ns = turn_gap_ns
@@ -413,9 +410,7 @@ class LoadGenerator:
         entry, end = session.entry, request.end_wall_ns
         turn, following = entry.turn(session.turn), entry.turn(session.turn + 1)
         try:
-            session.history, defects = self._extend_history(
-                session.history, turn, following, request
-            )
+            added, defects = self._to_history(turn, following, request)
         except Exception:
             # All bytes came, but they are no response; its record says so. The credit ends here.
             self._active -= 1
@@ -429,6 +424,7 @@ class LoadGenerator:
             self.cancelled += 1
             return
         self.turns_completed += 1
+        session.history += added
         self.count_defects(defects)
         session.turn += 1
         session.flags &= ~_CAPPED  # it was the turn before that waited

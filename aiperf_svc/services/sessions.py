@@ -23,7 +23,9 @@ class Session:
         self.entry = entry
         self.turns = turns
         self.turn = 0
-        self.history = b""
+        self.history: list[bytes] = []
+        """Messages of the turns so far, in parts without commas around them. Those of the dataset
+        are the same objects in all conversations."""
         self.flags = flags
         self.target = -1
         """Which of several targets has it; -1 before its first turn."""

@@ -134,13 +134,13 @@ class TreeGenerator(LoadGenerator):
     def _keep_response(self, tree: RunningTree, request: Request) -> bool:
         """Keep a response for later prompts. Returns whether it is one."""
         try:
-            found, defects = self._extend_history(b"", Turn(b""), None, request)
+            found, defects = self._to_history(Turn(b""), None, request)
         except Exception:
             # All bytes came, but they are no response; its record says so.
             return False
         self.count_defects(defects)
-        # The history ends with a comma; among pieces, one goes before each message but the first.
-        tree.responses[request.turn] = b"," + found[:-1] if found else b""
+        # Among the pieces of a prompt, a comma goes before each message but the first.
+        tree.responses[request.turn] = b"".join(b"," + each for each in found)
         return True
 
     # --- sending ---------------------------------------------------------------------------------

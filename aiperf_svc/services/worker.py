@@ -31,7 +31,7 @@ from aiperf_svc.core.control.control_intervals import (
     return_interval_s,
 )
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
-from aiperf_svc.core.endpoints.history import Defect, extended
+from aiperf_svc.core.endpoints.history import Defect, added_to_history
 from aiperf_svc.core.endpoints.registry import CONVERSATIONS
 from aiperf_svc.core.load.entry_order import order_of
 from aiperf_svc.core.load.target_addresses import shift_of
@@ -169,7 +169,7 @@ class Worker(BaseService):
             entries=entries,
             is_streaming=config.endpoint.streaming,
             connection_limit=max(1, fd_limit() - RESERVED_FDS),
-            extend_history=self._extend_history,
+            to_history=self._to_history,
             on_starved=self._return_now.set,
         )
         self._client = client = self._make_client(targets, generator)
@@ -218,11 +218,11 @@ class Worker(BaseService):
             else:
                 return decision
 
-    def _extend_history(
-        self, history: bytes, turn: Turn, following: Turn | None, request: Request
-    ) -> tuple[bytes, Sequence[Defect]]:
+    def _to_history(
+        self, turn: Turn, following: Turn | None, request: Request
+    ) -> tuple[list[bytes], Sequence[Defect]]:
         if turn.recorded:
-            return b"%b%b,%b," % (history, turn.messages, turn.recorded), ()
+            return [turn.messages, turn.recorded], ()
         endpoint = self.context.inference.endpoint
         api = CONVERSATIONS[endpoint.type]
         reply = reply_of(
@@ -232,16 +232,9 @@ class Worker(BaseService):
             is_streaming=endpoint.streaming,
             api=api,
         )
-        if following is None:
-            return extended(api, history, turn.messages, reply, None)
-        return extended(
-            api,
-            history,
-            turn.messages,
-            reply,
-            following.tool_results,
-            following.spare_result,
-        )
+        results = None if following is None else following.tool_results
+        spare = b"" if following is None else following.spare_result
+        return added_to_history(api, turn.messages, reply, results, spare)
 
     async def _fetch_blocks(self) -> None:
         while True:

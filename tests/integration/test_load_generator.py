@@ -88,7 +88,7 @@ def generator(*turns: Turn) -> LoadGenerator:
         entries=entries,
         is_streaming=False,
         connection_limit=100,
-        extend_history=lambda history, turn, following, request: (b"", ()),
+        to_history=lambda turn, following, request: ([], ()),
         on_starved=lambda: None,
     )
     made.attach(NotingClient())  # type: ignore[arg-type]
@@ -116,24 +116,24 @@ def test_users_send_as_many_requests_as_there_are_users() -> None:
 @pytest.mark.parametrize(
     ("extended", "counts"),
     [
-        ((b"", ()), {"turns_completed": 1, "history_defects": (0,) * 5, "errored": 0}),
+        (([], ()), {"turns_completed": 1, "history_defects": (0,) * 5, "errored": 0}),
         (
-            (b"", (Defect.NO_ID, Defect.UNCALLED)),
+            ([], (Defect.NO_ID, Defect.UNCALLED)),
             {"turns_completed": 1, "history_defects": (0, 1, 0, 0, 1), "errored": 0},
         ),
         (RecursionError(), {"turns_completed": 0, "history_defects": (0,) * 5, "errored": 1}),
     ],
 )
 def test_defects_of_a_history_are_counted(
-    extended: tuple[bytes, Sequence[Defect]] | RecursionError, counts: dict[str, Any]
+    extended: tuple[list[bytes], Sequence[Defect]] | RecursionError, counts: dict[str, Any]
 ) -> None:
-    def extend(*_arguments: object) -> tuple[bytes, Sequence[Defect]]:
+    def extend(*_arguments: object) -> tuple[list[bytes], Sequence[Defect]]:
         if isinstance(extended, RecursionError):
             raise extended
         return extended
 
     made = generator(Turn(b"{}"), Turn(b"{}"))
-    made._extend_history = extend
+    made._to_history = extend
     made.attach(client := KeepingClient())  # type: ignore[arg-type]
     made.grant(granted(0, 1), 0)
     (request,) = client.sent

@@ -75,7 +75,7 @@ def test_session_id_is_in_headers_and_body() -> None:
         session_body=["user", "session_params.session_id", "session_params.kind"],
     )
     entry = Entry(0, conversation(2), where, where.request(b"")[0])
-    request = sent(entry.prepare(1, b"0,", b"id-7"))
+    request = sent(entry.prepare(1, [b"0"], b"id-7"))
     assert b"X-SMG-Routing-Key: id-7\r\n" in request
     assert b"X-Session-ID" not in request
     body = b'{"user":"id-7","session_params":{"session_id":"id-7","kind":"id-7"},"messages":[0,1]}'
@@ -92,7 +92,7 @@ def test_single_request_has_no_session() -> None:
 def test_header_of_the_config_replaces_a_session_header() -> None:
     where = target(headers={"x-session-id": "mine"})
     entry = Entry(0, conversation(2), where, where.request(b"")[0])
-    request = sent(entry.prepare(0, b"", b"id-7"))
+    request = sent(entry.prepare(0, (), b"id-7"))
     assert request.lower().count(b"x-session-id") == 1
     assert b"X-Correlation-ID: id-7\r\n" in request
 

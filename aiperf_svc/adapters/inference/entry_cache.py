@@ -6,7 +6,7 @@ one in order, so the next blocks are fetched ahead, and dropped when the credits
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from aiperf_svc.adapters.inference.request import PreparedTurn
 from aiperf_svc.adapters.inference.resolved_target import Target
@@ -54,12 +54,12 @@ class Entry:
         )
         """The first turn. It needs no history."""
 
-    def prepare(self, number: int, history: bytes, session_id: bytes) -> PreparedTurn:
-        """Return a turn of a conversation, with its `history`."""
+    def prepare(self, number: int, history: Sequence[bytes], session_id: bytes) -> PreparedTurn:
+        """Return a turn of a conversation, with the messages of its `history`."""
         turn = self._conversation.turns[number]
-        if not turn.messages:
-            history = history[:-1]  # results of tools are all that it adds
-        body = self._conversation.head + history + turn.messages + turn.tail
+        # A turn that only has results of tools adds no messages to the history.
+        own = (turn.messages,) if turn.messages else ()
+        body = b"%b%b%b" % (self._conversation.head, b",".join((*history, *own)), turn.tail)
         return PreparedTurn(
             *self._target.session_request(body, session_id),
             self.number,

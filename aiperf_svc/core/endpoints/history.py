@@ -66,8 +66,8 @@ class Reply(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """How an API carries a conversation. A turn's body is `head + history + body + tail`; the
-    history is empty or ends with a comma."""
+    """How an API carries a conversation. A turn's body is `head`, the messages of the history and
+    its own, and `tail`."""
 
     render: Callable[[Sequence[Prompt], config.Endpoint], list[Rendered]]
     """Renders the turns of a conversation. All have the same head. A prompt without content gives
@@ -83,16 +83,15 @@ class Conversations:
     JSON, a string or a list of parts."""
 
 
-def extended(
+def added_to_history(
     api: Conversations,
-    history: bytes,
     messages: bytes,
     reply: Reply,
     results: Sequence[bytes] | None,
     spare: bytes = b"",
-) -> tuple[bytes, Sequence[Defect]]:
-    """Return a history with a turn's messages, its response and the results of the tools that this
-    calls, and what is wrong with it.
+) -> tuple[list[bytes], Sequence[Defect]]:
+    """Return what goes into a history after a turn, in parts to be joined by commas: its messages,
+    the response, and the results of the tools that this calls; and what is wrong with it.
 
     The results are texts in JSON, in the order of the calls. Where there are fewer, the last one
     stands for all further calls, and where there is none, the `spare` one. Where nothing was
@@ -107,7 +106,7 @@ def extended(
     elif results:
         parts += map(user_message, results)
         defects = (*defects, Defect.UNCALLED)
-    return history + b"".join(part + b"," for part in parts), defects
+    return parts, defects
 
 
 def split_results(prompt: Prompt) -> tuple[Prompt, tuple[bytes, ...]]:

@@ -14,7 +14,7 @@ from aiperf_svc.core.endpoints.history import (
     Conversations,
     Defect,
     Reply,
-    extended,
+    added_to_history,
 )
 
 CHAT, RESPONSES, MESSAGES = chat.CONVERSATIONS, responses.CONVERSATIONS, messages.CONVERSATIONS
@@ -276,7 +276,7 @@ def test_messages_names_arguments_that_are_no_json() -> None:
 
 def test_empty_message_goes_back_as_nothing() -> None:
     assert whole(MESSAGES, {"content": []}).items == b""
-    assert extended(MESSAGES, b"", b"1", Reply(b""), ())[0] == b"1,"
+    assert added_to_history(MESSAGES, b"1", Reply(b""), ())[0] == [b"1"]
 
 
 # --- all -----------------------------------------------------------------------------------------
@@ -317,19 +317,28 @@ TWO = Reply(b'{"r":1}', (Call("c1", "function_call_output"), Call("c2", "functio
     ids=["chat", "responses", "messages"],
 )
 def test_results_have_the_ids_of_the_calls(api: Conversations, expected: list[Any]) -> None:
-    history, defects = extended(api, b"0,", b"1", TWO, (b'"x"', b'"y"'))
-    assert json.loads(b"[%b]" % history[:-1]) == [0, 1, {"r": 1}, *expected]
+    parts, defects = added_to_history(api, b"1", TWO, (b'"x"', b'"y"'))
+    assert json.loads(b"[%b]" % b",".join(parts)) == [1, {"r": 1}, *expected]
     assert defects == ()
 
 
 def test_missing_results_are_repeated_or_made() -> None:
-    assert extended(CHAT, b"", b"", TWO, (b'"x"',))[0].count(b'"x"') == 2
-    assert extended(CHAT, b"", b"", TWO, ())[0].count(NO_RESULT) == 2
+    for results, spare, text in (
+        ((b'"x"',), b'"s"', b'"x"'),
+        ((), b'"s"', b'"s"'),
+        ((), b"", NO_RESULT),
+    ):
+        parts, _ = added_to_history(CHAT, b"1", TWO, results, spare)
+        assert parts[-1].count(text) == 2
+
+
+def test_without_results_only_the_response_is_added() -> None:
+    assert added_to_history(CHAT, b"", TWO, None)[0] == [TWO.items]
 
 
 def test_results_without_a_call_become_text() -> None:
-    history, defects = extended(CHAT, b"", b"1", Reply(b"2"), (b'"x"',))
-    assert history == b'1,2,{"role":"user","content":"x"},'
+    parts, defects = added_to_history(CHAT, b"1", Reply(b"2"), (b'"x"',))
+    assert parts == [b"1", b"2", b'{"role":"user","content":"x"}']
     assert defects == (Defect.UNCALLED,)
 
 
@@ -341,8 +350,8 @@ def test_results_without_a_call_become_text() -> None:
 def test_history_fits_between_head_and_messages(api: Conversations, key: str) -> None:
     first, second = api.render([HELLO, Prompt(texts=("ünïcode 🎉",))], OPTIONS)
     assert first.head == second.head
-    history, _ = extended(api, b"", first.body, Reply(b'{"r":1}'), ())
-    sent = json.loads(second.head + history + second.body + second.tail)[key]
+    parts, _ = added_to_history(api, first.body, Reply(b'{"r":1}'), ())
+    sent = json.loads(second.head + b",".join((*parts, second.body)) + second.tail)[key]
     texts = [each.get("content") for each in sent]
     assert texts == ["Hello", None, "ünïcode 🎉"]
 
