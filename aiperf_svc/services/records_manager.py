@@ -32,8 +32,7 @@ from aiperf_svc.core.records.accounts import (
     WorkerAccount,
     account_of_live,
 )
-from aiperf_svc.core.records.arrived_records import ArrivedRecords, count_arrived
-from aiperf_svc.core.records.ledger import RecordLedger
+from aiperf_svc.core.records.arrived_records import ArrivedRecords, RecordLedger, count_arrived
 from aiperf_svc.core.results.distributions import network_times
 from aiperf_svc.core.results.inference_result import DatasetFacts, RunLayout
 from aiperf_svc.core.results.summarise import summarise

@@ -1,20 +1,37 @@
 """The artifact folder of a benchmark that ran a tool on ranks. Every file is written atomically."""
 
+import csv
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
 
-from aiperf_svc.adapters.exports import tool_export as export
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
+from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict
 from aiperf_svc.adapters.report import tool_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import write_atomically, write_file
-from aiperf_svc.core.results.tool_result import ToolResult
+from aiperf_svc.config.yaml_files import yaml_text
+from aiperf_svc.core.results.tool_result import STATS, ToolResult
+from aiperf_svc.domain.foreign_text import csv_cell
 from aiperf_svc.protocol.messages.steps import StepOutput, StepRecord
 from aiperf_svc.workloads.steps import PlannedStep, Plot
+
+SERIES_FORMAT = "1"
+"""Version of the format of series.parquet."""
+_SERIES_FIELDS = (
+    ("step", DataType.string()),
+    ("repetition", DataType.uint32()),
+    ("series", DataType.string()),
+    ("label", DataType.string()),
+    ("unit", DataType.string()),
+    ("time_s", DataType.float64()),
+    ("value", DataType.float64()),
+)
 
 FOLDER = "step-{:03d}"
 
@@ -31,13 +48,13 @@ def write_run(
 
     Raises EnvironmentProblem that names the file which could not be written; those before it stay.
     """
-    write_file(folder / "config.yaml", lambda: export.render_config(result))
+    write_file(folder / "config.yaml", lambda: render_config(result))
     write_file(folder / TOOL_FILE, lambda: render(result))
-    write_file(folder / "results.csv", lambda: export.render_csv(result))
+    write_file(folder / "results.csv", lambda: render_csv(result))
     verdict = result.judgement, result.slo
     write_file(folder / "verdict.json", lambda: render_verdict(*verdict))
     write_file(folder / "report.html", lambda: tool_page.render(result, plots))
-    write_atomically(folder / "series.parquet", lambda part: export.write_series(part, result))
+    write_atomically(folder / "series.parquet", lambda part: write_series(part, result))
     return write_manifest(folder, result.run_id, known=known)
 
 
@@ -86,3 +103,54 @@ class RawOutput:
             file.close()
         except OSError as error:
             self.error = self.error or f"cannot write {file.name}: {error.strerror or error}"
+
+
+def render_config(result: ToolResult) -> bytes:
+    """Render config.yaml: the resolved config, which can be run again as it is."""
+    return yaml_text(result.config).encode()
+
+
+def render_csv(result: ToolResult) -> bytes:
+    """Render results.csv: a row for each metric and statistic, then one for each of its values.
+    What a row does not have is empty."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("metric", "unit", "better", "statistic", "step", "repetition", "value"))
+    for metric in result.metrics:
+        info = metric.info
+        head = (info.tag, csv_cell(info.unit), info.better)
+        for stat in STATS:
+            writer.writerow((*head, stat, "", "", _number(metric.stat(stat))))
+        for each in metric.values:
+            place = (csv_cell(each.step), each.repetition)
+            writer.writerow((*head, "value", *place, _number(each.value)))
+    return text.getvalue().encode()
+
+
+def write_series(path: Path, result: ToolResult) -> None:
+    """Write a row for each point of each series. Raises OSError."""
+    rows = [
+        (each.step, each.repetition, series.name, series.label, series.unit, time_s, value)
+        for each in result.series
+        for series in (each.series,)
+        for time_s, value in zip(series.times_s, series.values, strict=True)
+    ]
+    schema = Schema([Field(name, kind, nullable=False) for name, kind in _SERIES_FIELDS])
+    arrays = [
+        Array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(_SERIES_FIELDS)
+    ]
+    batch = RecordBatch.from_arrays(arrays, schema=schema)
+    write_stream(
+        path,
+        RecordBatchReader.from_batches(schema, [batch]),
+        compression="zstd(3)",
+        key_value_metadata={
+            "aiperf_svc.format": SERIES_FORMAT,
+            "aiperf_svc.version": result.version,
+            "aiperf_svc.run_id": result.run_id,
+        },
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(value)

@@ -2,7 +2,7 @@
 
 import random
 
-from aiperf_svc.core.records.ledger import RecordLedger
+from aiperf_svc.core.records.arrived_records import RecordLedger
 from aiperf_svc.protocol.messages.records import SequenceSpan
 
 

@@ -10,7 +10,7 @@ import yaml
 from arro3.io import read_parquet
 
 from aiperf_svc.adapters.exports import result_files
-from aiperf_svc.adapters.exports import tool_export as export
+from aiperf_svc.adapters.storage import tool_artifacts as export
 from aiperf_svc.adapters.storage.tool_artifacts import write_run
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import Series
