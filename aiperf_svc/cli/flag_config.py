@@ -14,6 +14,7 @@ from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.cli.key_docs import takes_several
 from aiperf_svc.cli.options import read_api_key
+from aiperf_svc.config import agentx
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
 from aiperf_svc.config.load import SCHEDULE_PARTS
@@ -91,6 +92,7 @@ def read_draft(
     if kind_of(draft.data) != INFERENCE:
         return draft
     _complete_endpoint(draft)
+    _take_scenario(draft.data)
     _complete_dataset(draft.data, args)
     _complete_rate(draft)
     if path is None:
@@ -102,6 +104,9 @@ def read_draft(
         if experiment.get("preset"):  # which completes the load itself
             draft.data.setdefault("load", {})
             return draft
+        if draft.data.get("scenario"):  # which says how long it takes
+            draft.data.setdefault("load", {}).setdefault("concurrency", 1)
+            return draft
         if "load.concurrency" not in varied and "load.request_rate" not in varied:
             scenario = experiment.get("scenario")
             draft.data["load"] = with_users(draft.data.get("load") or {}, scenario)
@@ -109,6 +114,16 @@ def read_draft(
         draft.notices += _complete_shape(load, varied, draft.data.get("dataset"))
         draft.notices += _complete_end(load, varied)
     return draft
+
+
+def _take_scenario(data: dict[str, Any]) -> None:
+    """Take the scenario of flags that is a benchmark of others, with the dataset that it needs."""
+    experiment = data.get("experiment")
+    if isinstance(experiment, dict) and experiment.get("scenario") in agentx.NAMES:
+        data["scenario"] = experiment.pop("scenario")
+        if not experiment:
+            del data["experiment"]
+        data.update(agentx.with_agentx(data))
 
 
 def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS) -> Draft:

@@ -5,10 +5,12 @@ Durations are nanoseconds and sizes bytes once they are in the model (`units`). 
 several keys are at the bottom of the model that owns the keys.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from aiperf_svc.config import agentx
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Name
 from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, Dataset, DatasetKind, Tokenizer
@@ -75,6 +77,9 @@ class BenchmarkConfig(Model):
 
     name: Name = "benchmark"
     """Name of the results."""
+    scenario: Literal["agentx"] | None = None
+    """Benchmark of others whose rules set the keys that a config does not: `agentx`, the agent
+    benchmark of InferenceX. `aiperf-svc verify` checks whether a run conforms."""
     endpoint: Endpoint
     load: Load
     dataset: Dataset = Dataset()
@@ -115,6 +120,14 @@ class BenchmarkConfig(Model):
     def prompt_seed(self) -> int:
         """Seed of the prompt texts: the random seed, combined with the dataset's variant."""
         return self.random_seed + ((self.dataset.variant or 1) - 1) * SEEDS
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_scenario(cls, data: Any) -> Any:
+        """Add the keys of the scenario. A config that was written with them has them already."""
+        if not isinstance(data, Mapping) or data.get("scenario") not in agentx.NAMES:
+            return data
+        return agentx.with_agentx(data) | {"scenario": agentx.NAMES[0]}
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

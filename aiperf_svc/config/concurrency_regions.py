@@ -80,6 +80,7 @@ CURVE_DEFAULTS: tuple[tuple[Sequence[str], Any], ...] = (
     (("endpoint", "streaming"), True),
     (("dataset", "order"), "random"),
     (("dataset", "cache_bust"), "first_turn_prefix"),
+    (("dataset", "cache_bust_per"), "request"),
     (("load", "duration"), "25m"),
 )
 """Keys of a curve by the rules of MLPerf Endpoints 1.0: draws with replacement, markers between the

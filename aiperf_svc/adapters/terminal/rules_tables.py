@@ -20,7 +20,7 @@ def print_report(report: RulesReport, console: Console) -> None:
     console.print(_points(report.points))
     console.print(_requirements(report))
     counts = ", ".join(f"{report.count(each)} {each}" for each in Outcome)
-    print_text(console, f"{counts}. This is not an MLPerf result.", style="bold")
+    print_text(console, f"{counts}. This is not an official result.", style="bold")
 
 
 def _points(points: Sequence[CurvePoint]) -> Table:

@@ -37,14 +37,12 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, its format and the output flag."""
-    from aiperf_svc.config.dataset import TRACES
-
     parser.add_argument("file", metavar="FILE", help="The trace, plain or gzip.")
     parser.add_argument(
         "--custom-dataset-type",
         metavar="TYPE",
         default=DEFAULT,
-        help=f"{', '.join(TRACES[:-1])} or {TRACES[-1]}. Default: {DEFAULT}.",
+        help=f"Format, a kind of dataset whose rows have times. Default: {DEFAULT}.",
     )
     parser.add_argument(
         "--isl-block-size",

@@ -3,13 +3,19 @@
 import argparse
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
+if TYPE_CHECKING:
+    from aiperf_svc.core.rules.report import RulesReport
+
 DESCRIPTION = """Check finished runs against the rules of a benchmark.
 
   aiperf-svc verify --rules mlperf-endpoints-1.0 FOLDER
+  aiperf-svc verify --rules agentx-2026-08 FOLDER
 
 FOLDER is that of an experiment over load.concurrency, of a run, or of several runs. Each
 requirement is met, not met, or not checkable here. The exit code is 4 if one is not met.
@@ -35,12 +41,13 @@ def run(args: argparse.Namespace) -> int:
     """Read the runs, check them and print the requirements."""
     from aiperf_svc.adapters.comparison.run_folders import find_runs
     from aiperf_svc.adapters.rules.points import read_points
-    from aiperf_svc.core.rules import mlperf_endpoints as rules
+    from aiperf_svc.core.rules import agentx, mlperf_endpoints
 
     if args.max_concurrency is not None and args.max_concurrency < 1:
         raise ConfigError(f"--max-concurrency {args.max_concurrency}: expected 1 or more")
+    rules: ModuleType = agentx if args.rules == agentx.NAME else mlperf_endpoints
     points = read_points(find_runs([args.folder]), rules.least_duration_s)
-    report = rules.verify(points, args.max_concurrency)
+    report: RulesReport = rules.verify(points, args.max_concurrency)
     if args.json:
         import msgspec
 
@@ -51,4 +58,4 @@ def run(args: argparse.Namespace) -> int:
 
         with console_on(sys.stdout, width=120) as console:
             print_report(report, console)
-    return int(ExitCode.OK if rules.is_met(report) else ExitCode.SLO_MISSED)
+    return int(ExitCode.OK if report.is_met else ExitCode.SLO_MISSED)

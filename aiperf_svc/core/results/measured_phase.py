@@ -85,7 +85,12 @@ class MeasuredPhase:
         }
         if load.prefill_concurrency is None:
             use = slot_use(
-                self.rows, self.totals, self.clocks, begin_ns=self.window.steady_ns, **given
+                self.rows,
+                self.totals,
+                self.clocks,
+                begin_ns=self.window.steady_ns,
+                begun=load.concurrency if load.agentic is not None else 0,
+                **given,
             )
         else:
             use = prefill_slot_use(

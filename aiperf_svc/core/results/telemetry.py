@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from aiperf_svc.config.dataset import TRACES, DatasetKind
+from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, DatasetKind
 from aiperf_svc.core.results.provenance import Provenance, provenance_of
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
@@ -38,14 +38,18 @@ def _provenance(summary: Summary, logs: Iterable[SourceLog], facts: LoadFacts) -
 
 def _load_facts(summary: Summary) -> LoadFacts:
     profiling = summary.context.profiling
-    load = summary.context.config.load
+    config = summary.context.config
+    load = config.load
+    # Those of session trees have pauses, and streams beside each other.
+    is_steady = config.dataset.kind not in AGENT_TRACES
+    has_users = is_steady and not load.is_open_loop and not load.prefill_concurrency
     begin_ns = profiling.start_wall_ns or summary.first_start_wall_ns
     return LoadFacts(
         begin_ns=begin_ns,
         end_ns=summary.last_end_wall_ns,
         steady_ns=begin_ns + profiling.ramp_ns,
         stop_ns=_last_start_ns(summary, begin_ns),
-        concurrency=None if load.is_open_loop or load.prefill_concurrency else load.concurrency,
+        concurrency=load.concurrency if has_users else None,
         ttft_mean_ms=summary.measured("time_to_first_token", "avg"),
         latency_ms=summary.measured("request_latency", "p50") or 0.0,
         requests=int(summary.scalars["request_count"]),

@@ -19,7 +19,6 @@ from aiperf_svc.core.experiments.scenario_result import least_queries
 from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates
 from aiperf_svc.core.rules.report import (
     CurvePoint,
-    Outcome,
     PointOutcome,
     Requirement,
     RulesReport,
@@ -246,12 +245,14 @@ def _salt(point: MeasuredPoint) -> Found:
     place = point.dataset.get("cache_bust", "none")
     if place not in _SALTED:
         return False, f"dataset.cache_bust {place}, expected {' or '.join(_SALTED)}"
+    if point.dataset.get("cache_bust_per") == "request":
+        return True, f"64 bits, a marker for each request, from seed and credit ({place})"
     if point.sent is None:
         return None, "whether a marker was sent twice is not known: no records.parquet"
     repeats = point.sent.repeats
     if repeats:
         return False, f"{repeats:,} of {point.issued:,} requests repeat an entry with its marker"
-    return True, f"64 bits, a marker for each request, from the seed ({place})"
+    return True, f"64 bits, a marker for each entry, each sent once, from the seed ({place})"
 
 
 def _warmup(point: MeasuredPoint) -> Found:
@@ -359,8 +360,3 @@ def _region(concurrency: int, regions: Regions | None) -> str:
 
 def _listed(levels: Sequence[int]) -> str:
     return ", ".join(f"{level:,}" for level in levels)
-
-
-def is_met(report: RulesReport) -> bool:
-    """Return whether every requirement that can be checked is met."""
-    return not report.count(Outcome.NOT_MET)

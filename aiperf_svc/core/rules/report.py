@@ -97,6 +97,11 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[CurvePoint, ...]
     requirements: tuple[Requirement, ...]
 
+    @property
+    def is_met(self) -> bool:
+        """Whether every requirement that can be checked is met."""
+        return not self.count(Outcome.NOT_MET)
+
     def count(self, outcome: Outcome) -> int:
         """Return the number of requirements with an outcome."""
         return sum(each.outcome is outcome for each in self.requirements)

@@ -65,10 +65,12 @@ def slot_use(
     begin_ns: int,
     stop_ns: int,
     longest_pause_ns: int,
+    begun: int = 0,
 ) -> SlotUse | None:
     """Compute the use over all workers, each with its share of `concurrency`. `begin_ns` is the end
     of the ramp, `stop_ns` the end of sending, or 0 if a count ended it; `longest_pause_ns` is the
-    longest think time that a worker waited for. None if there is no window."""
+    longest think time that a worker waited for. The first `begun` conversations hold their slots
+    from the start, though they may begin with a pause. None if there is no window."""
     stops = _stops(totals, worker_count, stop_ns)
     slots = _dealt(concurrency, worker_count, len(stops))
     begins = _begins(rows, clocks, slots, begin_ns)
@@ -76,7 +78,7 @@ def slot_use(
     if asked <= 0:
         return None
     if totals.is_multi_turn or longest_pause_ns:
-        held = _conversations(rows, clocks, longest_pause_ns)
+        held = _conversations(rows, clocks, longest_pause_ns, begun)
         used = _clipped(held.first, held.last, begins[held.worker], stops[held.worker])
         for worker, due, taken in _later_turns(rows, clocks):
             used -= _clipped(due, taken, begins[worker], stops[worker])
@@ -184,7 +186,9 @@ class _Held(msgspec.Struct, frozen=True):
     worker: Times
 
 
-def _conversations(rows: PhaseRows, clocks: ClockMap, longest_pause_ns: int) -> _Held:
+def _conversations(
+    rows: PhaseRows, clocks: ClockMap, longest_pause_ns: int, begun: int = 0
+) -> _Held:
     first = np.zeros(0, dtype=np.int64)
     last = np.zeros(0, dtype=np.int64)
     owner = np.zeros(0, dtype=np.int64)
@@ -200,6 +204,7 @@ def _conversations(rows: PhaseRows, clocks: ClockMap, longest_pause_ns: int) -> 
         is_end = (chunk["flags"] & np.uint16(Flag.LAST_TURN)) != 0
         has_ended[index[is_end | (chunk["outcome"] != Outcome.COMPLETED)]] = True
     sent = last > 0
+    first[:begun] = 0
     last[sent & ~has_ended.astype(np.bool_)] += longest_pause_ns
     return _Held(first[sent], last[sent], owner[sent])
 

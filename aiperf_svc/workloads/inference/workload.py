@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aiperf_svc.config import agentx
 from aiperf_svc.config.benchmark import INFERENCE, BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.problems import Problem
@@ -137,7 +138,13 @@ class Inference(Workload[BenchmarkConfig]):
         topology: Topology,
         environ: Mapping[str, str],
     ) -> list[str]:
-        return [*target_notices(config, environ), *beyond_ceiling(config, facts, topology)]
+        found = agentx.deviations(config.model_dump(mode="json")) if config.scenario else []
+        rules = f"scenario {config.scenario} ({agentx.RULES.version}): the run does not conform"
+        return [
+            *target_notices(config, environ),
+            *beyond_ceiling(config, facts, topology),
+            *([f"{rules}: {'; '.join(found)}"] if found else []),
+        ]
 
     def has_warmup(self, config: BenchmarkConfig) -> bool:
         return config.load.has_warmup

@@ -223,7 +223,7 @@ def test_command_names_what_is_missed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(command) == 4
     printed = capsys.readouterr().out
     assert "2 points, expected 7 or more, 5 too few" in printed
-    assert "not an MLPerf result" in printed
+    assert "not an official result" in printed
     assert main([*command, "--json"]) == 4
     report = json.loads(capsys.readouterr().out)
     assert report["rules"] == "mlperf-endpoints-1.0"

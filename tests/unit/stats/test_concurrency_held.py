@@ -24,6 +24,7 @@ def use(
     stop_ms: float | None = None,
     longest_pause_ms: float = 0,
     prefill: int | None = None,
+    begun: int = 0,
 ) -> SlotUse:
     phase, clocks = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap()
     given: Any = {
@@ -35,7 +36,7 @@ def use(
     }
     totals = add_up(phase, clocks)
     if prefill is None:
-        found = slot_use(phase, totals, clocks, **given)
+        found = slot_use(phase, totals, clocks, begun=begun, **given)
     else:
         found = prefill_slot_use(phase, totals, clocks, prefill_concurrency=prefill, **given)
     assert found is not None
@@ -125,6 +126,12 @@ def test_a_late_turn_is_lost_slot_time() -> None:
     assert use(rows, stop_ms=100).ratio == pytest.approx(0.6)
     assert use(rows, begin_ms=60, stop_ms=100).ratio == pytest.approx(0.25)
     assert use(rows, stop_ms=70).ratio == pytest.approx(50 / 70)
+
+
+def test_conversation_that_begins_with_a_pause_holds_its_slot() -> None:
+    rows = np.concatenate([a_request(60, 80, flags=LAST_TURN), a_request(80, 100, index=1)])
+    assert use(rows, stop_ms=100, longest_pause_ms=1).ratio == pytest.approx(0.4)
+    assert use(rows, stop_ms=100, longest_pause_ms=1, begun=1).ratio == pytest.approx(1.0)
 
 
 def test_think_time_at_the_stop_holds_the_slot() -> None:

@@ -1,0 +1,112 @@
+"""What InferenceX fixes for its agent benchmark, AgentX: `scenario: agentx` sets these keys where a
+config does not, and `core/rules/agentx.py` checks them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+
+class Rules(NamedTuple):
+    """The rules that are followed."""
+
+    name: str
+    version: str
+    source: str
+
+
+RULES = Rules(
+    "agentx-2026-08", "InferenceX AgentX as of 2026-08-21", "SemiAnalysisAI/InferenceX 843c625"
+)
+NAMES = ("agentx", "inferencex-agentx-mvp")
+"""Names of the scenario: ours, and AIPerf's."""
+FIXED: tuple[tuple[str, Any], ...] = (
+    ("endpoint.streaming", True),
+    ("endpoint.force_output_length", True),
+    ("endpoint.use_server_token_count", True),
+    ("dataset.kind", "weka_trace"),
+    ("dataset.cache_bust", "first_turn_prefix"),
+    ("dataset.cache_bust_per", "conversation"),
+    ("load.agentic.start.min", 0.25),
+    ("load.agentic.start.max", 0.75),
+    ("load.agentic.warmup_requests", 10),
+    ("load.agentic.warmup_grace", "30m"),
+    ("load.agentic.system_idle_cap", "10s"),
+    ("load.agentic.trajectory_idle_cap", "5m"),
+    ("load.duration", "1h"),
+    ("workers.max", 1),
+    ("random_seed", 42),
+)
+"""Keys of a run by the rules. One worker knows whether nothing at all is in flight."""
+UNTOUCHED: tuple[tuple[str, Any], ...] = (
+    ("dataset.delay_factor", 1.0),
+    ("dataset.max_delay", None),
+    ("dataset.think_time_only", False),
+    ("dataset.max_context_tokens", None),
+)
+"""Keys that change the trace, with the values at which they do not."""
+_ENDS = ("load.requests", "load.duration")
+"""Where either is given, the length of the run is the user's."""
+_OURS = ("workers.max", *_ENDS)
+"""Keys that are set and not checked as such."""
+_FAST_WARMUP = 1
+"""Requests of the warmup in the fast mode, beside the usual number."""
+
+
+def with_agentx(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as it is written, with the keys of the scenario that it lacks."""
+    completed = dict(data)
+    has_end = any(value_of(data, key) is not None for key in _ENDS)
+    for key, value in FIXED:
+        if value_of(data, key) is None and not (has_end and key in _ENDS):
+            _put(completed, key, value)
+    return completed
+
+
+def expected_keys() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the keys that the rules fix, with the values that conform in a finished config."""
+    for key, value in (*FIXED, *UNTOUCHED):
+        if key in _OURS:
+            continue
+        has_fast_mode = key == "load.agentic.warmup_requests"
+        yield key, (value, _FAST_WARMUP) if has_fast_mode else (value,)
+
+
+def value_of(data: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None if it is not given."""
+    value: Any = data
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def deviations(config: Mapping[str, Any]) -> list[str]:
+    """Return why a run of a finished config does not conform, one line for each key."""
+    found = []
+    duration = value_of(config, "load.duration")
+    is_fast = value_of(config, "load.agentic.warmup_requests") == _FAST_WARMUP
+    if duration != (expected_length := "20m" if is_fast else "1h"):
+        found.append(f"load.duration {shown(duration)}, expected {expected_length}")
+    for key, expected in expected_keys():
+        value = value_of(config, key)
+        if value not in expected:
+            found.append(f"{key} {shown(value)}, expected {' or '.join(map(shown, expected))}")
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a value as a config has it."""
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in a copy of its parts. A part that is no map is for the models to
+    refuse."""
+    *parents, name = key.split(".")
+    for parent in parents:
+        inner = data.get(parent) or {}
+        if not isinstance(inner, Mapping):
+            return
+        data[parent] = dict(inner)
+        data = data[parent]
+    data[name] = value

@@ -1,0 +1,136 @@
+"""The rules of InferenceX's AgentX for runs at fixed numbers of live session trees.
+
+`scenario: agentx` sets what they fix. What follows from a run's config and results is checked here.
+InferenceX runs a fork of AIPerf on its own corpus, so that a conforming run is still no result of
+InferenceX.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aiperf_svc.config.agentx import RULES, expected_keys, shown, value_of
+from aiperf_svc.core.rules.measured_point import MeasuredPoint
+from aiperf_svc.core.rules.report import (
+    CurvePoint,
+    PointOutcome,
+    Requirement,
+    RulesReport,
+    of_curve,
+    of_points,
+    outcome_of,
+)
+from aiperf_svc.core.verdict.check_result import Severity
+
+NAME = RULES.name
+LEAST_S, FAST_S, WHOLE_S = 900.0, 1_200.0, 3_600.0
+"""Shortest valid run, and the lengths of the fast and the usual mode."""
+MOST_ERRORS = 0.10
+Found = tuple[bool | None, str]
+
+
+def least_duration_s(concurrency: int) -> float:
+    """Return the least time of a steady state; the rules have none, so it is the shortest run's."""
+    return LEAST_S
+
+
+def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesReport:
+    """Judge runs. `c_max` is not used: these rules have no curve."""
+    points = sorted(points, key=lambda each: each.concurrency)
+    return RulesReport(
+        rules=NAME,
+        version=RULES.version,
+        source=RULES.source,
+        regions={},
+        points=tuple(map(_curve_point, points)),
+        requirements=(*_of_config(points), *_of_runs(points), *_unchecked()),
+    )
+
+
+def _of_config(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
+    for key, expected in expected_keys():
+        outcomes = []
+        for point in points:
+            value = value_of(point.result.config, key)
+            text = f"{key} {shown(value)}"
+            if value not in expected:
+                text += f", expected {' or '.join(map(shown, expected))}"
+            outcomes.append(PointOutcome(point.concurrency, outcome_of(value in expected), text))
+        yield of_points(key, "config", outcomes)
+
+
+def _of_runs(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
+    checks: tuple[tuple[str, Callable[[MeasuredPoint], Found]], ...] = (
+        ("live-session-trees", _load),
+        ("duration", _duration),
+        ("forced-length", _forced),
+        ("errors", _errors),
+        ("valid-verdict", _verdict),
+    )
+    for rule, check in checks:
+        found = ((each, *check(each)) for each in points)
+        outcomes = (PointOutcome(p.concurrency, outcome_of(met), text) for p, met, text in found)
+        yield of_points(rule, "run", outcomes)
+
+
+def _load(point: MeasuredPoint) -> Found:
+    if not point.concurrency:
+        return False, "the load is no closed loop with load.concurrency"
+    return True, f"{point.concurrency:,} live session trees"
+
+
+def _duration(point: MeasuredPoint) -> Found:
+    if point.sent is None:
+        return None, "single requests are not known: no records.parquet"
+    seconds = point.result.value("benchmark_duration") or point.sent.span_s
+    if seconds < LEAST_S:
+        return False, f"{seconds:,.0f} s, under {LEAST_S:,.0f} s a run is not valid"
+    is_fast = value_of(point.result.config, "load.agentic.warmup_requests") == 1
+    least = FAST_S if is_fast else WHOLE_S
+    # A phase ends a moment before its time.
+    is_met = seconds >= least - 1
+    return is_met, f"{seconds:,.0f} s, expected {least:,.0f}{' (fast mode)' if is_fast else ''}"
+
+
+def _forced(point: MeasuredPoint) -> Found:
+    built = point.result.topology.dataset
+    probe = built.forced_output_length if built else None
+    if probe is not None and probe.finding == "refused":
+        return False, "the server refuses `ignore_eos` and `min_tokens`"
+    return True, "requests ask for the recorded output length"
+
+
+def _errors(point: MeasuredPoint) -> Found:
+    requests = point.result.value("request_count") or 0.0
+    errors = point.result.value("error_request_count") or 0.0
+    total = requests + errors
+    if not total:
+        return False, "no requests"
+    share = errors / total
+    return share <= MOST_ERRORS, f"{share:.1%} of {total:,.0f} requests, at most {MOST_ERRORS:.0%}"
+
+
+def _verdict(point: MeasuredPoint) -> Found:
+    verdict, cause = point.result.verdict, point.result.cause
+    return verdict is not Severity.INVALID, f"{verdict}: {cause}" if cause else str(verdict)
+
+
+def _unchecked() -> Iterable[Requirement]:
+    for rule, text in (
+        ("reference-client", "these runs were measured by aiperf-svc, not by InferenceX's client"),
+        ("corpus", "whether the trace is a published corpus is not known"),
+        ("context-overflow", "at most 1%: not counted apart from other errors"),
+    ):
+        yield of_curve(rule, "run", None, text)
+
+
+def _curve_point(point: MeasuredPoint) -> CurvePoint:
+    rates = point.whole
+    return CurvePoint(
+        folder=point.folder,
+        concurrency=point.concurrency,
+        region="",
+        basis="whole run",
+        system_tps=rates.system_tps,
+        tps_per_user=1e3 / rates.tpot_p90_ms if rates.tpot_p90_ms else None,
+        ttft_p90_ms=rates.ttft_p90_ms,
+        tpot_p90_ms=rates.tpot_p90_ms,
+    )
