@@ -50,7 +50,7 @@ def _end_at_once(codes: list[int]) -> None:
             if stream is not None:
                 stream.flush()
     except (OSError, ValueError):
-        return  # The interpreter says so in its usual way.
+        return  # The interpreter reports it in its usual way.
     os._exit(codes[0])
 
 

@@ -8,9 +8,9 @@ rates of real ones; raw records are left out, since at this size they go from wo
 without touching a singleton. Stand-ins and singletons share this machine's cores, so times are
 upper bounds, while CPU seconds a second and memory are each process' own.
 
-Prints for each singleton its CPU while everybody registers and while the load runs, and its memory;
-how long registration took; how late credits were (user time lost for want of a credit); how long a
-record took to be acknowledged; and whether the accounts are exact.
+Prints for each singleton its CPU while all services register and while the load runs, and its
+memory; how long registration took; how late credits were (user time lost for want of a credit); how
+long a record took to be acknowledged; and whether the accounts are exact.
 """
 
 import argparse
@@ -109,7 +109,7 @@ class Simulation:
         self._began = 0.0
 
     def start(self) -> None:
-        """The singletons, then everybody else at once."""
+        """The singletons, then all others at once."""
         for service in SINGLETONS:
             environ = self._environment(service.value, (service,))
             command = [*OWN_PROGRAM, "service", service.value]
@@ -161,7 +161,7 @@ class Simulation:
                 raise SystemExit(f"after {now:.0f} s, {state.value}: {problem}; {self._last()}")
 
     def _last(self) -> str:
-        """CPU of everybody so far."""
+        """CPU of all processes so far."""
         return str({name: round(s, 1) for name, s in self.samples[-1].cpu_s.items()})
 
     def _sample(self, at_s: float, state: RunState) -> Sample:

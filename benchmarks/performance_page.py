@@ -198,7 +198,7 @@ def _classifier(figures: Figures) -> Lines:
         "of these not called valid": figures["honest_not_called_valid"],
         "honest, disturbed by the host": figures["disturbed"],
         "the rule holds": figures["passed"],
-        "with enough honest runs to say so": figures["is_proof"],
+        "with enough honest runs to judge": figures["is_proof"],
     }
     return _table(("", ""), summary.items()) + _table(names, rows)
 

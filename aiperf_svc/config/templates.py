@@ -4,9 +4,9 @@ The sandbox of the library keeps a template from files and processes, but not fr
 end, or from `'a' * 9_000_000_000`. Here each template has limits of CPU time and memory:
 
 - Time is checked in each step of a loop and at each call. Between two of these lies one operation
-on values, whose size the other limit bounds; operators for which it does not have their own. -
-Memory is bounded by the kernel: while a template is compiled or rendered, the process may have only
-so much more. Parts of a template that are constant are computed when it is compiled.
+  on values, whose size the other limit bounds; operators for which it does not have their own.
+- Memory is bounded by the kernel: while a template is compiled or rendered, the process may have
+  only so much more. Parts of a template that are constant are computed when it is compiled.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 It may hold escape sequences that rewrite a terminal, characters that reverse what follows them,
 line breaks that forge lines of a log, or a megabyte. `one_line` and `lines` make it harmless for
-whoever shows it or keeps it. They are applied where such text enters, and once more where texts
-are printed. Nothing is lost without a trace: what cannot be shown is written as `\\x1b`.
+code that shows or stores it. They are applied where such text enters, and once more where texts are
+printed. Nothing is lost without a trace: what cannot be shown is written as `\\x1b`.
 """
 
 LINE_LIMIT = 500

@@ -33,7 +33,7 @@ class Population(StrEnum):
     COMPLETED = "completed"
     """Successes only: AIPerf's meaning."""
     SENT = "sent"
-    """Everything of which a byte was written, whatever became of it."""
+    """All requests of which a byte was written, whatever their outcome."""
     DUE = "due"
     """Everything that was due; what got no response in time is right-censored."""
     CONNECTIONS = "connections"

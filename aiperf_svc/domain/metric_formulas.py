@@ -143,8 +143,7 @@ _input_tokens = count_of("input_tokens")
 
 
 def output_token_count(columns: Columns) -> Floats:
-    """Output tokens without the reasoning ones; undefined where these came and nobody counted
-    them."""
+    """Output tokens without the reasoning ones; undefined if these came but were not counted."""
     import numpy as np
 
     values = np.maximum(_output_tokens(columns) - np.maximum(columns["reasoning_tokens"], 0), 0.0)

@@ -54,7 +54,7 @@ class Connections:
         """Told of a connection that closes while its reply is on its way or waits."""
 
     def open(self, sock: socket.socket | Http2Socket) -> None:
-        """Takes in a socket that was just accepted."""
+        """Adds a socket that was just accepted."""
         account, table = self._account, self.table
         fd = sock.fileno()
         while fd >= len(table):

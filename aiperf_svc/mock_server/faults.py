@@ -133,7 +133,7 @@ def ends_at_once(draft: Draft) -> Draft:
 
 
 def compressed(draft: Draft) -> Draft:
-    """The right response, compressed although nobody asked for it."""
+    """The right response, compressed without a request for it."""
     draft.headers = (*draft.headers, ("Content-Encoding", "gzip"))
     if draft.is_stream:
         stream = gzip.compress(b"".join(draft.opening + draft.events + draft.tail))

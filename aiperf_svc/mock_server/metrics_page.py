@@ -1,9 +1,9 @@
 """`GET /metrics` of the mock server: a page as vLLM has it, true to what the server does.
 
-Nothing of it is counted before the page is read for the first time, so that a server which nobody
-reads spends nothing on it. Running and waiting requests are those of the account. Tokens are those
-of whole responses. A time to first token lasts from the end of the request to the moment at which
-the first token is due; the token is late by as much as the server is busy.
+Nothing of it is counted before the page is read for the first time, so that a server whose page is
+not read spends nothing on it. Running and waiting requests are those of the account. Tokens are
+those of whole responses. A time to first token lasts from the end of the request to the moment at
+which the first token is due; the token is late by as much as the server is busy.
 """
 
 from bisect import bisect_left

@@ -70,8 +70,8 @@ class Slots:
 
 
 class Sender:
-    """The replies on their way in one process. `on_free` is told of a connection with buffered
-    input whose reply is over.
+    """The replies on their way in one process. `on_free` is called with a connection that has
+    buffered input whose reply is over.
     """
 
     def __init__(

@@ -315,8 +315,8 @@ def unpinned_images(services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]
     for pod in pods:
         images |= {f"{pod.name}'s": i.name for i in pod.images if i.name != services.name}
     return [
-        f"the {whose} image {name} has no digest: whoever may push there can put another one in "
-        "its place; pin it as NAME@sha256:DIGEST"
+        f"the {whose} image {name} has no digest: anyone who may push there can replace it; pin it "
+        "as NAME@sha256:DIGEST"
         for whose, name in images.items()
         if is_mutable(name)
     ]

@@ -6,7 +6,7 @@ port  bound by            pattern            who connects
 5662  system controller   proxy, back        dataset manager (ROUTER)
 5663  system controller   proxy, XSUB        the single services' publishers
 5668  system controller   proxy, XSUB        reports of workers and record processors
-5664  system controller   proxy, XPUB        everybody's subscriber
+5664  system controller   proxy, XPUB        all subscribers
 5665  system controller   proxy, front       workers (DEALER), unless records go direct
 5666  system controller   proxy, back        record processors (DEALER)
 5562  timing manager      ROUTER             workers (DEALER): credits

@@ -85,7 +85,7 @@ class DrivenTrials:
 
     @staticmethod
     def outcome_of(begun: BeginTrial, outcome: RunOutcome) -> TrialOutcome:
-        """Return what became of a trial of one member."""
+        """Return the outcome of a trial of one member."""
         own = folder_of(begun.trial, begun.attempt) if begun.attempt > 1 else ""
         results = outcome.results if isinstance(outcome.results, RunResult) else None
         return TrialOutcome(begun.trial, outcome.state, outcome.reason, results, own)

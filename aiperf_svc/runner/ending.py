@@ -32,7 +32,7 @@ def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
         problem = f"not sent to all trackers: stopped by the user; {AGAIN}"
         outcome = replace(outcome, was_interrupted=True)
     except Exception as error:
-        # The results, which are printed next, are worth more than what another's library raises.
+        # An error of a tracker's library must not prevent the output of the results.
         problem = f"not sent to all trackers: unexpected {type(error).__name__}: {error}; {AGAIN}"
     else:
         return outcome

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["clusters", "targets"]
 _OF_ALL = (ExitCode.LEAKED, ExitCode.UNVERIFIED, ExitCode.INTERRUPTED)
-"""Exit codes of one run that are those of all, whatever became of the results."""
+"""Exit codes of one run that become the exit code of all, whatever the results."""
 _ORDER = (
     *_OF_ALL,
     ExitCode.ERROR,
@@ -300,7 +300,7 @@ def _named(trial: Trial) -> str:
 
 
 def _outcome(member: _Member, trial: Trial) -> RunOutcome:
-    """Return what became of a trial in one of the runs."""
+    """Return the outcome of a trial in one of the runs."""
     whole, entry = member.run.outcome, member.entries.get(trial.number)
     if entry is None:
         reason = ": ".join(filter(None, ("not begun", whole.reason)))

@@ -28,7 +28,7 @@ class Interrupts:
         for number in SIGNALS:
             before = signal.getsignal(number)
             if number is signal.SIGHUP and before is signal.SIG_IGN:
-                continue  # The user has said `nohup`.
+                continue  # The user started it with `nohup`.
             self._before[number] = before
             asyncio.get_running_loop().add_signal_handler(number, self.add)
         self._entered.append(self)

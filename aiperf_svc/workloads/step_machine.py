@@ -330,7 +330,7 @@ class StepMachine:
             elif not step.is_measured and not self._is_stopping:
                 self._ending = RunEnd.PREPARATION_FAILED
         if silent:
-            # What does not end when it is told to would disturb every step after it.
+            # A command that does not end on request would disturb every later step.
             self._ending = RunEnd.RANK_LOST
         return Attempted(plan, problem, lost)
 

@@ -182,5 +182,5 @@ def _packets(
     share, count, witness, attempt = max(found, key=lambda item: item[0])
     filled = text.format(count=count, place=place_of(witness), step=attempt.name)
     if witness.is_shared_network:
-        return note(check, f"{filled}, by whoever uses the machine's network")
+        return note(check, f"{filled}, by other programs on the machine's network")
     return graded(check, share, limit, text=filled, remedy=remedy)

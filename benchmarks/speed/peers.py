@@ -1,7 +1,7 @@
 """Other load generators, where their command is on PATH, against the same server.
 
 Their rate is the server's: requests that it saw between a tenth and nine tenths of theirs, over the
-time between. So nobody is charged for a start-up, and no tool is asked about itself.
+time between. So no tool is charged for its start-up, and none reports on itself.
 """
 
 import json

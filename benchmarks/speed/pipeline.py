@@ -69,7 +69,7 @@ class Run:
     """Bytes of all our processes, last look before the first request."""
     held_pss: dict[str, int]
     """Bytes by service, at the moment of most while every request had begun and none had ended;
-    empty when there was no such time, or nobody watched."""
+    empty when there was no such time, or it was not watched."""
     load_pss: dict[str, int]
     """Bytes by service, at the moment of most during the load; empty if nobody watched."""
     peak_pss: int
@@ -121,7 +121,7 @@ def run_profile(
     with output.open("wb") as out, errors.open("wb") as err:
         launched = time.time()
         process = subprocess.Popen(command, stdout=out, stderr=err, process_group=0, cwd=code)
-        # A run that never ends would hold whoever called this.
+        # A run that never ends would block the caller.
         guard = threading.Timer(TIMEOUT_S, process.terminate)
         guard.start()
         try:

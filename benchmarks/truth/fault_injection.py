@@ -22,7 +22,7 @@ _PERIOD_US = 100_000
 _CLONE_NEWNET = 0x4000_0000
 _LEAVING_S = 5
 _BUSY_S = 20
-"""CPU seconds after which the kernel ends a busy neighbour that nobody has ended."""
+"""CPU seconds after which the kernel ends a busy neighbour that was not stopped."""
 
 Client = subprocess.Popen[str]
 

@@ -1,4 +1,5 @@
-"""How long the cores of this machine stood still for everybody: the host's doing, not a client's.
+"""How long the cores of this machine stood still for all processes, which is caused by the host and
+not by a client.
 
 A witness for each core sleeps a millisecond at a time, with a real-time priority that no process of
 a run has. What makes it late is either the host, which runs something else, or the kernel. The
@@ -18,7 +19,7 @@ PERIOD_S: Final = 0.001
 STALL_S: Final = 0.0005
 """A wake that comes later than this is a stall."""
 LONGEST_S: Final = 120.0
-"""A witness that nobody stops ends by itself."""
+"""A witness that is not stopped ends by itself."""
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ def make_job(
 
 
 def _failure_policy(pod: PodPlan) -> batch.PodFailurePolicyArgs:
-    """Return what becomes of an index whose pod has failed: a drain, or a pod of higher priority,
+    """Return the policy for an index whose pod has failed: a drain, or a pod of higher priority,
     costs no attempt; a config that is refused is refused again."""
     disrupted = batch.PodFailurePolicyOnPodConditionsPatternArgs(
         type="DisruptionTarget", status="True"

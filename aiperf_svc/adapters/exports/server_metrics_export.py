@@ -44,7 +44,7 @@ _RATIOS = {name for each in PORTABLE if each.unit == "ratio" for name in each.fa
 
 
 def servers(summary: Summary) -> list[tuple[SourceLog, SourceReport]]:
-    """Return the sources that are servers, those that cannot be believed included."""
+    """Return the sources that are servers, including those that cannot be trusted."""
     reports = summary.system.sources if summary.system is not None else ()
     pairs = zip(summary.telemetry, reports, strict=True)
     return [(log, report) for log, report in pairs if not log.is_gpu]

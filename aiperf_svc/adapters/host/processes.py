@@ -105,7 +105,7 @@ async def ended(pid: int, poll: Callable[[], int | None]) -> int:
     if poll() is None:
         if hasattr(os, "pidfd_open"):
             await _readable(os.pidfd_open(pid))
-        while poll() is None:  # noqa: ASYNC110 - systems without pidfd tell nobody
+        while poll() is None:  # noqa: ASYNC110 - systems without pidfd send no notice
             await asyncio.sleep(POLL_S)
     code = poll()
     assert code is not None

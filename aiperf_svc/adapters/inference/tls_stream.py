@@ -47,7 +47,7 @@ class Stream(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the server has said that no more comes."""
+        """Return whether the server has announced that no more data follows."""
 
     @property
     def may_reuse(self) -> bool:

@@ -212,8 +212,8 @@ class JobPods:
 
 
 class JobShares:
-    """The parallelism that each Job should have. The cluster is told each value until it has taken
-    it."""
+    """The parallelism that each Job should have. Each value is sent to the cluster until it has
+    accepted it."""
 
     def __init__(self, cluster: ClusterJobs) -> None:
         self._cluster = cluster
@@ -234,7 +234,7 @@ class JobShares:
     async def tell(self) -> None:
         """Tell the cluster each parallelism that it does not have. Raises EnvironmentProblem."""
         for name in sorted(self._untold):
-            # What comes while the cluster is told is told it the next time.
+            # A value that is set during a request is sent with the next one.
             self._untold.discard(name)
             is_told = False
             try:

@@ -1,6 +1,6 @@
 """The finished plan of a stack on its way from the runner to the Pulumi program.
 
-The runner plans with what it knows of the cluster, writes the plan into a private file, and names
+The runner plans with its facts about the cluster, writes the plan into a private file, and names
 the file to the program. Plain `pulumi up` has no such file: the program then makes the plan by the
 function that the runner uses too (`workloads.stacks.plan_stack`). A plan names the keys under which
 Pulumi keeps secrets encrypted, and has no value of a secret.

@@ -41,7 +41,7 @@ class Progress:
 
     @property
     def waiting(self) -> tuple[tuple[str, str], ...]:
-        """Kinds and names, in the program, of the objects with an operation under way."""
+        """Kinds and names, in the program, of the objects with a running operation."""
         pairs = (name.split(" ", 1) for name in self._open)
         return tuple((kind, name) for kind, name in pairs)
 

@@ -4,7 +4,7 @@
 
 The kernel's notice of a parent's death is sent once for each thread of the parent, and a second
 signal makes the CLI end in the middle of a write. So the runner, which has threads, is not the
-CLI's parent; this script is. It is told what to do through the pipe CONTROL: a byte asks for an
+CLI's parent; this script is. It receives its orders through the pipe CONTROL: a byte asks for an
 interrupt, and the end of the pipe means that the runner is gone. The CLI gets one signal, whatever
 is requested afterwards. TEMPORARY is the CLI's TMPDIR and is removed with the command. PRIVATE, the
 runner's folder (or nothing), is removed when the runner is gone. Plugins that outlive the CLI are

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def make_fifo(path: Path) -> None:
-    """Make a FIFO that everybody may use, unless it is there."""
+    """Make a FIFO that all users may use, unless it exists."""
     if not path.exists():
         os.mkfifo(path)
         path.chmod(0o666)

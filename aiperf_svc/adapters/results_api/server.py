@@ -159,7 +159,7 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
 
 
 def _is_same(given: bytes, token: bytes) -> bool:
-    """Compare in constant time. An empty token would admit everybody."""
+    """Compare in constant time. An empty token would admit every client."""
     return bool(token) and hmac.compare_digest(given, token)
 
 

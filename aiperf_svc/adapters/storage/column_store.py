@@ -136,7 +136,7 @@ class ColumnStore:
                     _fill(file, name, self._written)
                 _write_all(file, np.ascontiguousarray(values).data.cast("B"))
         except OSError as error:
-            # Some columns may have these rows and others not: nobody reads beyond the count.
+            # Some columns may have these rows and others not: readers stop at the count.
             self.error = str(_problem(self._folder, error))
             self._keep(rows)
         else:

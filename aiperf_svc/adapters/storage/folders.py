@@ -2,7 +2,7 @@
 
 The private folder holds sockets, keys, the config as the services read it and what they spill. It
 is removed at the end; one that a killed runner could not remove is removed by the next run, known
-by its lock that nobody holds.
+by a lock that no process holds.
 """
 
 import fcntl

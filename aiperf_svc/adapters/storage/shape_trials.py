@@ -51,7 +51,7 @@ def experiment_of(folder: Path) -> tuple[Path, str]:
 
 
 class ShapeTrials:
-    """What became of the trials of all shapes."""
+    """Outcomes of the trials of all shapes."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ShapeTrials:
 
     @property
     def rows(self) -> "list[TrialRow]":
-        """Return what became of all trials that have ended."""
+        """Return the outcomes of all ended trials."""
         return self._in_order()
 
     @property
@@ -219,7 +219,7 @@ class ShapeTrials:
                 self._rows[trial.number] = row_of(failed)
 
     def rows_of(self, shape: int) -> list[TrialRow]:
-        """Return what became of the trials of a shape that have ended."""
+        """Return the outcomes of the ended trials of a shape."""
         trials = self._shapes[shape - 1].trials
         return [self._rows[t.number] for t in trials if t.number in self._rows]
 

@@ -164,8 +164,8 @@ def _groups(folders: Sequence[Path], to: Sequence[Path] | None, by: str) -> "Seq
 
 
 def _with_requests(group: "Group", args: argparse.Namespace) -> "Group":
-    """Read the single requests if they are needed: in few runs, they say how sure a difference is;
-    with many, they do not matter. The page plots them."""
+    """Read the single requests if they are needed: with few runs, they show how certain a
+    difference is; with many, they do not matter. The page plots them."""
     from aiperf_svc.adapters.comparison.run_folders import with_requests
     from aiperf_svc.core.compare.comparison import LEAST_RUNS
 

@@ -16,7 +16,7 @@ differences. Quote the command, or put it after the other flags.
   aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
 DEFAULT_URL = "http://localhost:8000"
 _LOADS = {"--concurrency", "--request-rate", "--request-rate-series", "--user-centric-rate"}
-"""Flags that say how requests are sent."""
+"""Flags that define when requests are sent."""
 _SCHEDULE = {
     "--fixed-schedule",
     "--fixed-schedule-auto-offset",

@@ -39,7 +39,7 @@ class ListeningClock:
         self._own_heartbeat_mono_ns = 0
 
     def handle_own_heartbeat(self, now_mono_ns: int) -> None:
-        """Take in that the observer's own heartbeat has come back."""
+        """Record that the observer's own heartbeat has come back."""
         self.ns += min(now_mono_ns - self._own_heartbeat_mono_ns, LISTENED_AT_ONCE_NS)
         self._own_heartbeat_mono_ns = now_mono_ns
 
@@ -66,7 +66,7 @@ class Roster:
         """Ids that came too late, or beyond the expected number. Each is logged once."""
 
     def handle_heartbeat(self, beat: Heartbeat, now_ns: int) -> bool:
-        """Take in a heartbeat at a time of a `ListeningClock`. Returns whether the roster
+        """Handle a heartbeat at a time of a `ListeningClock`. Returns whether the roster
         changed."""
         entry = self._entries.get(beat.sender)
         if entry is not None and entry.member.epoch == beat.epoch:

@@ -22,7 +22,7 @@ from aiperf_svc.protocol.messages.dataset import Conversation
 from aiperf_svc.protocol.messages.reports import DatasetReport
 
 BLOCK_BYTES = 2**18
-"""Size of a block, roughly. A worker takes in a block at once, and sends nothing meanwhile."""
+"""Size of a block, roughly. A worker decodes a block at once, and sends nothing meanwhile."""
 BLOCK_ENTRIES = 64
 
 

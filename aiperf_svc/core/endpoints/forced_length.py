@@ -25,7 +25,7 @@ from aiperf_svc.protocol.messages.dataset import Conversation
 PROBE_TIMEOUT_S: Final = 5.0
 """Timeout of each of the two requests. A slower server counts as not refusing."""
 _PROBE_LIMIT_NS: Final = 15_000_000_000
-"""Time after which another worker is told to send the probe; both requests take less."""
+"""Time after which another worker sends the probe; both requests take less."""
 _REFUSALS: Final = (400, 422)
 _FORCED: Final = re.compile(rb',"min_tokens":\d+,"ignore_eos":true')
 """Members as `finish_body` writes them. In a JSON string every quote follows a backslash, so no
@@ -66,7 +66,7 @@ class ForcedLength:
         """Message of the target, or why it could not be reached."""
 
     def decide(self, worker: str, now_mono_ns: int) -> Decision:
-        """Take in that a worker asks what to send."""
+        """Handle the question of a worker what to send."""
         if not self._is_used:
             return Decision.KEEP
         if self.finding is not None:
@@ -78,7 +78,7 @@ class ForcedLength:
         return Decision.PROBE
 
     def handle_finding(self, finding: Finding, said: str) -> None:
-        """Take in the result of a probe. The first one counts for all workers."""
+        """Handle the result of a probe. The first one counts for all workers."""
         if self.finding is None:
             self.finding, self.said = finding, said
 

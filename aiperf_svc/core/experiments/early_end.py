@@ -91,7 +91,7 @@ class EarlyEndDetector:
 
 
 def most_requests(config: BenchmarkConfig) -> float | None:
-    """Return the most requests that a load has after its ramp; None if nobody knows."""
+    """Return the most requests that a load has after its ramp; None if unknown."""
     load = config.load
     if load.request_rate is None or load.bursts or not load.duration or load.requests is not None:
         return None

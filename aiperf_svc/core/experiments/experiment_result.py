@@ -140,7 +140,7 @@ class ExperimentResult(ExperimentNumbers, frozen=True, kw_only=True):
     @property
     def has_succeeded(self) -> bool:
         """True if a request completed in any trial. Trials of tools have no requests: their states
-        tell what became of them."""
+        contain their outcomes."""
         return any(trial.values.get(_REQUESTS) != 0 for trial in self.trials)
 
     @property

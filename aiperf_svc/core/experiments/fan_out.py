@@ -1,5 +1,5 @@
-"""Decides how many indexes of each Job may run, what becomes of shapes that leave no results, and
-when an experiment in Jobs is over.
+"""Decides how many indexes of each Job may run, the outcome of shapes without results, and when an
+experiment in Jobs is over.
 
 Kubernetes runs the indexes and counts their failures. Each index is a shape of the experiment, and
 each Job has those whose pods have one template. The collector reports what it receives and what the
@@ -111,7 +111,7 @@ class FanOut:
         self._left = {job.name: len(job.shapes) for job in jobs}
         """Indexes of each Job that the cluster has not finished."""
         self._pods: dict[str, int] = {}
-        """Pods of each Job that have not ended, once the cluster has said so."""
+        """Pods of each Job that have not ended, once the cluster has reported them."""
         self._shares: dict[str, int] = {}
         self._closed: set[str] = set()
         """Jobs of which nothing may run."""

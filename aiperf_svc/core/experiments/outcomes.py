@@ -1,4 +1,4 @@
-"""What became of a trial, and what was measured in it: the sample of everything that an experiment
+"""The outcome of a trial, and its measurements: the sample of everything that an experiment
 shows."""
 
 from typing import NamedTuple

@@ -12,7 +12,7 @@ from aiperf_svc.domain.errors import ConfigError
 SAMPLES_PER_QUERY = 8
 """Samples of a query of multi-stream."""
 LEAST_DURATION_NS = 600 * 10**9
-"""Shortest run of MLPerf. A user may take less, and then the result says so."""
+"""Shortest run of MLPerf. A user may set less, which the result then states."""
 
 
 class Scenario(StrEnum):

@@ -198,7 +198,7 @@ class Search:
 
 
 def _is_open(point: SearchPoint) -> bool:
-    """True if the trials of a point tell of the server, but not clearly."""
+    """True if the trials of a point measure the server, but without a clear result."""
     return point.holds is None and not _is_upper(point)
 
 

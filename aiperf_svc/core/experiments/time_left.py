@@ -5,7 +5,7 @@ def time_left_s(*, left: int, ended: int, took_s: float, since_s: float) -> floa
     """Return the expected time until the last trial has ended, in seconds; None while no trial has
     ended.
 
-    `left` is the number of trials that have not ended, the one that is on included. `ended` trials
+    `left` is the number of trials that have not ended, the current one included. `ended` trials
     took `took_s` together, and the latest ended `since_s` ago. The start of the processes is in
     neither.
     """

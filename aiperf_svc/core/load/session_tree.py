@@ -4,7 +4,7 @@ A session tree is what an agent does for one task: a root stream of requests, th
 spawns, and theirs. A request waits until the requests in its `after` have ended, and then for its
 delay. With these edges everything else is said: the turns of a stream follow each other, the first
 request of a spawned stream waits for the one that spawned it, a join waits for the last request of
-each child, and a background stream is one that nobody waits for.
+each child, and no turn waits for a background stream.
 
 A request that fails cancels those that wait for it, directly or through others. The other streams
 go on, and the tree counts as failed. It ends when nothing is in flight and nothing is left.

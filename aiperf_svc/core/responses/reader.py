@@ -347,7 +347,7 @@ class ResponseReader:
         self._blank_uncertainties_ns = self._blank_uncertainties_ns[0], uncertainty
 
     def _take_choice(self, choice: int) -> None:
-        """Take in that the response has more choices than were known, so it has not ended yet."""
+        """Record that the response has more choices than were known, so it has not ended yet."""
         self._last_choice = choice
         self._is_ended = False
         if self._format.keeps_text:
@@ -403,7 +403,7 @@ class ResponseReader:
                 self.give_up(f"a body of over {MAX_BODY_BYTES // 2**20} MiB")
 
     def _take_usage(self, delta: Delta) -> None:
-        """Take in a usage object. Some servers send it with every event, or parts of it: the last
+        """Handle a usage object. Some servers send it with every event, or parts of it: the last
         value of each count is used."""
         if delta.prompt_tokens >= 0:
             self._take_prompt(delta)
@@ -415,7 +415,7 @@ class ResponseReader:
             self.usage_reasoning_tokens = delta.reasoning_tokens
 
     def _take_prompt(self, delta: Delta) -> None:
-        """Take in the counts of the prompt. Anthropic's last usage may leave out the cached ones,
+        """Record the counts of the prompt. Anthropic's last usage may leave out the cached ones,
         and its first may be a placeholder of zeros."""
         cached, prompt = self.usage_cached_tokens, self.usage_prompt_tokens
         if cached >= 0 and delta.cached_tokens < 0:
@@ -456,7 +456,7 @@ class ResponseReader:
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
-        """Take in how the request ended for the worker; sets `outcome`, `error`, `message`."""
+        """Record how the request ended for the worker; sets `outcome`, `error`, `message`."""
         if self._blanks is not None and self.first_token_wall_ns:
             self._judge_blanks(self._blanks)
         if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:

@@ -45,7 +45,7 @@ class EventStream:
         self.held_bytes = 0
         """Approximate memory of the incomplete event."""
         self._type = b""
-        """Type of the incomplete event, if it is one that decides what becomes of it."""
+        """Type of the incomplete event, if its type decides how it is read."""
         self._after_cr = False
         self._is_first_line = not has_begun
 

@@ -22,9 +22,9 @@ FASTER_CONNECTIONS = (
     "(HTTP/2); look at the network, at the server's backlog and at its TLS"
 )
 RECORDS_LOST_SHARE = (0.0, 0.01)
-"""Limits of lost records. Any loss is worth a warning; over 1%, p99 may be among the lost."""
+"""Limits of lost records. Any loss gives a warning; over 1%, p99 may be among the lost."""
 HELD_BACK_SHARE = (0.0, 0.01)
-"""Limits of the time in which load was held back. Any is worth a warning; over 1%, p99 may be of
+"""Limits of the time in which load was held back. Any gives a warning; over 1%, p99 may be of
 responses that were not read in time."""
 IMPOSSIBLE_SHARE = (0.001, 0.01)
 """Limits of responses with timestamps before their requests, which means that the clock was set."""

@@ -146,7 +146,7 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
 
 async def collect_garbage(request: GarbageRequest) -> Collected:
     """Remove what is left of stacks. Raises EnvironmentProblem if the cluster cannot be reached,
-    and ConfigError for invalid names or if nobody can confirm."""
+    and ConfigError for invalid names or if there is no terminal to confirm."""
     home, done = StateHome(request.environ), Collected(folders=folders.remove_stale())
     for name in request.stacks:
         check_stack_name(name)
@@ -360,8 +360,8 @@ class _Removal:
         return cli
 
     async def _claim(self, record: RunRecord) -> None:
-        """Hold the Leases of what is removed, so that nobody begins to use it. Raises StackInUse
-        if somebody else does."""
+        """Hold the Leases of what is removed, so that no other process begins to use it. Raises
+        StackInUse if somebody else does."""
         roots = await find_roots(self._cluster, stack=self._stack, or_namespace=record.namespace)
         ours = [each for each in roots if record.own is None or each.uid in record.own]
         is_overdue = self._found is not None and {e.uid for e in ours} <= {*self._found.overdue}

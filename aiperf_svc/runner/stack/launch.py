@@ -320,7 +320,7 @@ class Launch:
         return await self._collection.save_evidence(self._record, self._lifecycle.shape)
 
     def _end_shape(self, shape: int) -> None:
-        """Record what became of the trials of a shape that is over."""
+        """Record the outcomes of the trials of an ended shape."""
         error, self._shape_failure = self._shape_failure, None
         measuring = self._measuring
         is_stopped = self._lifecycle.was_interrupted or (measuring and measuring.is_out_of_time)

@@ -126,7 +126,7 @@ class Measuring:
         try:
             self.results = await follower.run()
         except BenchmarkFailed as error:
-            # Services behind a silent API server are not to blame.
+            # Services behind a silent API server are not the cause.
             if watch.silence:
                 raise BenchmarkFailed(watch.silence) from error
             raise

@@ -143,7 +143,7 @@ class Collector:
         self._asks_mono_s = 0.0
         """When the cluster is asked again for the end of the stack's time."""
         self._told: set[str] = set()
-        """Pods that have said themselves how they ended."""
+        """Pods that have reported their own end."""
         self._ended = asyncio.Event()
         self._results: ExperimentResult | None = None
         self._lock = asyncio.Lock()
@@ -366,7 +366,7 @@ class Collector:
         """Do nothing: indexes wait for no common start."""
 
     def collected(self) -> None:
-        """Let this process end: nobody needs it any more."""
+        """Let this process end: it is not needed any more."""
         # A pod whose process ends is started again; it stays until the stack is removed.
 
     def results(self) -> ExperimentResult | None:

@@ -131,8 +131,8 @@ class Fio(ToolWorkload[FioSpec]):
 
 
 def _write_files(spec: FioSpec, rank: Rank) -> tuple[str, ...]:
-    """Writes every block that a run may read or overwrite: a volume serves reads of blocks that
-    nobody has written without touching its disks."""
+    """Writes every block that a run may read or overwrite: a volume serves reads of unwritten
+    blocks without touching its disks."""
     run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=_jobs(spec))
     # fio writes no part of a block. The end of a file, or a small file, takes smaller ones, of
     # which the blocks of the runs are multiples.

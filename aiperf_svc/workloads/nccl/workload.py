@@ -140,7 +140,8 @@ class Nccl(ToolWorkload[NcclSpec]):
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         spec = config.workload
         output = read_output(outputs[0].text, gpus=spec.ranks * spec.gpus, sizes=spec.sizes)
-        # A size of which each GPU's share is below 16 bytes is measured with none, and says so.
+        # A size of which each GPU's share is below 16 bytes is measured with no data, and
+        # reported so.
         smallest = next((row for row in output.rows if row.size), None)
         if smallest is None:
             raise UnreadableOutput("every row has the size 0: raise workload.max_bytes")

@@ -157,7 +157,7 @@ def _monitoring(plan: StackPlan) -> str:
         return ""
     text = "a PodMonitor with a token for /metrics only, and a PrometheusRule"
     if deployment.monitoring == "annotations":
-        text = f"everybody who reaches {plan.results_pod} may read its /metrics without a token"
+        text = f"anyone who reaches {plan.results_pod} may read its /metrics without a token"
     labels = " ".join(f"{key}={value}" for key, value in PROMETHEUS.items())
     is_limited = plan.policies and deployment.results.allow_cidrs
     return text + (f"; pods {labels} may reach it too" if is_limited else "")

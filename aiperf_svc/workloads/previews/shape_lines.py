@@ -103,9 +103,9 @@ class ShapeTime(NamedTuple):
     """How long a shape takes."""
 
     load_ns: int | None
-    """Its loads and the pauses between them; None if nobody knows."""
+    """Its loads and the pauses between them; None if unknown."""
     longest_ns: int | None
-    """From its `up` to the end of its last load, at most; None if nobody knows."""
+    """From its `up` to the end of its last load, at most; None if unknown."""
 
 
 def shape_time(shape: Shape, plan: StackPlan) -> ShapeTime:

@@ -79,7 +79,7 @@ def shape_name(shapes: Sequence[Shape], number: int) -> str:
 def as_json(
     config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
 ) -> dict[str, Any]:
-    """Return the list as the content of a JSON object. Times are seconds; null: nobody knows."""
+    """Return the list as the content of a JSON object. Times are seconds; null if unknown."""
     times = _times(config, members, replay_ns)
     search = config.experiment.search if config.experiment else None
     return {

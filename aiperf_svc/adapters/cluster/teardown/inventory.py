@@ -129,7 +129,7 @@ def made_by(
 
     `own` holds the UIDs of the stack's roots: these objects and their dependents are returned.
     None: the objects that also have a run's label, which no user writes by hand, and their
-    dependents. Objects that existed `before` are never returned, since anybody can put a label on
+    dependents. Objects that existed `before` are never returned, since any user can put a label on
     an object of their own.
     """
     known = before.uids if before else frozenset()
@@ -174,7 +174,7 @@ def is_claim_of(name: str, stack: str) -> bool:
 def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
     """Return the roots of all stacks of this name, from objects with its label: their own
     namespaces and, in other namespaces, their anchors. There are several if two users have the same
-    name. An object without a run's label is no root, since anybody can put a label on their own
+    name. An object without a run's label is no root, since any user can put a label on their own
     namespace."""
     objects = tuple(each for each in objects if RUN_LABEL in each.labels)
     spaces = [each for each in objects if each.kind == "Namespace"]
