@@ -79,6 +79,20 @@ class Part(Model):
     them."""
 
 
+class Blocks(Model):
+    """Visits of two values in turn, so that a slow drift of the system is the same for both."""
+
+    over: Annotated[str, Field(min_length=1)]
+    """Key of `product` with the two values that are compared: `endpoint.url`,
+    `deployment.target.image`."""
+    count: Annotated[int, Field(ge=1, le=250)] = 6
+    """Number of blocks. Each visits both values twice: ABBA or BAAB, drawn from `random_seed`."""
+
+
+VISITS = 2
+"""Number of visits of each value in a block."""
+
+
 class Experiment(Model):
     """The trials: the union of `product`, `zip` and `explicit`, or those of a search.
 
@@ -99,6 +113,8 @@ class Experiment(Model):
     """Order of the trials: `interleaved`, all once, then all again, so that a slow drift of the
     system affects all alike; `grouped`, all repetitions of one before the next; or `shuffled` by
     `random_seed`."""
+    blocks: Blocks | None = None
+    """Compare two values of a key in blocks, in place of `repetitions` and `order`."""
     cooldown: DurationNs = 0
     """Time between the end of a trial and the start of the next."""
     on_failure: Literal["continue", "stop"] = "continue"
@@ -191,6 +207,31 @@ class Experiment(Model):
         return self
 
     @model_validator(mode="after")
+    def _has_two_values_in_blocks(self) -> Self:
+        if self.blocks is None:
+            return self
+        given = {
+            "repetitions": self.repetitions > 1,
+            "order": self.order != "interleaved",
+            "parallel": self.parallel != 1,
+            "fan_out": self.fan_out != "stacks",
+            "priority": bool(self.priority),
+            "search": self.search is not None,
+            "zip": bool(self.zip),
+            "explicit": bool(self.explicit),
+        }
+        if key := next((key for key, is_given in given.items() if is_given), ""):
+            raise ValueError(
+                f"{{blocks}} decides which trials run in what order; leave out {{{key}}}"
+            )
+        values = [axis[self.blocks.over] for axis in self.product if self.blocks.over in axis]
+        if not values or len({_canonical({"": each}) for each in values[0]}) != 2:
+            raise ValueError(f"{{blocks.over}}: {self.blocks.over} needs two values in {{product}}")
+        if self.size > MOST_TRIALS:
+            raise ValueError(f"{self.size:,} trials; expected at most {MOST_TRIALS:,}")
+        return self
+
+    @model_validator(mode="after")
     def _fits_the_command(self) -> Self:
         if self.fan_out == "stacks" and self.parallel != "auto" and self.parallel > MOST_AT_ONCE:
             raise ValueError(
@@ -242,7 +283,8 @@ class Experiment(Model):
     def replacements(self) -> int:
         """Most trials that may be run again because their verdict is invalid: a mean over
         repetitions needs all of them. A search decides itself what follows."""
-        return REPLACEMENTS if self.repetitions > 1 and self.search is None else 0
+        is_repeated = self.repetitions > 1 or self.blocks is not None
+        return REPLACEMENTS if is_repeated and self.search is None else 0
 
     def list_of(self, key: str) -> str:
         """Return which part of the experiment first sets a key."""
@@ -263,7 +305,8 @@ class Experiment(Model):
     @property
     def size(self) -> int:
         """Number of trials; 0 for a search."""
-        return len(self.permutations()) * self.repetitions
+        blocks = self.blocks.count * VISITS if self.blocks is not None else 1
+        return len(self.permutations()) * self.repetitions * blocks
 
     def first(self) -> dict[str, Any]:
         """Return what the first permutation sets, which completes the template; nothing if it is

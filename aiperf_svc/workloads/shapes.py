@@ -58,14 +58,20 @@ class Shape(NamedTuple):
         return tuple(each.config for each in self.members)
 
 
-def shapes(members: Sequence[TrialConfig], where: Where) -> tuple[Shape, ...]:
-    """Group trials by shape, in the order of each shape's first trial."""
-    groups: dict[str, list[TrialConfig]] = {}
+def shapes(
+    members: Sequence[TrialConfig], where: Where, *, in_visits: bool = False
+) -> tuple[Shape, ...]:
+    """Group trials by shape, in the order of each shape's first trial. With `in_visits` only trials
+    that follow each other are grouped, so that a shape comes again."""
+    groups: list[list[TrialConfig]] = []
+    latest: dict[str, list[TrialConfig]] = {}
     for each in members:
-        groups.setdefault(_identity(each, where), []).append(each)
-    return tuple(
-        Shape(_parameters(group[0].trial, where), tuple(group)) for group in groups.values()
-    )
+        name = _identity(each, where)
+        if name not in latest:
+            latest = {name: []} if in_visits else latest | {name: []}
+            groups.append(latest[name])
+        latest[name].append(each)
+    return tuple(Shape(_parameters(group[0].trial, where), tuple(group)) for group in groups)
 
 
 def shapes_of(
@@ -78,7 +84,8 @@ def shapes_of(
     if where == "cluster" and is_fanned_out(config):
         # To all others it is one run of all trials.
         return (Shape({}, tuple(members)),)
-    found = shapes(members, where)
+    in_visits = config.experiment is not None and config.experiment.blocks is not None
+    found = shapes(members, where, in_visits=in_visits)
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:

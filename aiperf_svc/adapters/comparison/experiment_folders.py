@@ -1,14 +1,15 @@
 """Reads the folder of an experiment, and makes the groups of a comparison from one or more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_file
 from aiperf_svc.adapters.report.experiment_words import parameters_text, value_text
 from aiperf_svc.core.experiments.combinations import identity
 from aiperf_svc.core.experiments.outcomes import DONE
-from aiperf_svc.core.experiments.trials import TRIALS, Parameters
+from aiperf_svc.core.experiments.trials import TRIALS, Parameters, block_of
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -18,6 +19,8 @@ class TrialFolder(NamedTuple):
 
     parameters: Parameters
     folder: Path
+    block: int = 0
+    """Its block, if the experiment has blocks."""
 
 
 class FolderGroup(NamedTuple):
@@ -26,11 +29,14 @@ class FolderGroup(NamedTuple):
     name: str
     base: list[Path]
     new: list[Path]
+    blocks: Mapping[str, int] = MappingProxyType({})
+    """Block of each folder, of an experiment that has blocks."""
 
 
 def read_experiment(folder: Path) -> list[TrialFolder]:
     """Return the trials that ran to their end. Raises ConfigError."""
-    done = [each for each in read_experiment_file(folder).trials if each.state == DONE]
+    file = read_experiment_file(folder)
+    done = [each for each in file.trials if each.state == DONE]
     for each in done:
         if not (folder / TRIALS / each.folder).is_dir():
             raise ConfigError(
@@ -39,7 +45,15 @@ def read_experiment(folder: Path) -> list[TrialFolder]:
             )
     if not done:
         raise ConfigError(f"{folder}: no trial of this experiment ran to its end")
-    return [TrialFolder(each.parameters, folder / TRIALS / each.folder) for each in done]
+    has_blocks = bool((file.config.get("experiment") or {}).get("blocks"))
+    return [
+        TrialFolder(
+            each.parameters,
+            folder / TRIALS / each.folder,
+            block_of(each.repetition) if has_blocks else 0,
+        )
+        for each in done
+    ]
 
 
 def refuse_several_combinations(folder: Path) -> None:
@@ -74,7 +88,14 @@ def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
     for trial in trials:
         for name, value in trial.parameters.items():
             values.setdefault(name, {})[value_text(value)] = None
-    key, base, new = _variants(folder, by, {name: list(some) for name, some in values.items()})
+    listed = _listed(folder)
+    # The order of trials may be drawn; that of the values in the config is the user's.
+    ordered = {
+        name: sorted(some, key=(listed.get(name, []) + list(some)).index)
+        for name, some in values.items()
+    }
+    key, base, new = _variants(folder, by, ordered)
+    blocks = {str(trial.folder): trial.block for trial in trials}
     groups: dict[bytes, FolderGroup] = {}
     for trial in trials:
         value = value_text(trial.parameters.get(key))
@@ -82,9 +103,16 @@ def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
             continue
         rest = {name: each for name, each in trial.parameters.items() if name != key}
         name = parameters_text(rest) if rest else ""
-        group = groups.setdefault(identity(rest), FolderGroup(name, [], []))
+        group = groups.setdefault(identity(rest), FolderGroup(name, [], [], blocks))
         (group.base if value == base else group.new).append(trial.folder)
     return list(groups.values())
+
+
+def _listed(folder: Path) -> dict[str, list[str]]:
+    """Return the values of each key of the experiment's product, in their order."""
+    experiment = read_experiment_file(folder).config.get("experiment") or {}
+    axes = experiment.get("product") or ()
+    return {key: list(map(value_text, some)) for axis in axes for key, some in axis.items()}
 
 
 def _variants(folder: Path, by: str, values: dict[str, list[str]]) -> tuple[str, str, str]:

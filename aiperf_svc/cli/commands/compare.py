@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
     from aiperf_svc.adapters.report.curve_chart import NamedCurve
     from aiperf_svc.core.compare.groups import Comparisons, Group
+    from aiperf_svc.core.compare.measured_run import MeasuredRun
 
 DESCRIPTION = """Compare finished runs: is the new side better, worse or the same?
 
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY[=BASE,NEW]",
         default="",
         help="Compare the trials of one experiment that have these two values of a parameter.",
+    )
+    parser.add_argument(
+        "--paired",
+        action="store_true",
+        help="With --by, compare within the blocks of an experiment (experiment.blocks): a drift "
+        "is the same for both sides of a block.",
     )
     parser.add_argument(
         "--tolerance",
@@ -73,18 +80,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print, and judge with `--fail-on`."""
-    from aiperf_svc.adapters.comparison.run_folders import read_runs
     from aiperf_svc.adapters.exports.qualify_export import is_qualification
     from aiperf_svc.core.compare.groups import Group, compare_groups
 
     if len(args.folders) == 2 and not args.to and all(map(is_qualification, args.folders)):
         return _compare_nodes(args)
     tolerance = read_tolerance(args.tolerance)
+    folders = _groups(args.folders, args.to, args.by)
+    if args.paired and not all(all(each.blocks.values()) and each.blocks for each in folders):
+        raise ConfigError(
+            "--paired: needs an experiment that ran in blocks (experiment.blocks), by itself: "
+            "compare EXPERIMENT --by KEY --paired"
+        )
     groups = [
-        _with_requests(Group(each.name, read_runs(each.base), read_runs(each.new)), args)
-        for each in _groups(args.folders, args.to, args.by)
+        _with_requests(
+            Group(each.name, _runs(each.base, each.blocks), _runs(each.new, each.blocks)), args
+        )
+        for each in folders
     ]
-    found = compare_groups(groups, tolerance=tolerance, wanted=args.metric, with_all=args.all)
+    found = compare_groups(
+        groups,
+        tolerance=tolerance,
+        wanted=args.metric,
+        with_all=args.all,
+        is_paired=args.paired,
+    )
     if args.html is not None:
         from aiperf_svc.adapters.comparison import page
         from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -108,6 +128,16 @@ def _curves(folders: Sequence[Path]) -> "list[NamedCurve]":
         is_clear = names.count(result.name) == 1
         found += named(curves_of_result(result), result.name if is_clear else str(folder))
     return found
+
+
+def _runs(folders: "Sequence[Path]", blocks: Mapping[str, int]) -> "list[MeasuredRun]":
+    """Read the runs of a side, each with its block."""
+    from msgspec.structs import replace
+
+    from aiperf_svc.adapters.comparison.run_folders import read_runs
+
+    found = zip(folders, read_runs(folders), strict=True)
+    return [replace(run, block=blocks.get(str(folder), 0)) for folder, run in found]
 
 
 def _compare_nodes(args: argparse.Namespace) -> int:

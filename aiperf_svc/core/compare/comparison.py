@@ -18,6 +18,7 @@ from aiperf_svc.core.compare.estimates import (
     estimate,
     holm,
     mean_of,
+    paired_difference,
     share,
 )
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
@@ -157,9 +158,11 @@ def compare(
     tolerance: float,
     wanted: Collection[str] = (),
     with_all: bool = False,
+    is_paired: bool = False,
 ) -> Comparison:
-    """Compare two sides. `wanted` names the rows that gate, as `tag` or `tag:stat`; empty means the
-    runs' headline. With `with_all`, all other rows are there too and do not gate.
+    """Compare two sides. With `is_paired`, the blocks of an experiment are the sample. `wanted`
+    names the rows that gate, as `tag` or `tag:stat`; empty means the runs' headline. With
+    `with_all`, all other rows are there too and do not gate.
 
     Raises Incomparable, and ConfigError for a row that no run has.
     """
@@ -173,7 +176,7 @@ def compare(
     refuse_other_units([*sides[0], *sides[1]], common if with_all else gating)
     rows = corrected(
         [
-            _row(key, sides, tolerance, gates=key in gating)
+            _row(key, sides, tolerance, gates=key in gating, is_paired=is_paired)
             for key in common
             if key in gating or with_all
         ],
@@ -271,8 +274,15 @@ def _gating(
 
 
 def _row(
-    key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
+    key: RowKey,
+    sides: Sequence[Sequence[MeasuredRun]],
+    tolerance: float,
+    *,
+    gates: bool,
+    is_paired: bool,
 ) -> Row:
+    if is_paired:
+        return _paired_row(key, sides, tolerance, gates=gates)
     values = [[run.values[key] for run in side if key in run.values] for side in sides]
     # An unknown value may be the worst: a percentile among requests that were cut.
     missing = sum(key not in run.values for side in sides for run in side)
@@ -296,6 +306,49 @@ def _row(
         notes=tuple(_notes(key, values, missing=missing)),
     )
     return row if gates else replace(row, word=_word(row, tolerance))
+
+
+def _paired_row(
+    key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
+) -> Row:
+    """Return the row of blocks. A block counts if it has all its trials on both sides."""
+    of_sides = [_by_block(side, key) for side in sides]
+    most = max((len(values) for side in of_sides for values in side.values()), default=0)
+    blocks = sorted({block for side in of_sides for block in side})
+    whole = [b for b in blocks if all(len(side.get(b, ())) == most for side in of_sides)]
+    pairs = [(fmean(of_sides[0][block]), fmean(of_sides[1][block])) for block in whole]
+    found = paired_difference(pairs)
+    is_judged = found is not None and len(pairs) >= LEAST_RUNS
+    means = [fmean(pair[side] for pair in pairs) if pairs else 0.0 for side in (0, 1)]
+    widths = [estimate([pair[side] for pair in pairs]) for side in (0, 1)]
+    notes = []
+    if left := len(blocks) - len(whole):
+        notes.append(f"blocks without all trials on both sides, which are left out: {left}")
+    if not is_judged:
+        notes.append(f"? fewer than {LEAST_RUNS} whole blocks: noise between blocks unknown")
+    row = Row(
+        key=key,
+        info=next(run.metrics[key.tag] for run in sides[0] if key in run.values),
+        gates=gates,
+        base=SideValue(means[0], _half_width(widths[0]), len(pairs)),
+        new=SideValue(means[1], _half_width(widths[1]), len(pairs)),
+        delta=0.0 if found is None else found.delta,
+        low=None if found is None else found.low,
+        high=None if found is None else found.high,
+        p=None if found is None else found.p,
+        adjusted_p=found.p if found is not None and is_judged else None,
+        word=Word.UNSURE if is_judged else Word.UNJUDGED,
+        notes=tuple(notes),
+    )
+    return row if gates else replace(row, word=_word(row, tolerance))
+
+
+def _by_block(side: Sequence[MeasuredRun], key: RowKey) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for run in side:
+        if key in run.values:
+            found.setdefault(run.block, []).append(run.values[key].value)
+    return found
 
 
 def _half_width(side: Estimate | None) -> float | None:

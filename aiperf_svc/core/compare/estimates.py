@@ -81,6 +81,29 @@ def difference(base: Estimate, new: Estimate) -> Difference:
     return Difference(share(gap, base.mean), ends[0], ends[1], p)
 
 
+def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference | None:
+    """Return the difference of pairs of means, base and new, each pair measured close together.
+
+    The sample is the pair, by Student's t test of the differences of logarithms: what slows both
+    sides of a pair alike cancels. Where a mean is not above 0, the differences themselves are
+    taken, as shares of the mean of all bases. None with fewer than two pairs.
+    """
+    has_logs = all(base > 0 and new > 0 for base, new in pairs)
+    centre = fmean(base for base, _ in pairs) if pairs else 0.0
+    gaps = [math.log(new / base) if has_logs else new - base for base, new in pairs]
+    found = estimate(gaps)
+    if found is None:
+        return None
+
+    def as_share(gap: float) -> float:
+        return math.expm1(gap) if has_logs else share(gap, centre)
+
+    ends = sorted(as_share(found.mean + side * found.half_width) for side in (-1, 1))
+    error = math.sqrt(found.variance)
+    p = student.two_sided_p(found.mean / error, found.freedom) if error else float(not found.mean)
+    return Difference(as_share(found.mean), ends[0], ends[1], p)
+
+
 def share(gap: float, of: float) -> float:
     """Return a difference as a share of a value; infinite if that is 0 and there is one."""
     if not of:

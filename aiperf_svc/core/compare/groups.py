@@ -68,6 +68,7 @@ def compare_groups(
     tolerance: float,
     wanted: Collection[str] = (),
     with_all: bool = False,
+    is_paired: bool = False,
 ) -> Comparisons:
     """Compare each group as `compare` does. One that cannot be compared is skipped and named.
 
@@ -76,7 +77,14 @@ def compare_groups(
     groups = list(groups)
     if len(groups) == 1 and not groups[0].name:
         only = groups[0]
-        one = compare(only.base, only.new, tolerance=tolerance, wanted=wanted, with_all=with_all)
+        one = compare(
+            only.base,
+            only.new,
+            tolerance=tolerance,
+            wanted=wanted,
+            with_all=with_all,
+            is_paired=is_paired,
+        )
         return Comparisons(groups=(one,), skipped=())
     found: list[Comparison] = []
     skipped: list[Skipped] = []
@@ -85,7 +93,14 @@ def compare_groups(
             skipped.append(Skipped(name, f"only {'base' if base else 'new'} has it"))
             continue
         try:
-            one = compare(base, new, tolerance=tolerance, wanted=wanted, with_all=with_all)
+            one = compare(
+                base,
+                new,
+                tolerance=tolerance,
+                wanted=wanted,
+                with_all=with_all,
+                is_paired=is_paired,
+            )
         except Incomparable as error:
             skipped.append(Skipped(name, str(error)))
             continue

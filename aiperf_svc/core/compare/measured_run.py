@@ -41,6 +41,8 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     start_wall_ns: int = 0
     """When the load began."""
+    block: int = 0
+    """Block of its experiment, from 1; 0: none."""
     facts: dict[str, str]
     """Config, versions and other facts that may differ, by dotted key."""
     metrics: dict[str, MetricInfo]

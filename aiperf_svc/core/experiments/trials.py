@@ -3,12 +3,12 @@
 import hashlib
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.experiment import VISITS, Blocks, Experiment
 
 Parameters = dict[str, Any]
 """Dotted config keys and their values as a user writes them; None: the key has its default."""
@@ -60,6 +60,10 @@ def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
     `seed` decides the order of shuffled trials.
     """
     permutations = experiment.permutations()
+    if experiment.blocks is not None:
+        order = _in_blocks(permutations, experiment.blocks, seed)
+        numbers = range(1, len(order) + 1) if experiment.part is None else experiment.part.trials
+        return tuple(Trial(number, *order[number - 1]) for number in numbers)
     repetitions = range(1, experiment.repetitions + 1)
     if experiment.order == "grouped":
         order = [(row, number) for row in permutations for number in repetitions]
@@ -69,6 +73,36 @@ def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
         random.Random(seed).shuffle(order)
     numbers = range(1, len(order) + 1) if experiment.part is None else experiment.part.trials
     return tuple(Trial(number, *order[number - 1]) for number in numbers)
+
+
+def _in_blocks(
+    permutations: Sequence[Parameters], blocks: Blocks, seed: int
+) -> list[tuple[Parameters, int]]:
+    """Return the trials with their repetition, in the order of running.
+
+    A block visits the two values as ABBA or BAAB, which cancels a linear drift within it. Which of
+    them is drawn, so that a drift with the period of a block favours neither. A visit has all
+    trials of its value.
+    """
+    values = list(dict.fromkeys(value_text(each[blocks.over]) for each in permutations))
+    by_value = {
+        value: [each for each in permutations if value_text(each[blocks.over]) == value]
+        for value in values
+    }
+    draw = random.Random(seed)
+    found = []
+    visits = dict.fromkeys(values, 0)
+    for _ in range(blocks.count):
+        one, other = values if draw.random() < 0.5 else values[::-1]
+        for value in (one, other, other, one):
+            visits[value] += 1
+            found += [(each, visits[value]) for each in by_value[value]]
+    return found
+
+
+def block_of(repetition: int) -> int:
+    """Return the block of a trial by its repetition, from 1."""
+    return (repetition + VISITS - 1) // VISITS
 
 
 def value_text(value: Any) -> str:

@@ -7,11 +7,12 @@ import pytest
 
 from aiperf_svc.adapters.exports.result_files import read_run
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
-from aiperf_svc.core.experiments.trials import TRIALS, Trial
+from aiperf_svc.core.experiments.trials import TRIALS, Trial, plan_trials
 from aiperf_svc.domain.errors import Incomparable
 from tests.support import fake_run
 from tests.support.runs_to_compare import compare_folders, compared, inference_run, side
@@ -194,3 +195,41 @@ def test_page_of_experiments_has_their_curves(
     text = page.read_text()
     assert "Pareto front of all" in text
     assert f"</svg>{experiments / 'base'}: endpoint.model=a</span>" in text
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three blocks of two versions; b is slower, and all become slower from trial to trial."""
+    folder = tmp_path_factory.mktemp("blocks")
+    experiment = Experiment.model_validate(
+        {
+            "product": {"endpoint.model": ["a", "b"]},
+            "blocks": {"over": "endpoint.model", "count": 3},
+        }
+    )
+    outcomes = []
+    for trial in plan_trials(experiment, 4):
+        ttft_ms = (30.0 + trial.number) * (1.5 if trial.parameters["endpoint.model"] == "b" else 1)
+        place = folder / TRIALS / trial.folder
+        run = inference_run(place, f"run-{trial.number}", seed=trial.number, ttft_ms=ttft_ms)
+        results = read_run(run / "profile_export_aiperf.json")
+        outcomes.append(TrialOutcome(trial, "done", "", results))
+    config = CONFIG.model_copy(update={"experiment": experiment})
+    write_experiment(folder, config, summarise(outcomes))
+    return folder
+
+
+def test_paired_comparison_counts_blocks(blocks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--by", "endpoint.model", "--paired", "--json", "--metric", "time_to_first_token:p50"
+    code, out, _ = compare_folders(capsys, blocks, *words)
+    (row,) = json.loads(out)["rows"]
+    assert (code, row["base"]["n"], row["new"]["n"], row["word"]) == (0, 3, 3, "worse")
+    assert row["base"]["mean"] < row["new"]["mean"], "the base is the first value of the config"
+
+
+def test_paired_comparison_without_blocks_is_refused(
+    experiments: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--by", "endpoint.model", "--paired"
+    code, _, err = compare_folders(capsys, experiments / "base", *words)
+    assert (code, "--paired: needs an experiment that ran in blocks" in err) == (2, True)

@@ -1,6 +1,7 @@
 """Which trials can run in the same processes or pods, and what these need."""
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,6 +65,18 @@ def test_each_target_is_a_shape_with_ordered_trials() -> None:
     found = shapes(trial_configs(config), "cluster")
     assert [each.parameters for each in found] == [{"deployment.target.args": a} for a in args]
     assert [[t.number for t in each.trials] for each in found] == [[1, 3, 5, 7], [2, 4, 6, 8]]
+
+
+def test_blocks_visit_each_target_again() -> None:
+    args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
+    over = "deployment.target.args"
+    config = config_of({"product": {over: args}, "blocks": {"over": over, "count": 2}})
+    visits = shapes_of(config, "cluster")
+    numbers = [[trial.number for trial in each.trials] for each in visits]
+    assert [n for each in numbers for n in each] == list(range(1, 9))
+    # Trials of one target that follow each other need no other pods.
+    assert 4 < len(visits) <= 6
+    assert all(first.parameters != second.parameters for first, second in pairwise(visits))
 
 
 def test_network_rules_make_a_shape_on_clusters_only() -> None:

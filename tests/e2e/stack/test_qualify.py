@@ -1,0 +1,70 @@
+"""A qualification as a stack: one for all stages, verdicts by node, labels on request."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.rank_runs import make_small
+from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import Runner
+from tests.support.stack.real_stack import Config
+
+pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
+
+SPEED = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
+SLOW = "test $AIPERF_RANK -eq 1 && echo speed: 50 || echo speed: 100"
+
+
+def use_qualify(benchmark: Config) -> None:
+    command = {"kind": "command", "command": ["sh", "-c", SLOW], "metrics": SPEED}
+    benchmark["workload"] = {
+        "kind": "qualify",
+        "stages": [
+            {"name": "one", "nodes": "alone", "workload": command},
+            {"name": "two", "nodes": "pairs", "workload": command},
+        ],
+        "limits": [{"check": "one_speed", "min": 80}],
+    }
+    make_small()(benchmark)
+    benchmark["deployment"].update(
+        ttl="15m", ranks={"nodes": "apart", "pairs": "rounds", "count": 2}
+    )
+
+
+@pytest.fixture
+def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
+    """A stack of two nodes, of which the second is slow."""
+    runner = make_runner()
+    runner.environ["AIPERF_WORKLOAD_IMAGE"] = base_image
+    runner.use("bench-qualify")
+    runner.change(use_qualify)
+    return runner
+
+
+@pytest.fixture
+def unlabelled(cluster: Cluster) -> Iterator[None]:
+    yield
+    for node in cluster.nodes():
+        cluster.kubectl("label", "node", node, "aiperf.dev/qualified-", "aiperf.dev/qualified-at-")
+        cluster.kubectl("annotate", "node", node, "aiperf.dev/qualified-reason-")
+
+
+@pytest.mark.usefixtures("unlabelled")
+def test_slow_node_fails_and_is_labelled_on_request(cluster: Cluster, runner: Runner) -> None:
+    ended = runner.call("qualify", runner.name, "--yes", "--ui", "plain", "--json")
+    assert ended.code == ExitCode.SLO_MISSED, ended.errors
+    printed = json.loads(ended.out)
+    assert (printed["left"], printed["not_checked"]) == ([], [])
+    assert cluster.left_of(runner.name) == []
+    (file,) = runner.artifacts.glob("*/qualify.json")
+    found = {each["node"]: each["verdict"] for each in json.loads(file.read_bytes())["nodes"]}
+    assert set(found) <= set(cluster.nodes())
+    assert sorted(found.values()) == ["fail", "pass"]
+
+    labelled = runner.call("qualify", "--label", str(file.parent))
+    assert labelled.code == ExitCode.OK, labelled.errors
+    for node, verdict in found.items():
+        path = "jsonpath={.metadata.labels.aiperf\\.dev/qualified}"
+        assert cluster.kubectl("get", "node", node, "-o", path) == verdict

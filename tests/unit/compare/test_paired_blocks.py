@@ -1,0 +1,169 @@
+"""Two versions in blocks of ABBA and BAAB: a drift of the system decides nothing."""
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.core.compare.comparison import Row, Word
+from aiperf_svc.core.compare.measured_run import RunValue
+from aiperf_svc.core.experiments.trials import Trial, block_of, plan_trials
+from tests.support.runs_to_compare import P50, compared, measured
+
+PAIRS = 200
+MOST_ALARMS = 14
+"""7% of the pairs, of a test that promises 5%."""
+BLOCKS = 12
+NOISE = 0.02
+"""Spread of a trial's value."""
+DRIFT = 0.1
+"""Change of the whole system over the experiment."""
+
+Drift = Callable[[float], float]
+DRIFTS: dict[str, Drift] = {
+    "linear": lambda part: DRIFT * part,
+    "sinusoidal": lambda part: DRIFT / 2 * math.sin(2 * math.pi * part),
+}
+
+
+def in_blocks(seed: int, count: int = BLOCKS) -> tuple[Trial, ...]:
+    experiment = Experiment.model_validate(
+        {"product": {"v": ["a", "b"]}, "blocks": {"over": "v", "count": count}}
+    )
+    return plan_trials(experiment, seed)
+
+
+def grouped(seed: int) -> tuple[Trial, ...]:
+    """Today's order of versions that need pods of their own: all trials of one, then all of the
+    other."""
+    experiment = Experiment.model_validate(
+        {"product": {"v": ["a", "b"]}, "repetitions": 2 * BLOCKS, "order": "grouped"}
+    )
+    return plan_trials(experiment, seed)
+
+
+def row_of(
+    trials: Sequence[Trial], drift: Drift, seed: int, *, effect: float = 0.0, is_paired: bool
+) -> Row:
+    """The row of a metric that drifts over the trials, and is larger by `effect` for b."""
+    random = Random(seed)
+    sides: dict[str, list] = {"a": [], "b": []}  # type: ignore[type-arg]
+    for at, trial in enumerate(trials):
+        version = trial.parameters["v"]
+        value = 100.0 * (1 + drift(at / (len(trials) - 1))) * random.gauss(1, NOISE)
+        value *= 1 + effect * (version == "b")
+        run = measured(
+            f"{version}{at}", {P50: RunValue(value, 10_000)}, block=block_of(trial.repetition)
+        )
+        sides[version].append(run)
+    (row,) = compared(sides["a"], sides["b"], is_paired=is_paired).rows
+    return row
+
+
+def excludes_zero(row: Row) -> bool:
+    assert row.low is not None
+    assert row.high is not None
+    return not row.low <= 0 <= row.high
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_equal_versions_in_blocks_are_rarely_called_different(drift: str) -> None:
+    alarms = sum(
+        excludes_zero(row_of(in_blocks(seed), DRIFTS[drift], seed, is_paired=True))
+        for seed in range(PAIRS)
+    )
+    assert alarms <= MOST_ALARMS
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_difference_of_five_percent_is_found_in_twelve_blocks(drift: str) -> None:
+    rows = [
+        row_of(in_blocks(seed), DRIFTS[drift], seed, effect=0.05, is_paired=True)
+        for seed in range(PAIRS)
+    ]
+    assert sum(excludes_zero(row) and row.delta > 0 for row in rows) >= 0.8 * PAIRS
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_one_version_after_the_other_is_decided_by_the_drift(drift: str) -> None:
+    alarms = sum(
+        excludes_zero(row_of(grouped(seed), DRIFTS[drift], seed, is_paired=False))
+        for seed in range(PAIRS)
+    )
+    assert alarms >= 0.9 * PAIRS
+
+
+def test_blocks_are_abba_or_baab_by_the_seed() -> None:
+    found = "".join(trial.parameters["v"] for trial in in_blocks(7, count=50))
+    blocks = [found[at : at + 4] for at in range(0, len(found), 4)]
+    assert set(blocks) == {"abba", "baab"}
+    assert 15 <= blocks.count("abba") <= 35
+    assert in_blocks(7, count=50) == in_blocks(7, count=50)
+    assert [block_of(trial.repetition) for trial in in_blocks(7, count=2)] == [1] * 4 + [2] * 4
+
+
+def test_visit_has_all_trials_of_its_value() -> None:
+    experiment = Experiment.model_validate(
+        {
+            "product": {"load.concurrency": [1, 2], "v": ["a", "b"]},
+            "blocks": {"over": "v", "count": 1},
+        }
+    )
+    found = [
+        (t.parameters["v"], t.parameters["load.concurrency"]) for t in plan_trials(experiment, 0)
+    ]
+    values = [version for version, _ in found][::2]
+    assert values in (["a", "b", "b", "a"], ["b", "a", "a", "b"])
+    assert [number for _, number in found] == [1, 2] * 4
+    assert experiment.size == len(found) == 8
+
+
+def pair(block: int, a: float, b: float) -> dict[str, list]:  # type: ignore[type-arg]
+    values = {"a": a, "b": b}
+    return {
+        side: [
+            measured(f"{side}{block}-{n}", {P50: RunValue(value, 10_000)}, block=block)
+            for n in (1, 2)
+        ]
+        for side, value in values.items()
+    }
+
+
+def test_paired_row_is_of_ratios_within_blocks() -> None:
+    blocks = [pair(n, 100.0 * n, 110.0 * n) for n in (1, 2, 3)]
+    base, new = ([run for each in blocks for run in each[side]] for side in "ab")
+    (row,) = compared(base, new, is_paired=True).rows
+    assert row.delta == pytest.approx(0.1)
+    assert (row.low, row.high) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert (row.base.n, row.word) == (3, Word.WORSE)
+
+
+def test_block_without_all_trials_is_left_out() -> None:
+    blocks = [pair(n, 100.0, 110.0 + n) for n in (1, 2, 3, 4)]
+    base, new = ([run for each in blocks for run in each[side]] for side in "ab")
+    (row,) = compared(base, new[:-1], is_paired=True).rows
+    assert row.base.n == 3
+    assert row.notes == ("blocks without all trials on both sides, which are left out: 1",)
+
+
+def test_two_blocks_are_not_judged() -> None:
+    blocks = [pair(n, 100.0, 200.0 + n) for n in (1, 2)]
+    base, new = ([run for each in blocks for run in each[side]] for side in "ab")
+    (row,) = compared(base, new, is_paired=True).rows
+    assert row.word is Word.UNJUDGED
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"product": {"v": ["a", "b", "c"]}}, "v needs two values"),
+        ({"product": {"w": ["a", "b"]}}, "v needs two values"),
+        ({"product": {"v": ["a", "b"]}, "repetitions": 2}, "leave out {repetitions}"),
+        ({"product": {"v": ["a", "b"]}, "parallel": 2}, "leave out {parallel}"),
+    ],
+)
+def test_blocks_need_two_values_and_decide_the_order(keys: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Experiment.model_validate({"blocks": {"over": "v"}, **keys})
