@@ -18,9 +18,9 @@ from aiohttp import web
 class ConnectionLimits:
     """Limits of connections before and after they have shown the token."""
 
-    strangers: int = 256
+    unauthenticated: int = 256
     """Most connections at a time without the token."""
-    stranger_s: float = 10.0
+    unauthenticated_s: float = 10.0
     """Longest time until a request with the token; a kubelet's probe takes milliseconds."""
     idle_s: float = 75.0
     """Longest time between the requests of a client that has the token."""
@@ -32,7 +32,7 @@ class GuardedConnections:
     def __init__(self, server: web.Server, limits: ConnectionLimits) -> None:
         self._server = server
         self._limits = limits
-        self._strangers: dict[GuardedConnection, asyncio.TimerHandle] = {}
+        self._unauthenticated: dict[GuardedConnection, asyncio.TimerHandle] = {}
 
     def __call__(self) -> "GuardedConnection":
         """Return the protocol of a new connection, as `loop.create_server` needs it."""
@@ -47,15 +47,17 @@ class GuardedConnections:
         )
 
     def admit(self, connection: "GuardedConnection") -> None:
-        """Add a stranger's connection; if there are too many, close the oldest."""
+        """Add an unauthenticated connection; if there are too many, close the oldest."""
         later = asyncio.get_running_loop().call_later
-        self._strangers[connection] = later(self._limits.stranger_s, self._cut, connection)
-        if len(self._strangers) > self._limits.strangers:
-            self._cut(next(iter(self._strangers)))
+        self._unauthenticated[connection] = later(
+            self._limits.unauthenticated_s, self._cut, connection
+        )
+        if len(self._unauthenticated) > self._limits.unauthenticated:
+            self._cut(next(iter(self._unauthenticated)))
 
     def forget(self, connection: "GuardedConnection") -> None:
         """Remove a connection that has closed or shown the token."""
-        timer = self._strangers.pop(connection, None)
+        timer = self._unauthenticated.pop(connection, None)
         if timer is not None:
             timer.cancel()
 

@@ -145,9 +145,9 @@ def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any
             scheme, _, value = request.headers.get("Authorization", "").partition(" ")
             if not given and scheme.lower() == "bearer":
                 given = value.strip()
-            said = given.encode("utf-8", "surrogateescape")
+            presented = given.encode("utf-8", "surrogateescape")
             accepted = (expected, for_metrics) if request.path == METRICS else (expected,)
-            if not any(_is_same(said, each) for each in accepted):
+            if not any(_is_same(presented, each) for each in accepted):
                 raise web.HTTPUnauthorized(
                     text="token missing or wrong\n", headers={"WWW-Authenticate": "Bearer"}
                 )

@@ -230,8 +230,8 @@ def _reason(error: Exception) -> str:
     """Return the store's error in one line: only its code and message, since other parts of a
     response repeat the request with key and signature."""
     text = str(error)
-    if said := _REFUSAL.search(text):
-        return one_line(": ".join(part for part in (said["code"], said["message"]) if part))
+    if found := _REFUSAL.search(text):
+        return one_line(": ".join(part for part in (found["code"], found["message"]) if part))
     if system := re.search(r'kind: (\w+),\s*message: "([^"]*)"', text):
         return one_line(system[2])
     last = text.splitlines()[0].rpartition(" - ")[2] if text else type(error).__name__

@@ -39,7 +39,9 @@ class MetricsPage:
         await runner.setup()
         self._open.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        connections = GuardedConnections(runner.server, ConnectionLimits(stranger_s=CONNECTION_S))
+        connections = GuardedConnections(
+            runner.server, ConnectionLimits(unauthenticated_s=CONNECTION_S)
+        )
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(connections, self._host, self._port)

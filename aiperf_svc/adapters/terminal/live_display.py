@@ -106,12 +106,12 @@ class LiveDisplay:
         if is_loading(status) and status.steps is not None:
             rows += [_bar(status, width), Text(f"  {one_line(step_line(status.steps))}")]
         elif is_loading(status):
-            rows += [_bar(status, width), _numbers(status, width), *_said_of_load(status, width)]
+            rows += [_bar(status, width), _numbers(status, width), *_load_lines(status, width)]
             if text := main_error(status):
                 rows.append(Text(f"  most errors: {text}", style="red"))
         if status.message or status.reason:
-            said = one_line(status.message or status.reason)
-            rows.append(Text(f"  {said}", style="yellow"))
+            text = one_line(status.message or status.reason)
+            rows.append(Text(f"  {text}", style="yellow"))
         if status.experiment is not None and status.experiment.rows:
             rows.append(_trials(status.experiment))
         frame = Table.grid(expand=False)
@@ -146,8 +146,8 @@ def _trial(experiment: ExperimentStatus, width: int) -> list[RenderableType]:
     failed = f"{experiment.failed:,} failed" if experiment.failed else ""
     facts = [f"{experiment.ended:,} done", failed, left]
     parameters = Text(one_line(parameters_text(experiment.parameters)))
-    said = Text(", ".join(fact for fact in facts if fact), style="dim")
-    return _filled([Text(position(experiment), style="bold"), parameters, said], "  ", width)
+    counts = Text(", ".join(fact for fact in facts if fact), style="dim")
+    return _filled([Text(position(experiment), style="bold"), parameters, counts], "  ", width)
 
 
 def _trials(experiment: ExperimentStatus) -> RenderableType:
@@ -206,15 +206,15 @@ def _filled(parts: Sequence[Text], between: str, width: int) -> list[RenderableT
     return [Padding(line, INDENT) for line in found]
 
 
-def _said_of_load(status: Status, width: int) -> list[RenderableType]:
+def _load_lines(status: Status, width: int) -> list[RenderableType]:
     """Return the lines that only some loads have: output tokens, the server's own counts, and the
     objectives."""
     tokens, server = status.output_tokens_per_s, on_server(status)
     facts = [] if tokens is None else [("output ", f"{tokens:,.0f} tokens/s")]
     facts += [("server ", server)] if server else []
-    said = [Text.assemble((name, "dim"), value) for name, value in facts]
+    shown = [Text.assemble((name, "dim"), value) for name, value in facts]
     objectives = [_objective(each) for each in status.objectives]
-    return [*_filled(said, "  ", width), *_filled(objectives, "   ", width)]
+    return [*_filled(shown, "  ", width), *_filled(objectives, "   ", width)]
 
 
 def _objective(each: LiveObjective) -> Text:

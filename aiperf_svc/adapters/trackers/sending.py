@@ -45,7 +45,7 @@ def send(folder: Path, artifacts: Artifacts) -> list[str]:
     """Send a run, or each trial of an experiment that has results, to the trackers that do not have
     it; return where they are. Raises EnvironmentProblem that names the trackers which did not take
     it; the others have it."""
-    said: list[str] = []
+    sent: list[str] = []
     # The output of the libraries is not part of the results.
     with redirect_stdout(sys.stderr):
         for each in _runs(folder):
@@ -58,17 +58,17 @@ def send(folder: Path, artifacts: Artifacts) -> list[str]:
                 for into, send_to in _trackers(artifacts):
                     where = record.find(into, finished.run_id)
                     if where is not None:
-                        said.append(f"{where} (sent earlier, by {record.path})")
+                        sent.append(f"{where} (sent earlier, by {record.path})")
                         continue
                     try:
                         where = send_to(finished)
                         record.add(into, finished.run_id, where)
-                        said.append(where)
+                        sent.append(where)
                     except EnvironmentProblem as error:
                         failed.append(str(error))
             if failed:
                 raise EnvironmentProblem(f"not sent to {'; '.join(failed)}; {AGAIN}")
-    return said
+    return sent
 
 
 def _trackers(artifacts: Artifacts) -> Iterator[tuple[str, Callable[[FinishedFolder], str]]]:

@@ -71,7 +71,7 @@ def _by_source(counts: NDArray[np.int64]) -> dict[Source, int]:
 class _Worker(msgspec.Struct):
     epoch: int
     highest: int = 0
-    islands: list[tuple[int, int]] = []
+    beyond_gap: list[tuple[int, int]] = []
     """Spans that arrived beyond a gap, in ascending order, not adjacent."""
 
 
@@ -94,16 +94,16 @@ class RecordLedger:
             return False
         if span.first == worker.highest + 1:
             worker.highest = span.last
-            while worker.islands and worker.islands[0][0] == worker.highest + 1:
-                worker.highest = worker.islands.pop(0)[1]
+            while worker.beyond_gap and worker.beyond_gap[0][0] == worker.highest + 1:
+                worker.highest = worker.beyond_gap.pop(0)[1]
             return True
         if span.first <= worker.highest:
             return False
-        if any(span.first <= last and first <= span.last for first, last in worker.islands):
+        if any(span.first <= last and first <= span.last for first, last in worker.beyond_gap):
             return False
-        worker.islands.append((span.first, span.last))
-        worker.islands.sort()
-        worker.islands = _joined(worker.islands)
+        worker.beyond_gap.append((span.first, span.last))
+        worker.beyond_gap.sort()
+        worker.beyond_gap = _joined(worker.beyond_gap)
         return True
 
     def fence(self, worker: str, epoch: int) -> None:
@@ -119,7 +119,7 @@ class RecordLedger:
         known = self._workers.get(worker)
         if known is None:
             return last
-        beyond = sum(min(end, last) - first + 1 for first, end in known.islands if first <= last)
+        beyond = sum(min(end, last) - first + 1 for first, end in known.beyond_gap if first <= last)
         return max(0, last - known.highest - beyond)
 
 

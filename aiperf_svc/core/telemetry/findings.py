@@ -240,20 +240,20 @@ def _speculation(
     gauge = gauge[gauge > 0]
     if not steps and not drafted and not len(gauge):
         return []
-    said = []
+    parts = []
     if steps and accepted is not None:
         length = metrics["server_acceptance_length"] = 1 + accepted / steps
-        said.append(f"acceptance length {length:.3g} tokens a step")
+        parts.append(f"acceptance length {length:.3g} tokens a step")
     elif steps and (of_all := _generated_a_step(logs, facts, steps)) is not None:
         metrics["server_acceptance_length"] = of_all
-        said.append(f"acceptance length {of_all:.3g} tokens a step, of generated tokens and steps")
+        parts.append(f"acceptance length {of_all:.3g} tokens a step, of generated tokens and steps")
     elif len(gauge):
-        said.append(f"acceptance length {gauge[-1]:.3g} by the last value of the server's gauge")
+        parts.append(f"acceptance length {gauge[-1]:.3g} by the last value of the server's gauge")
     if drafted and accepted is not None:
         metrics["server_drafted_tokens"], metrics["server_accepted_tokens"] = drafted, accepted
         rate = metrics["server_draft_acceptance_rate"] = accepted / drafted
-        said.append(f"{accepted:,.0f} of {drafted:,.0f} drafted tokens accepted ({rate:.1%})")
-    found = [note("speculation", f"speculation: {', '.join(said) or f'{steps:,.0f} steps'}")]
+        parts.append(f"{accepted:,.0f} of {drafted:,.0f} drafted tokens accepted ({rate:.1%})")
+    found = [note("speculation", f"speculation: {', '.join(parts) or f'{steps:,.0f} steps'}")]
     if facts.unnatural:
         reason = graded(
             "speculation_comparable",

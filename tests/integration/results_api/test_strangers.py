@@ -100,7 +100,7 @@ async def serving(folder: Path, limits: ConnectionLimits) -> AsyncIterator[Resul
 async def test_authorised_client_is_served_despite_a_thousand_connections(
     api: Api, tmp_path: Path
 ) -> None:
-    limits = ConnectionLimits(strangers=LIMIT, stranger_s=WAIT_S)
+    limits = ConnectionLimits(unauthenticated=LIMIT, unauthenticated_s=WAIT_S)
     async with serving(api.provider.path, limits) as server:
         url = f"http://127.0.0.1:{server.port}"
         async with strangers(server.port, say_nothing, drip) as cut:
@@ -118,13 +118,13 @@ async def test_authorised_client_is_served_despite_a_thousand_connections(
     "play", [say_nothing, drip, drip_a_body, ask_for_health_without_end], ids=lambda f: f.__name__
 )
 async def test_stranger_is_cut_after_its_time(tmp_path: Path, play: Play) -> None:
-    limits = ConnectionLimits(stranger_s=0.3)
+    limits = ConnectionLimits(unauthenticated_s=0.3)
     async with serving(tmp_path, limits) as server, strangers(server.port, play, count=8) as cut:
         await are_cut(cut, 8)
 
 
 async def test_authorised_client_may_take_longer(tmp_path: Path) -> None:
-    limits = ConnectionLimits(strangers=1, stranger_s=0.2)
+    limits = ConnectionLimits(unauthenticated=1, unauthenticated_s=0.2)
     async with serving(tmp_path, limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         request = f"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Aiperf-Token: {TOKEN}\r\n\r\n"
