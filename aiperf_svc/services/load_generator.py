@@ -402,15 +402,19 @@ class LoadGenerator:
         prepared = session.entry.prepare(session.turn, session.history, session.id)
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
         flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
-        is_live = not is_last and not session.entry.turn(session.turn).recorded
+        turn = session.entry.turn(session.turn)
+        is_live = not is_last and not turn.recorded and not turn.is_whole
         kept = bytearray() if is_live else None
         self._send(Request(prepared, prefix, self.phase, session.index, due, flags, session, kept))
 
     def _continue(self, session: Session, request: Request) -> None:
         entry, end = session.entry, request.end_wall_ns
         turn, following = entry.turn(session.turn), entry.turn(session.turn + 1)
+        added: Sequence[bytes] = ()
+        defects: Sequence[Defect] = ()
         try:
-            added, defects = self._to_history(turn, following, request)
+            if not turn.is_whole:
+                added, defects = self._to_history(turn, following, request)
         except Exception:
             # All bytes came, but they are no response; its record says so. The credit ends here.
             self._active -= 1

@@ -226,3 +226,23 @@ async def test_idle_caps_shorten_pauses(tmp_path: Path) -> None:
     pause = row(rows, 0, 1)["arrival_wall_ns"] - row(rows, 0, 0)["end_wall_ns"]
     assert pause > 95 * MS
     assert request_id("test", Phase.PROFILING, 0, 2) in rows
+
+
+async def test_complete_messages_are_sent_without_a_history(tmp_path: Path) -> None:
+    user, answer = {"role": "user", "content": "u"}, {"role": "assistant", "content": "recorded"}
+    arrays = [[user], [user, answer, user]]
+    prompts: list[list[dict[str, str]]] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        prompts.append((await request.json())["messages"])
+        message = {"role": "assistant", "content": "live"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    rows = [json.dumps({"session_id": "a", "messages": each}).encode() for each in arrays]
+    given = dataset(tmp_path, "mooncake_trace", *rows)
+    async with served("/v1/chat/completions", respond) as url:
+        settings = config(url, dataset=given, concurrency=1, requests=2)
+        settings["endpoint"] |= {"streaming": False}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    assert prompts == arrays

@@ -59,7 +59,8 @@ class Entry:
         turn = self._conversation.turns[number]
         # A turn that only has results of tools adds no messages to the history.
         own = (turn.messages,) if turn.messages else ()
-        body = b"%b%b%b" % (self._conversation.head, b",".join((*history, *own)), turn.tail)
+        messages = own if turn.is_whole else (*history, *own)
+        body = b"%b%b%b" % (self._conversation.head, b",".join(messages), turn.tail)
         return PreparedTurn(
             *self._target.session_request(body, session_id),
             self.number,

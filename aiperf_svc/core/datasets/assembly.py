@@ -381,7 +381,8 @@ def _turns_of(
             raise ValueError(f"turn {place}: {problem}")
     if history == "live":
         for place, prompt in enumerate(prompts[1:], start=1):
-            prompts[place], results[place] = split_results(prompt)
+            if not entry.turns[place].is_whole:
+                prompts[place], results[place] = split_results(prompt)
     else:
         for place, turn in enumerate(entry.turns[:-1]):
             if not turn.recorded:
@@ -398,6 +399,7 @@ def _turns_of(
             tool_results=found,
             spare_result=msgspec.json.encode(turn.spare_result) if turn.spare_result else b"",
             recorded=response,
+            is_whole=turn.is_whole,
         )
         for turn, body, found, response in zip(entry.turns, bodies, results, recorded, strict=True)
     ], bodies[0].head

@@ -83,6 +83,8 @@ class PromptTurn(msgspec.Struct, frozen=True):
     """The same as messages of the chat API, for a history of recorded responses."""
     spare_result: str = ""
     """Result of tools that the previous response calls without being expected to."""
+    is_whole: bool = False
+    """Whether the prompt has its history already."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):

@@ -4,8 +4,11 @@ timestamp       milliseconds
 input_length    tokens of a prompt that is made; or the prompt as text_input, messages, payload
 output_length   most tokens of the response
 hash_ids        names of the prompt's blocks
-session_id      rows of one session are turns of one conversation; each holds the new turn only
+session_id      rows of one session are turns of one conversation; each holds the new turn only,
+                unless it has messages or a payload, which are complete
 delay           milliseconds after the previous response of the session
+tools           definitions of tools, beside messages or text_input
+extra           further members of the request's body, beside them
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ import msgspec
 
 from aiperf_svc.core.datasets.base import Lines, decode_line, line_error, numbered
 from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
+from aiperf_svc.core.datasets.session_trees import message_problem
 from aiperf_svc.core.datasets.traces import TraceRow
 from aiperf_svc.core.endpoints.base import Prompt
 
@@ -34,13 +38,12 @@ class _Row(msgspec.Struct):
     payload: dict[str, Any] | None = None
     session_id: str | None = None
     delay: float | None = None
-    tools: Any = None
-    extra: Any = None
+    tools: list[dict[str, Any]] | None = None
+    extra: dict[str, Any] | None = None
     message_mode: Any = None
 
 
 _PROMPTS = ("input_length", "text_input", "messages", "payload")
-_REFUSED = ("tools", "extra", "message_mode")
 _decoder = msgspec.json.Decoder(_Row)
 MEMBERS = frozenset(_Row.__struct_fields__)
 """Members that a row may have."""
@@ -68,15 +71,23 @@ def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
 
 def _written(row: _Row) -> Prompt | None:
     """Return the prompt that a row holds; None if it tells its length."""
-    if row.tools or row.extra or row.message_mode:
-        name = next(name for name in _REFUSED if getattr(row, name))
-        raise ValueError(f"`{name}` is not supported")
+    if row.message_mode:
+        raise ValueError("`message_mode` is not supported")
     is_written = row.text_input is not None or row.messages is not None or row.payload is not None
+    members = (row.extra or {}) | ({"tools": row.tools} if row.tools else {})
+    if members and row.messages is None and row.text_input is None:
+        raise ValueError("`tools` and `extra` need `messages` or `text_input`")
     if row.input_length is not None and not is_written:
         return None
     given = [name for name in _PROMPTS if getattr(row, name) is not None]
     if len(given) != 1:
         found = " and ".join(f"`{name}`" for name in given) or "none"
         raise ValueError(f"needs one of {', '.join(_PROMPTS)}, found {found}")
+    if row.messages and (problem := message_problem(row.messages)):
+        raise ValueError(problem)
     fields = TurnFields(text=row.text_input, messages=row.messages, payload=row.payload)
-    return turn_of(fields).prompt
+    prompt = turn_of(fields).prompt
+    if not members:
+        return prompt
+    messages = row.messages or [{"role": "user", "content": row.text_input}]
+    return Prompt(payload={**members, "messages": messages})

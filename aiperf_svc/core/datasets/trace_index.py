@@ -143,15 +143,14 @@ class _Session:
     def __init__(self, entry: int, row: TraceRow) -> None:
         self.entry = entry
         self._turns = 1
-        self._whole = _place_of_whole(row)
+        self._is_whole = is_whole(row)
 
     def take(self, row: TraceRow) -> None:
         """Count a further turn. Raises DatasetError if it cannot be one."""
-        whole = self._whole or _place_of_whole(row)
-        if whole:
+        if is_whole(row) != self._is_whole:
             raise DatasetError(
-                f"{whole}: a session of several rows with `messages` or `payload`; give each "
-                "row the new turn only, as `text_input` or `input_length`"
+                f"{row.place}: session {row.session!r} has complete `messages` or a `payload` in "
+                "some rows and only the new turn in others; give all rows the one or the other"
             )
         if self._turns == MAX_TURNS:
             raise DatasetError(
@@ -160,10 +159,9 @@ class _Session:
         self._turns += 1
 
 
-def _place_of_whole(row: TraceRow) -> str:
-    """Return the place of a row that holds a whole request; empty if it holds a turn."""
-    is_whole = row.written is not None and not row.written.texts
-    return row.place if is_whole else ""
+def is_whole(row: TraceRow) -> bool:
+    """Return whether a row holds a whole request, with its history, and not only the new turn."""
+    return row.written is not None and not row.written.texts
 
 
 class _Columns:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, default_id
 from aiperf_svc.core.datasets.block_texts import BlockTexts
-from aiperf_svc.core.datasets.trace_index import Line, TraceIndex
+from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, is_whole
 from aiperf_svc.core.datasets.traces import TraceRow
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.load.fixed_schedule import due_times
@@ -162,6 +162,7 @@ class TracePrompts:
                     delay_ns=round((row.delay_ns or 0) / self._speedup),
                     earliest_ns=self._earliest_ns(place, row, first),
                     input_tokens=row.input_length if is_counted else -1,
+                    is_whole=is_whole(row),
                 )
             )
         return turns

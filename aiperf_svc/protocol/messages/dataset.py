@@ -51,6 +51,8 @@ class Turn(Value, frozen=True):
     """Result of tools where it has none: a text in JSON."""
     recorded: bytes = b""
     """Messages of the dataset that go into the history in place of the response."""
+    is_whole: bool = False
+    """Whether `messages` have the history already."""
 
 
 RESPONSE_PIECE = 2**31

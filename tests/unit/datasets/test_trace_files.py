@@ -76,7 +76,7 @@ async def test_a_broken_last_line_is_named(config: Config, tmp_path: Path, kind:
         ("mooncake_trace", '{"input_length": 5, "text_input": "x"}', "1: .*found `input_length` a"),
         ("mooncake_trace", '{"text_input": ""}', "1: `text` is empty"),
         ("mooncake_trace", '{"input_length": 5, "delay": -1}', "1: `delay` -1"),
-        ("mooncake_trace", '{"text_input": "x", "tools": [{}]}', "1: `tools` is not supported"),
+        ("mooncake_trace", '{"text_input": "x", "message_mode": 1}', "1: `message_mode` is not"),
     ],
 )
 async def test_a_bad_row_is_refused_with_its_line(
@@ -95,6 +95,48 @@ async def test_mooncake_rows_may_hold_texts_messages_and_payloads(
     requests = payloads(await built(config, tmp_path, "mooncake_trace", content))
     assert requests[0]["messages"] == [{"role": "user", "content": "t"}]
     assert [request["messages"] for request in requests[1:]] == [messages, messages]
+
+
+async def test_mooncake_rows_may_have_tools_and_further_members(
+    config: Config, tmp_path: Path
+) -> None:
+    messages = [{"role": "user", "content": "u"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    rows = [{"messages": messages, "tools": tools, "extra": {"seed": 5}},
+            {"text_input": "t", "tools": tools}]  # fmt: skip
+    content = "\n".join(json.dumps(row) for row in rows)
+    first, second = payloads(await built(config, tmp_path, "mooncake_trace", content))
+    assert (first["messages"], first["tools"], first["seed"]) == (messages, tools, 5)
+    assert (second["messages"], second["tools"]) == ([{"role": "user", "content": "t"}], tools)
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ({"input_length": 5, "tools": [{}]}, "`tools` and `extra` need `messages`"),
+        ({"messages": [{"role": "robot"}]}, "'robot': expected system"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
+            r"tool_calls\[0\]` has no `id`",
+        ),
+    ],
+)
+async def test_bad_mooncake_messages_are_named(
+    row: dict[str, object], wrong: str, config: Config, tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError, match=f"trace:1: .*{wrong}"):
+        await built(config, tmp_path, "mooncake_trace", json.dumps(row))
+
+
+async def test_session_has_complete_messages_or_new_turns(config: Config, tmp_path: Path) -> None:
+    whole = {"session_id": "a", "messages": [{"role": "user", "content": "u"}]}
+    turn = {"session_id": "a", "text_input": "t"}
+    with pytest.raises(DatasetError, match="trace:2: session 'a' has complete `messages`"):
+        await built(config, tmp_path, "mooncake_trace", f"{json.dumps(whole)}\n{json.dumps(turn)}")
+    content = f"{json.dumps(whole)}\n{json.dumps(whole)}"
+    dataset = await built(config, tmp_path, "mooncake_trace", content)
+    (entry,) = dataset.conversations  # type: ignore[union-attr]
+    assert [each.is_whole for each in entry.turns] == [True, True]
 
 
 async def test_a_session_needs_the_chat_api(config: Config, tmp_path: Path) -> None:

@@ -281,8 +281,8 @@ def test_impossible_row_is_refused_with_its_line(bad: TraceRow, wrong: str) -> N
         made([row(5, timestamp=10.0), bad])
 
 
-def test_a_session_takes_no_whole_requests() -> None:
+def test_session_does_not_mix_turns_and_whole_requests() -> None:
     whole = Prompt(messages=({"role": "user", "content": "x"},))
     rows = [row(5, session="a"), row(0, number=2, session="a", written=whole)]
-    with pytest.raises(DatasetError, match=r"^f:2: .*the new turn only"):
+    with pytest.raises(DatasetError, match=r"^f:2: .*only the new turn in others"):
         made(rows)
