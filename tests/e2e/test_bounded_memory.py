@@ -43,9 +43,7 @@ def wait_for_word(command: Command, word: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["events", "line"])
-def test_endless_streams_leave_every_process_small_and_the_verdict_says_what_was_held_back(
-    tmp_path: Path, kind: str
-) -> None:
+def test_endless_streams_keep_every_process_small(tmp_path: Path, kind: str) -> None:
     with endless_server(kind) as endless:
         # Low priorities are for a machine with other work. Here it would never end.
         command = Command(tmp_path, endless.url, *LOAD, *DATASET, preparation=("keep_priority",))

@@ -112,7 +112,7 @@ def assert_alike(measured: Mapping[str, float], by_hand: NDArray[np.float64]) ->
     assert {name: measured[name] for name in STATS} == pytest.approx(expected, rel=0.02, abs=3.0)
 
 
-def test_without_a_cap_both_kinds_of_latency_show_the_freeze(runs: Runs) -> None:
+def test_both_latencies_show_the_freeze_without_a_cap(runs: Runs) -> None:
     run, rows, _ = frozen = runs.free.result()
     assert_alike(run.results["intended_time_to_first_token"], intended_by_hand_ms(run, rows))
     assert_alike(run.results["time_to_first_token"], plain_by_hand_ms(run, rows))
@@ -121,7 +121,7 @@ def test_without_a_cap_both_kinds_of_latency_show_the_freeze(runs: Runs) -> None
         assert run.results[metric]["p99"] > 0.97 * p99_ms
 
 
-def test_under_a_cap_only_the_intended_latencies_show_the_freeze(runs: Runs) -> None:
+def test_only_intended_latencies_show_the_freeze_under_a_cap(runs: Runs) -> None:
     run, rows, _ = frozen = runs.capped.result()
     intended, plain = (
         run.results["intended_time_to_first_token"],

@@ -114,9 +114,7 @@ def test_a_disk_that_is_full_from_the_start(tmp_path: Path, run_on: RunOn) -> No
     assert_no_half_results(artifacts(tmp_path))
 
 
-def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
-    tmp_path: Path, run_on: RunOn
-) -> None:
+def test_disk_that_fills_up_costs_only_jsonl_lines(tmp_path: Path, run_on: RunOn) -> None:
     command = run_on(tmp_path, "artifacts", "size=2m")
     assert command.code == ExitCode.ERROR
     assert "profile_export.jsonl: No space left on device" in command.errors
@@ -130,7 +128,7 @@ def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
     assert all(is_whole(found / entry.name, entry) for entry in manifest.files)
 
 
-def test_a_folder_that_may_not_be_written_is_refused_before_the_load(
+def test_unwritable_folder_is_refused_before_the_load(
     mock: RunningMockServer, own_mounts: tuple[str, ...], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -155,7 +153,7 @@ def test_a_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run
     assert "TMPDIR" in log
 
 
-def test_a_disk_that_is_full_in_the_middle_of_an_experiment_ends_no_trial(
+def test_full_disk_ends_no_trial(
     mock: RunningMockServer, own_mounts: tuple[str, ...], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

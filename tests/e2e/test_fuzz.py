@@ -31,7 +31,7 @@ def test_every_response_becomes_the_record_that_it_should(is_streaming: bool) ->
     assert finding.bad > 200
 
 
-def test_a_whole_run_accounts_for_every_response_and_is_not_valid() -> None:
+def test_run_accounts_for_every_odd_response() -> None:
     finding = run_trial(Trial(1, SEED, 300, is_streaming=True, bad_share=0.5))
     assert finding.problems == []
     assert finding.verdict != "valid"
@@ -67,7 +67,7 @@ def test_a_record_that_differs_from_its_response_is_found(truth: Truth, tokens: 
         (Truth.GOOD, {"ended_s": 0.5, "given": 0}, Outcome.COMPLETED, False),
     ],
 )
-def test_a_response_of_a_server_that_had_to_wait_is_whole_or_late(
+def test_waiting_response_is_whole_or_late(
     truth: Truth, server: dict[str, Any], outcome: Outcome, is_right: bool
 ) -> None:
     class Known(Trial):

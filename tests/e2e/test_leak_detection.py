@@ -29,9 +29,7 @@ def planted(tmp_path: Path) -> Iterator[Path]:
         wait_gone(handle)
 
 
-def test_a_planted_leak_of_each_kind_is_found_and_nothing_else_is(
-    tmp_path: Path, planted: Path
-) -> None:
+def test_exactly_the_planted_leaks_are_found(tmp_path: Path, planted: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     with running(MockServerConfig(ttft="10ms", tokens=2)) as mock:

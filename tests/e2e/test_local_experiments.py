@@ -97,7 +97,7 @@ def test_every_trial_is_a_run_of_its_own(levels: Levels) -> None:
     assert len(set(sent)) == len(LEVELS)
 
 
-def test_a_trial_leaves_what_a_run_of_its_config_leaves(levels: Levels, tmp_path: Path) -> None:
+def test_trial_has_the_artifacts_of_a_run(levels: Levels, tmp_path: Path) -> None:
     """The second trial, so that it could have inherited something from the first."""
     several = levels.command.folder
     alone = config(levels.url, None, concurrency=LEVELS[1])
@@ -149,9 +149,7 @@ def test_a_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None
     command.assert_nothing_is_left()
 
 
-def test_ctrl_c_keeps_what_was_measured_and_begins_nothing_else(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_results_and_begins_no_trial(mock: RunningMockServer, tmp_path: Path) -> None:
     rows = [{"load.duration": each} for each in ("1s", "10m", "20m")]
     load = {"duration": "1s", "requests": None}
     command = started(tmp_path, config(mock.url, {"explicit": rows}, **load))
@@ -199,7 +197,7 @@ TWO_SLOTS = MockServerConfig(truth=True, slots=2, ttft="80ms", itl="40ms", token
 """A response takes 160 ms, so each of three users on two slots waits 80 ms longer."""
 
 
-def test_an_invalid_trial_is_run_again_and_every_file_says_so(tmp_path: Path) -> None:
+def test_repeated_invalid_trial_is_in_every_file(tmp_path: Path) -> None:
     """A server without latency spoils every trial, however often it is run."""
     with running(MockServerConfig(truth=True, ttft="0ms", itl="0ms", tokens=1)) as null:
         content = config(null.url, {"repetitions": 2}, concurrency=1, requests=300)
@@ -227,7 +225,7 @@ def search_for_users(url: str) -> dict[str, Any]:
     return content | {"slo": {"objectives": [objective]}, "load": load}
 
 
-def test_a_search_goes_on_after_ctrl_c_and_finds_how_many_users_a_server_with_slots_serves_at_once(
+def test_resumed_search_finds_the_slots_of_a_server(
     tmp_path: Path,
 ) -> None:
     with running(TWO_SLOTS) as server:
@@ -280,7 +278,7 @@ def test_a_load_that_breaks_for_certain_ends_early(tmp_path: Path) -> None:
     command.assert_nothing_is_left()
 
 
-def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
+def test_killed_experiment_resumes_with_the_remaining_trials(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     levels = [4, 1, 2]
@@ -331,9 +329,7 @@ def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:
     command.assert_nothing_is_left()
 
 
-def test_trials_that_need_other_processes_get_them_and_go_on_where_they_were_ended(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_trials_with_other_processes_resume(mock: RunningMockServer, tmp_path: Path) -> None:
     experiment = {"product": {"workers.max": [1, 2], "load.concurrency": [1, 2]}}
     content = config(mock.url, experiment)
     command = started(tmp_path, content)

@@ -92,7 +92,7 @@ def started(folder: Path, server: Server, *flags: str, **endpoint: Any) -> Comma
     return Command(folder, None, "--config", str(path), "--no-server-metrics", *flags)
 
 
-def test_hooks_are_called_once_before_the_first_request_and_after_the_last_response(
+def test_hooks_enclose_the_load(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_OF_HOOKS", "sesame")
@@ -126,7 +126,7 @@ def test_hooks_are_called_once_before_the_first_request_and_after_the_last_respo
     assert summary["request_count"]["avg"] == 40
 
 
-def test_a_hook_that_fails_before_the_load_ends_the_run_and_its_counterpart_is_called(
+def test_failing_hook_ends_the_run_and_calls_its_counterpart(
     server: Server, tmp_path: Path
 ) -> None:
     hook = {"before": "profiling", "path": "/reset_prefix_cache"}
@@ -150,7 +150,7 @@ def test_a_hook_that_fails_after_the_load_is_noted(server: Server, tmp_path: Pat
     assert problems == ["", "status 500"]
 
 
-def test_ctrl_c_does_not_wait_for_a_hook_before_the_load(server: Server, tmp_path: Path) -> None:
+def test_ctrl_c_does_not_wait_for_hooks(server: Server, tmp_path: Path) -> None:
     server.goes_on.clear()
     command = started(tmp_path, server, "--reset-kv-cache")
     assert server.was_called.wait(WAIT_S)

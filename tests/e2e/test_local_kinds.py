@@ -101,7 +101,7 @@ exec {fio} "$@"
 """fio with a runtime that is too short to measure something, and long enough to say it."""
 
 
-def test_a_suite_measures_a_volume_by_each_of_its_runs(
+def test_suite_measures_a_volume_by_all_its_runs(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     needs("fio", "fio")
@@ -132,7 +132,7 @@ def test_ucx_measures_each_message_size(tmp_path: Path, test: str, tag: str) -> 
     assert value(results, tag) > 0
 
 
-def test_mpi_processes_on_two_ranks_reach_each_other_without_ssh(tmp_path: Path) -> None:
+def test_mpi_processes_on_two_ranks_need_no_ssh(tmp_path: Path) -> None:
     needs("mpirun", "openmpi-bin")
     program = ["/usr/bin/python3", "-c", "import mpi4py"]
     if subprocess.run(program, capture_output=True).returncode:

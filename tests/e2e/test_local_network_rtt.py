@@ -41,7 +41,7 @@ def measured(own_network: tuple[str, ...], tmp_path: Path) -> dict[str, Any]:
     return results
 
 
-def test_the_networks_part_of_ttft_is_known_without_that_of_the_server(
+def test_network_part_of_ttft_is_known(
     measured: dict[str, Any],
 ) -> None:
     shortest, connect = measured["network_rtt"], measured["network_connect"]

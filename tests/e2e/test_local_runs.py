@@ -75,7 +75,7 @@ def test_the_resolved_config_runs_again_to_the_same_requests(
 
 @pytest.mark.alone
 @server(ttft="20ms", itl="5ms", tokens=50)
-def test_times_are_within_a_millisecond_of_the_servers_at_200_requests_a_second(
+def test_times_match_the_server_within_a_millisecond(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     flags = ("--request-rate", "200", "--arrival-pattern", "constant", "--request-count", "200")
@@ -124,9 +124,7 @@ def test_tcp_with_curve_gives_the_same_results(mock: RunningMockServer, tmp_path
 
 
 @server(ttft="200ms", tokens=2)
-def test_a_killed_worker_is_seen_accounted_for_and_not_valid(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_killed_worker_is_accounted_and_not_valid(mock: RunningMockServer, tmp_path: Path) -> None:
     flags = ("--concurrency", "20", "--duration", "7", "--workers-min", "2", "--grace-period", "1")
     command = Command(tmp_path, mock.url, *flags)
     command.wait_for_requests(mock, 60)
@@ -141,9 +139,7 @@ def test_a_killed_worker_is_seen_accounted_for_and_not_valid(
 
 
 @server(ttft="200ms", tokens=2)
-def test_a_killed_record_processor_is_seen_within_5_s_costs_no_record_and_is_not_valid(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_killed_record_processor_costs_no_record(mock: RunningMockServer, tmp_path: Path) -> None:
     flags = ("--concurrency", "20", "--duration", "7", "--grace-period", "1")
     pools = ("--workers-min", "2", "--record-processors", "2")
     command = Command(tmp_path, mock.url, *flags, *pools)
@@ -206,9 +202,7 @@ def test_a_killed_runner_takes_its_services_with_it(
     wait_gone(*pidfds)
 
 
-def test_an_unwritable_artifact_folder_is_one_error_before_the_load(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_unwritable_artifact_folder_is_one_error(mock: RunningMockServer, tmp_path: Path) -> None:
     file = tmp_path / "artifacts"
     file.write_text("a file where the folder should be")
     command = Command(tmp_path, mock.url, "--concurrency", "2", "--request-count", "20")
@@ -221,7 +215,7 @@ def test_an_unwritable_artifact_folder_is_one_error_before_the_load(
     command.assert_nothing_is_left()
 
 
-def test_a_server_that_is_away_is_a_failed_benchmark_and_no_traceback(tmp_path: Path) -> None:
+def test_absent_server_is_a_failed_benchmark(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = Command(
@@ -235,9 +229,7 @@ def test_a_server_that_is_away_is_a_failed_benchmark_and_no_traceback(tmp_path: 
     command.assert_nothing_is_left()
 
 
-def test_a_bad_dataset_line_is_refused_with_file_and_line(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_bad_dataset_line_is_named_with_its_file(mock: RunningMockServer, tmp_path: Path) -> None:
     (tmp_path / "input.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     flags = ("--input-file", "input.jsonl", "--custom-dataset-type", "single_turn")
     command = Command(tmp_path, mock.url, "--concurrency", "1", "--request-count", "2", *flags)
@@ -248,7 +240,7 @@ def test_a_bad_dataset_line_is_refused_with_file_and_line(
     command.assert_nothing_is_left()
 
 
-def test_the_api_key_reaches_the_server_and_no_file_log_or_argument(tmp_path: Path) -> None:
+def test_api_key_reaches_only_the_server(tmp_path: Path) -> None:
     key = "sk-very-secret-0123456789"
     with running(MockServerConfig(api_key=key, tokens=2)) as mock:
         flags = ("--concurrency", "2", "--request-count", "20", "--api-key", "env:MY_KEY")
@@ -262,9 +254,7 @@ def test_the_api_key_reaches_the_server_and_no_file_log_or_argument(tmp_path: Pa
 
 
 @server(ttft="500ms", tokens=1)
-def test_an_slo_that_does_not_hold_has_its_own_exit_code(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_missed_slo_has_its_own_exit_code(mock: RunningMockServer, tmp_path: Path) -> None:
     """Against a server so slow that what else this machine does is not seen in the verdict."""
     flags = ("--concurrency", "5", "--request-count", "10", "--slo", "time_to_first_token:p50<1ms")
     command = Command(tmp_path, mock.url, *flags)

@@ -69,9 +69,7 @@ def test_targets_start_together_and_the_total_is_exact(
     command.assert_nothing_is_left()
 
 
-def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_target(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: Path) -> None:
     with running(MockServerConfig(truth=True, ttft="60ms", itl="1ms", tokens=5)) as slow:
         before = mock.truth()["requests"]
         content = {
@@ -115,7 +113,7 @@ def test_each_trial_starts_at_one_time_and_has_a_total_beside_the_table_of_each_
     command.assert_nothing_is_left()
 
 
-def test_a_killed_experiment_goes_on_with_the_trials_that_have_not_ended_for_all_targets(
+def test_killed_experiment_over_targets_resumes(
     tmp_path: Path,
 ) -> None:
     experiment = {"product": {"load.concurrency": [2, 1]}}
@@ -178,7 +176,7 @@ def accounts_of(folder: Path, trial: str) -> dict[str, Any]:
     return accounts
 
 
-def test_ctrl_c_in_a_trial_keeps_what_all_targets_have_measured(
+def test_ctrl_c_in_a_trial_keeps_results_of_all_targets(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     experiment = {"product": {"load.concurrency": [1, 2, 3]}}
@@ -194,7 +192,7 @@ def test_ctrl_c_in_a_trial_keeps_what_all_targets_have_measured(
     command.assert_nothing_is_left()
 
 
-def test_ctrl_c_stops_all_targets_and_keeps_what_they_measured(
+def test_ctrl_c_stops_all_targets_and_keeps_results(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     command = started(tmp_path, mock, duration="10m")
@@ -215,9 +213,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
-def test_one_run_asks_each_address_in_turn_and_one_that_is_down_has_its_share_of_errors(
-    mock: RunningMockServer, nobody: str, tmp_path: Path
-) -> None:
+def test_addresses_are_used_in_turn(mock: RunningMockServer, nobody: str, tmp_path: Path) -> None:
     with running(MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)) as other:
         before = mock.truth()["requests"]
         flags = ("-u", nobody, "-u", other.url, "--concurrency", "4", "--request-count", "60")
@@ -241,9 +237,7 @@ def test_one_run_asks_each_address_in_turn_and_one_that_is_down_has_its_share_of
     command.assert_nothing_is_left()
 
 
-def test_the_prompts_of_a_user_go_to_one_address_each_time_that_they_are_sent(
-    mock: RunningMockServer, tmp_path: Path
-) -> None:
+def test_prompts_of_a_user_stay_on_one_address(mock: RunningMockServer, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     lines = [[f"turn {turn} of user {user}" for turn in range(2)] for user in range(5)]
     prompts.write_text("\n".join(json.dumps({"turns": each}) for each in lines))
@@ -267,9 +261,7 @@ def test_the_prompts_of_a_user_go_to_one_address_each_time_that_they_are_sent(
     assert results["aiperf_svc"]["accounts"]["violations"] == []
 
 
-def test_the_least_busy_address_is_asked_and_each_model_has_its_prompts(
-    nobody: str, tmp_path: Path
-) -> None:
+def test_least_busy_address_is_used_and_models_have_prompts(nobody: str, tmp_path: Path) -> None:
     quick = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)
     slow = MockServerConfig(truth=True, ttft="200ms", itl="1ms", tokens=5)
     with running(quick) as first, running(slow) as second:

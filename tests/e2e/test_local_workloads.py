@@ -87,7 +87,7 @@ def test_every_repetition_of_every_rank_is_read_and_kept(
         ("no_such_tool --version", "sh ended with code 127"),
     ],
 )
-def test_a_step_that_fails_says_why_and_keeps_its_output(
+def test_failed_step_has_reason_and_output(
     start: Callable[..., Command], tmp_path: Path, script: str, said: str
 ) -> None:
     command = start(script)
@@ -99,7 +99,7 @@ def test_a_step_that_fails_says_why_and_keeps_its_output(
     assert (artifacts(tmp_path) / "raw/001-command").is_dir()
 
 
-def test_a_tool_gets_the_users_environment_and_nothing_of_the_run(
+def test_tool_gets_the_users_environment_only(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     command = start("env; umask; echo speed: 1", env={"GIVEN": " kept "})
@@ -131,7 +131,7 @@ def test_output_beyond_the_limit_ends_the_step(start: Callable[..., Command]) ->
     assert "more than workload.output_limit (1,048,576)" in steps_of(printed)[0][3]
 
 
-def test_a_failed_step_is_tried_again_as_often_as_asked(start: Callable[..., Command]) -> None:
+def test_failed_step_is_retried_as_configured(start: Callable[..., Command]) -> None:
     script = 'if [ -e "$AIPERF_VOLUME/tried" ]; then echo speed: 1; else '
     script += 'echo >"$AIPERF_VOLUME/tried"; exit 1; fi'
     command = start(script, retries=1)
@@ -170,7 +170,7 @@ def test_an_interrupt_ends_the_step_and_keeps_its_output(
     assert kept.read_text() == "partial\n"
 
 
-def test_a_courier_that_is_killed_fails_the_run_and_its_command_ends(
+def test_killed_courier_fails_the_run_and_ends_its_command(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     begun = tmp_path / "tmp/begun"
@@ -202,7 +202,7 @@ def test_nothing_is_left_of_a_runner_that_is_killed(
     wait_gone(*gone)
 
 
-def test_a_tool_that_is_not_here_is_named_with_its_package(tmp_path: Path) -> None:
+def test_missing_tool_is_named_with_its_package(tmp_path: Path) -> None:
     command = Command(tmp_path, None, "--workload", "iperf", PATH="/nowhere")
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
@@ -217,7 +217,7 @@ def test_flags_about_a_server_are_refused_beside_a_workload(tmp_path: Path) -> N
     assert "--concurrency: about an inference server" in command.errors
 
 
-def test_a_value_that_is_no_yaml_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_invalid_yaml_value_is_refused_by_key(tmp_path: Path) -> None:
     command = Command(tmp_path, None, "--workload", "command", r'files={a: "\d"}')
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
@@ -239,7 +239,7 @@ print((here / f"iperf3-3.12-tcp-{{end}}.json").read_text())
 """
 
 
-def test_a_tool_that_claims_bytes_which_no_interface_saw_is_not_believed(tmp_path: Path) -> None:
+def test_unseen_bytes_of_a_tool_are_not_trusted(tmp_path: Path) -> None:
     tools = tmp_path / "tmp/tools"
     tools.mkdir(parents=True)
     recorded = Path(__file__).parents[1] / "unit/workloads/recorded/iperf"

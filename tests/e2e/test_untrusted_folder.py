@@ -75,7 +75,7 @@ def test_a_run_imports_no_file_of_the_working_folder(
     assert_nothing_was_imported(folder)
 
 
-def test_an_empty_entry_in_pythonpath_is_not_the_working_folder(
+def test_empty_pythonpath_entry_is_not_the_working_folder(
     folder: Path, mock: RunningMockServer
 ) -> None:
     # Python itself imports these at its start, before any program of ours.
@@ -94,7 +94,7 @@ def test_bench_imports_no_file_of_the_working_folder(folder: Path) -> None:
     assert_nothing_was_imported(folder)
 
 
-def test_a_mock_server_imports_no_file_of_the_working_folder(folder: Path) -> None:
+def test_mock_server_imports_no_file_of_the_folder(folder: Path) -> None:
     with subprocess.Popen(
         [INSTALLED, "mock-server", "--port", "0", "--json"], cwd=folder, stdout=subprocess.PIPE
     ) as server:
@@ -104,7 +104,7 @@ def test_a_mock_server_imports_no_file_of_the_working_folder(folder: Path) -> No
     assert_nothing_was_imported(folder)
 
 
-def test_runs_of_calibrate_import_no_file_of_the_working_folder(
+def test_calibrate_imports_no_file_of_the_folder(
     folder: Path, mock: RunningMockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -114,7 +114,7 @@ def test_runs_of_calibrate_import_no_file_of_the_working_folder(
 
 
 @pytest.mark.parametrize("command", ["validate", "preview"])
-def test_reading_a_stack_file_imports_no_file_of_its_folder(folder: Path, command: str) -> None:
+def test_stack_file_imports_no_file_of_its_folder(folder: Path, command: str) -> None:
     (folder / "stacks").mkdir()
     stack = folder / "stacks" / "Pulumi.bench-smoke.yaml"
     stack.write_bytes((REPOSITORY / "stacks" / stack.name).read_bytes())
@@ -123,9 +123,7 @@ def test_reading_a_stack_file_imports_no_file_of_its_folder(folder: Path, comman
     assert_nothing_was_imported(folder)
 
 
-def test_the_module_typed_by_a_user_forgets_the_working_folder(
-    folder: Path, mock: RunningMockServer
-) -> None:
+def test_module_command_forgets_the_working_folder(folder: Path, mock: RunningMockServer) -> None:
     """Python looks for `aiperf_svc` itself there, and for what it needs to do so."""
     (folder / "aiperf_svc.py").unlink()
     module = (sys.executable, "-m", "aiperf_svc")

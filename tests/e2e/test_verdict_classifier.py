@@ -95,7 +95,7 @@ def assert_not_deceived(finding: Finding) -> None:
 
 
 @pytest.mark.parametrize("trial", HONEST, ids=name)
-def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -> None:
+def test_honest_run_is_true_or_not_valid(trial: Trial) -> None:
     assert_not_deceived(run_trial(trial))
 
 
@@ -108,14 +108,14 @@ def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -
     ],
     ids=name,
 )
-def test_a_starved_run_is_never_called_valid_when_the_server_refutes_it(trial: Trial) -> None:
+def test_refuted_starved_run_is_never_valid(trial: Trial) -> None:
     finding = run_trial(trial)
     assert_not_deceived(finding)
     assert finding.is_spoiled or trial.kind not in CERTAIN, finding
 
 
 @pytest.mark.parametrize("trial", NASTY, ids=name)
-def test_a_run_on_a_server_that_fails_is_never_called_valid(trial: Trial) -> None:
+def test_run_on_a_failing_server_is_never_valid(trial: Trial) -> None:
     finding = run_trial(trial)
     assert finding.failed_share > 0.05, finding
     assert finding.verdict in ("degraded", "invalid"), finding

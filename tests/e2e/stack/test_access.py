@@ -99,9 +99,7 @@ def impostors(cluster: Cluster, image: str, running: Running) -> dict[str, Intru
     return found
 
 
-def test_pods_have_no_root_rights_no_token_no_way_to_the_api_server_and_no_root_to_write_to(
-    cluster: Cluster, running: Running
-) -> None:
+def test_pods_have_no_root_token_or_api_access(cluster: Cluster, running: Running) -> None:
     assert len(running.pods) == running.outputs["pods"]
     program = ("python", "-c", LOOK_AROUND, json.dumps(api_servers(cluster)))
     seen: dict[str, dict[str, Any]] = {}
@@ -185,9 +183,7 @@ def response(url: str, path: str, *, token: str = "") -> int:
             return error.code
 
 
-def test_a_foreign_pod_reaches_no_port_but_that_of_the_results(
-    running: Running, stranger: Intruder
-) -> None:
+def test_foreign_pod_reaches_only_the_results_port(running: Running, stranger: Intruder) -> None:
     closed = set()
     for pod in running.pods:
         address = pod["status"]["podIP"]
@@ -202,7 +198,7 @@ def test_a_foreign_pod_reaches_no_port_but_that_of_the_results(
     assert set(found.values()) == {"open", "TimeoutError"}
 
 
-def test_a_worker_has_no_way_to_where_workers_have_no_business(
+def test_worker_reaches_only_its_own_peers(
     running: Running, impostors: dict[str, Intruder]
 ) -> None:
     records, credits = (address_of(running, port) for port in (Port.RECORDS, Port.CREDIT_DROP))
@@ -210,7 +206,7 @@ def test_a_worker_has_no_way_to_where_workers_have_no_business(
     assert list(found.values()) == ["TimeoutError", "open"]
 
 
-def test_a_client_gets_in_only_with_the_key_of_a_service_that_has_business_there(
+def test_port_admits_only_keys_of_its_peers(
     cluster: Cluster, running: Running, impostors: dict[str, Intruder]
 ) -> None:
     listening = {
@@ -245,9 +241,7 @@ def test_a_client_gets_in_only_with_the_key_of_a_service_that_has_business_there
             assert ("HANDSHAKE_SUCCEEDED" in events) == may, (port, whose, events)
 
 
-def test_a_pod_has_the_secret_key_of_its_own_service_alone(
-    cluster: Cluster, running: Running
-) -> None:
+def test_pod_has_only_its_services_secret_key(cluster: Cluster, running: Running) -> None:
     program = f"import json, os; print(json.dumps(os.listdir({CURVE_DIR!r})))"
     seen: dict[str, set[str]] = {}
     for pod in running.pods:

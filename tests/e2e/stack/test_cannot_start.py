@@ -98,7 +98,7 @@ def test_deployments_that_a_quota_leaves_without_pods_are_named(
 
 
 @pytest.mark.gate
-def test_a_quota_that_is_too_small_is_named_before_anything_is_made(
+def test_small_quota_is_named_before_creation(
     cluster: Cluster, make_runner: Callable[[], Runner], full_namespace: str
 ) -> None:
     runner = make_runner()

@@ -60,7 +60,7 @@ def test_a_sound_cluster_passes_and_keeps_nothing(
 
 
 @pytest.mark.usefixtures("fake_nodes")
-def test_gpus_their_exporters_and_clocks_that_are_off_are_found(
+def test_gpus_exporters_and_wrong_clocks_are_found(
     cluster: Cluster, base_image: str, owners_namespace: str, make_runner: Callable[[], Runner]
 ) -> None:
     node_pods.start(cluster, owners_namespace, [exporter_pod(image=base_image, xid=XID)])
@@ -148,7 +148,7 @@ def report_late(cluster: Cluster, name: str) -> None:
     cluster.kubectl("patch", "node", name, "--subresource=status", "--patch", patch)
 
 
-def test_ctrl_c_removes_what_was_made_and_gc_what_a_kill_left(
+def test_ctrl_c_and_gc_remove_probe_objects(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

@@ -24,7 +24,7 @@ def for_a_while(benchmark: Config) -> None:
 
 
 @pytest.mark.gate
-def test_a_namespace_that_somebody_deletes_ends_its_run_at_once_with_that_reason(
+def test_deleted_namespace_ends_its_run_at_once(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -49,7 +49,7 @@ def test_a_namespace_that_somebody_deletes_ends_its_run_at_once_with_that_reason
     assert cluster.left_of(runner.name) == []
 
 
-def test_an_anchor_that_somebody_deletes_ends_its_run_at_once_with_that_reason(
+def test_deleted_anchor_ends_its_run_at_once(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     before = cluster.of_namespace(owners_namespace)

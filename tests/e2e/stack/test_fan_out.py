@@ -79,7 +79,7 @@ def kill_server(cluster: Cluster, stack: str, index: int) -> None:
     cluster.kubectl("exec", *place, "--", "python", "-c", KILL_SERVER)
 
 
-def test_indexes_of_a_job_are_measured_and_one_that_fails_is_tried_again(
+def test_failed_index_of_a_job_is_retried(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -142,7 +142,7 @@ def test_plain_pulumi_runs_all_indexes_and_removes_everything(
     assert cluster.left_of(stack.name) == []
 
 
-def test_what_a_killed_runner_leaves_is_followed_to_its_end_and_removed(
+def test_stack_of_a_killed_runner_is_followed_and_removed(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -207,7 +207,7 @@ def test_shapes_whose_image_cannot_be_pulled_fail_alone(
         assert "image 'localhost/there-is-none:1' cannot be pulled" in trial["reason"]
 
 
-def test_neither_a_collector_that_ends_nor_a_deleted_job_costs_a_trial_that_has_ended(
+def test_ended_trials_survive_collector_and_job(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -237,7 +237,7 @@ def test_neither_a_collector_that_ends_nor_a_deleted_job_costs_a_trial_that_has_
     assert states["144Mi", 2]["reason"] == DELETED
 
 
-def test_a_killed_runner_of_a_guest_is_resumed_and_loses_no_trial(
+def test_resumed_guest_loses_no_trial(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     before = cluster.of_namespace(owners_namespace)

@@ -37,7 +37,7 @@ def venv(tmp_path: Path) -> Path:
     return venv
 
 
-def test_an_installed_program_runs_a_stack_from_nothing_to_nothing(
+def test_installed_program_runs_a_whole_stack(
     cluster: Cluster, make_runner: Callable[[], Runner], venv: Path
 ) -> None:
     runner = make_runner()

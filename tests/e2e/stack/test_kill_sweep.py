@@ -122,7 +122,7 @@ def try_moment(runner: Runner, kind: Kind, moment: Moment) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "existing"])
-def test_whatever_is_killed_gc_and_the_next_run_need_no_force(
+def test_gc_after_any_kill_needs_no_force(
     cluster: Cluster,
     image: str,
     make_runner: Callable[[], Runner],

@@ -114,7 +114,7 @@ def ended_all(folder: Path) -> bool:
     return True
 
 
-def test_after_any_kill_the_next_runner_works_on_the_state_without_force(
+def test_next_runner_needs_no_force_after_a_kill(
     cluster: Cluster, tmp_path: Path, temporary: Path
 ) -> None:
     (tmp_path / "program").mkdir()

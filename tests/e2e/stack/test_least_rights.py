@@ -107,7 +107,7 @@ def _assert_whole(runner: Runner, cluster: Cluster) -> str:
     return ended.errors
 
 
-def test_a_guest_needs_no_more_than_the_documented_role_in_that_namespace(
+def test_documented_role_suffices_for_a_guest(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str, lesser: LesserUser
 ) -> None:
     runner = make_runner()
@@ -120,7 +120,7 @@ def test_a_guest_needs_no_more_than_the_documented_role_in_that_namespace(
     assert "✓ admission: " in said
 
 
-def test_namespaces_of_the_stacks_own_need_both_documented_roles_and_no_more(
+def test_both_documented_roles_suffice_for_own_namespaces(
     cluster: Cluster, make_runner: Callable[[], Runner], lesser: LesserUser
 ) -> None:
     runner = make_runner()
@@ -130,7 +130,7 @@ def test_namespaces_of_the_stacks_own_need_both_documented_roles_and_no_more(
     _assert_whole(runner, cluster)
 
 
-def test_who_loses_the_rights_is_not_told_that_the_stack_is_gone(
+def test_lost_rights_are_not_reported_as_removal(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str, lesser: LesserUser
 ) -> None:
     runner = make_runner()

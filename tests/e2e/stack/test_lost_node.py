@@ -21,7 +21,7 @@ connection.recv(64)
 """
 
 
-def test_a_lost_node_closes_no_connection_and_comes_back_with_its_pods(
+def test_lost_node_comes_back_with_its_pods(
     cluster: Cluster, base_image: str, owners_namespace: str
 ) -> None:
     if not cluster.is_ours:

@@ -33,7 +33,7 @@ def other_load(benchmark: Config) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "existing"])
-def test_a_drain_is_refused_under_load_and_allowed_afterwards_in_each_run_of_a_stack(
+def test_drain_waits_for_the_load_in_each_run(
     cluster: Cluster, make_stack: Callable[[], Stack], owners_namespace: str, mode: str
 ) -> None:
     stack = make_stack()

@@ -39,7 +39,7 @@ def _serve(cluster: Cluster, namespace: str, *, image: str) -> None:
     cluster.kubectl("wait", "-n", namespace, *ready, timeout_s=90.0)
 
 
-def test_a_namespace_in_which_nothing_is_allowed_has_room_for_a_stack(
+def test_stack_runs_in_a_restricted_namespace(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -56,7 +56,7 @@ def test_a_namespace_in_which_nothing_is_allowed_has_room_for_a_stack(
     assert cluster.of_stack(runner.name) == []
 
 
-def test_workers_reach_the_pods_of_a_service_that_was_only_named(
+def test_workers_reach_the_pods_of_a_named_service(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     _serve(cluster, owners_namespace, image=image)

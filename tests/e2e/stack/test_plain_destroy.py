@@ -28,7 +28,7 @@ def in_namespace(stack: Stack, **namespace: str) -> Stack:
     return stack
 
 
-def test_no_namespace_mode_takes_much_longer_than_another_to_come_and_to_go(
+def test_namespace_modes_take_equally_long(
     cluster: Cluster, make_stack: Callable[[], Stack], owners_namespace: str
 ) -> None:
     named = f"bench-smoke-{secrets.token_hex(3)}"
@@ -49,7 +49,7 @@ def test_no_namespace_mode_takes_much_longer_than_another_to_come_and_to_go(
             assert stack.took_s[command] <= RATIO * usual[command], (mode, command, stack.took_s)
 
 
-def test_pulumi_leaves_no_copy_of_the_kubeconfig_at_the_default_path(
+def test_pulumi_leaves_no_kubeconfig_copy(
     make_stack: Callable[[], Stack],
 ) -> None:
     stack = make_stack()

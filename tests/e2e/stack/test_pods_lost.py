@@ -110,7 +110,7 @@ def losses(make_shared_runner: Callable[[], Runner]) -> dict[str, Loss]:
     return found
 
 
-def test_a_lost_worker_is_seen_accounted_and_makes_the_run_not_valid(
+def test_lost_worker_is_accounted_and_not_valid(
     losses: dict[str, Loss],
 ) -> None:
     loss = losses["worker"]
@@ -133,7 +133,7 @@ def test_a_lost_worker_is_seen_accounted_and_makes_the_run_not_valid(
     assert evidence.log("worker")
 
 
-def test_a_run_that_loses_its_records_manager_fails_and_says_so(losses: dict[str, Loss]) -> None:
+def test_lost_records_manager_fails_the_run(losses: dict[str, Loss]) -> None:
     loss = losses["records-manager"]
     reason = f"pod {loss.lost} was deleted, and what was measured with it"
     assert loss.story == (ExitCode.BENCHMARK_FAILED, "failed", reason)
@@ -144,7 +144,7 @@ def test_a_run_that_loses_its_records_manager_fails_and_says_so(losses: dict[str
     assert loss.said["results"] is None
 
 
-def test_a_run_whose_target_dies_goes_on_and_counts_the_errors(losses: dict[str, Loss]) -> None:
+def test_dead_target_is_counted_as_errors(losses: dict[str, Loss]) -> None:
     loss = losses["target"]
     code, *story = loss.story
     assert (code in FINE, *story) == (True, "done", "")
@@ -159,7 +159,7 @@ def test_a_run_whose_target_dies_goes_on_and_counts_the_errors(losses: dict[str,
     assert len(evidence.pods("target")) == 1
 
 
-def test_a_pod_that_never_gets_ready_is_named_with_evidence(losses: dict[str, Loss]) -> None:
+def test_unready_pod_is_named_with_evidence(losses: dict[str, Loss]) -> None:
     loss = losses["readiness"]
     code, state, reason = loss.story
     assert (code, state) == (ExitCode.ERROR, "failed")

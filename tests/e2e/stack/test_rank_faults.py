@@ -126,7 +126,7 @@ def kill_beside_its_command(cluster: Cluster, pod: str, words: bytes) -> None:
     os.kill(process_in(cluster, pod, words), signal.SIGKILL)
 
 
-def test_a_rank_that_its_cpu_limit_starves_is_not_called_valid(runner: Runner) -> None:
+def test_cpu_throttled_rank_is_not_valid(runner: Runner) -> None:
     runner.change(use_command("sh", "-c", BUSY))
     runner.change(use_rank_pod(cpu="50m", cpu_limit="50m"))
     outcome = happen(runner)
@@ -136,7 +136,7 @@ def test_a_rank_that_its_cpu_limit_starves_is_not_called_valid(runner: Runner) -
 
 
 @pytest.mark.gate
-def test_a_rank_that_runs_out_of_memory_is_named_with_the_reason(runner: Runner) -> None:
+def test_out_of_memory_rank_is_named(runner: Runner) -> None:
     runner.change(use_command("tail", "/dev/zero"))
     runner.change(use_rank_pod(memory="64Mi"))
     outcome = happen(runner)
@@ -146,9 +146,7 @@ def test_a_rank_that_runs_out_of_memory_is_named_with_the_reason(runner: Runner)
     assert "the kernel killed 1 processes of the ranks for want of memory" in outcome.shown
 
 
-def test_a_rank_whose_container_is_killed_fails_its_step_at_once(
-    cluster: Cluster, runner: Runner
-) -> None:
+def test_killed_container_of_a_rank_fails_its_step(cluster: Cluster, runner: Runner) -> None:
     runner.change(use_command("sh", "-c", "echo partial; sleep 1000"))
     pod = f"rank-{runner.name}-0"
     outcome = happen(runner, lambda _: kill_beside_its_command(cluster, pod, LOOP))
@@ -159,7 +157,7 @@ def test_a_rank_whose_container_is_killed_fails_its_step_at_once(
     assert pod in outcome.evidence("containers.txt")
 
 
-def test_a_courier_that_is_killed_fails_the_run_at_once(cluster: Cluster, runner: Runner) -> None:
+def test_killed_courier_fails_the_run_at_once(cluster: Cluster, runner: Runner) -> None:
     runner.change(use_command("sleep", "1000"))
     pod = f"rank-{runner.name}-0"
     outcome = happen(runner, lambda _: kill_beside_its_command(cluster, pod, COURIER))
@@ -174,7 +172,7 @@ def test_a_courier_that_is_killed_fails_the_run_at_once(cluster: Cluster, runner
 
 
 @pytest.mark.gate
-def test_a_claim_that_stays_pending_is_named_with_its_reason(runner: Runner) -> None:
+def test_pending_claim_is_named_with_its_reason(runner: Runner) -> None:
     claim = {"kind": "claim", "size": "1Gi", "storage_class": "no-such-class"}
     runner.change(use_ranks(volume=claim))
     runner.change(lambda benchmark: benchmark["deployment"].update(ready_timeout="30s"))
@@ -204,7 +202,7 @@ def test_an_image_without_a_shell_is_named(
     assert "POSIX shell" in outcome.said["reason"]
 
 
-def test_a_tool_that_the_image_lacks_is_named_with_its_package(runner: Runner) -> None:
+def test_missing_tool_in_the_image_is_named(runner: Runner) -> None:
     runner.use("bench-iperf")
     runner.change(make_small())
     runner.change(use_ranks(nodes="together"))
@@ -215,9 +213,7 @@ def test_a_tool_that_the_image_lacks_is_named_with_its_package(runner: Runner) -
 
 
 @pytest.mark.two_nodes
-def test_a_rank_whose_node_is_gone_is_named_and_goes_when_the_node_is_back(
-    cluster: Cluster, runner: Runner
-) -> None:
+def test_rank_of_a_lost_node_is_named(cluster: Cluster, runner: Runner) -> None:
     if not cluster.is_ours:
         pytest.skip("only nodes of tests/cluster are stopped")
     first, second = cluster.nodes()

@@ -51,9 +51,7 @@ def test_ranks_apart_are_measured_between_two_nodes(cluster: Cluster, runner: Ru
 
 
 @pytest.mark.two_nodes
-def test_the_first_rank_is_on_the_first_node_that_is_named(
-    cluster: Cluster, runner: Runner
-) -> None:
+def test_first_rank_is_on_the_first_named_node(cluster: Cluster, runner: Runner) -> None:
     first, second = sorted(cluster.nodes(), reverse=True)
     measure(cluster, runner, [first, second])
     assert f"{first} to {second}" in json.dumps(results_of(runner))

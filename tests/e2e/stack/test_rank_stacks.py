@@ -24,7 +24,7 @@ def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
 
 
 @pytest.mark.gate
-def test_a_command_is_measured_on_its_claim_and_nothing_is_left(
+def test_command_on_a_claim_leaves_nothing(
     cluster: Cluster, runner: Runner, volumes: Volumes
 ) -> None:
     volume = volumes.give(runner)
@@ -37,7 +37,7 @@ def test_a_command_is_measured_on_its_claim_and_nothing_is_left(
     assert cluster.left_of(runner.name) == []
 
 
-def test_profile_measures_a_command_of_the_command_line_as_a_stack(
+def test_profile_measures_a_command_as_a_stack(
     cluster: Cluster, make_runner: Callable[[], Runner], base_image: str
 ) -> None:
     runner = make_runner()
@@ -55,7 +55,7 @@ def test_profile_measures_a_command_of_the_command_line_as_a_stack(
     assert cluster.left_of(said["stack"]) == []
 
 
-def test_more_ranks_apart_than_nodes_are_refused_before_anything_is_made(
+def test_more_ranks_than_nodes_are_refused_before_creation(
     cluster: Cluster, runner: Runner
 ) -> None:
     ranks = len(cluster.nodes()) + 1
@@ -68,9 +68,7 @@ def test_more_ranks_apart_than_nodes_are_refused_before_anything_is_made(
     assert cluster.of_stack(runner.name) == []
 
 
-def test_a_node_that_is_not_there_is_refused_with_those_that_are(
-    cluster: Cluster, runner: Runner
-) -> None:
+def test_missing_node_is_refused_with_existing_ones(cluster: Cluster, runner: Runner) -> None:
     runner.change(use_ranks(nodes=["no-such-node"]))
     ended = runner.run()
     assert ended.code == ExitCode.BAD_CONFIG
@@ -90,7 +88,7 @@ def test_ranks_without_an_image_are_named_and_everything_goes(
     assert cluster.left_of(runner.name) == []
 
 
-def test_a_killed_guest_with_a_claim_is_removed_by_gc_or_by_its_deadline(
+def test_gc_or_deadline_removes_a_killed_guest_with_claim(
     cluster: Cluster,
     make_runner: Callable[[], Runner],
     base_image: str,

@@ -15,7 +15,7 @@ MOUNT = 'mount -t tmpfs -o size=64k none artifacts && exec "$@"'
 """A small disk in a mount namespace of the command's own, which ends with it."""
 
 
-def test_results_for_which_the_disk_has_no_room_stay_in_the_cluster_until_fetched(
+def test_results_stay_in_the_cluster_without_disk_space(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

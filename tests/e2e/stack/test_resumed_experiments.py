@@ -39,7 +39,7 @@ def trials(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.gate
-def test_a_killed_runner_loses_no_trial_that_its_stack_ran_and_repeats_none_that_it_collected(
+def test_killed_runner_loses_and_repeats_no_trial(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -80,7 +80,7 @@ def test_a_killed_runner_loses_no_trial_that_its_stack_ran_and_repeats_none_that
     assert json.loads(again.out)["results"]["trials"] == trials(folder)
 
 
-def test_an_interrupted_experiment_goes_on_with_the_trials_that_are_left(
+def test_interrupted_experiment_resumes_with_remaining_trials(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

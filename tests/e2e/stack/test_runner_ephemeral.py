@@ -32,7 +32,7 @@ def ephemeral(runner: Runner) -> list[Path]:
     return sorted((runner.state_home / "ephemeral").glob("*"))
 
 
-def test_a_namespace_that_is_not_there_is_created_and_removed(
+def test_missing_namespace_is_created_and_removed(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner, namespace = make_runner(), f"made-{secrets.token_hex(3)}"
@@ -62,7 +62,7 @@ def test_a_namespace_that_is_there_is_used_and_kept(
     assert owners.state(cluster, owners_namespace) == owned
 
 
-def test_what_a_killed_runner_left_is_removed_with_its_state(
+def test_leftovers_of_a_killed_runner_are_removed(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

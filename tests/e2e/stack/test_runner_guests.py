@@ -16,7 +16,7 @@ from tests.support.stack.real_stack import Config, together
 pytestmark = pytest.mark.cluster
 
 
-def test_a_killed_guest_is_removed_by_gc_or_by_its_deadline_and_its_host_notices_nothing(
+def test_gc_or_deadline_removes_a_killed_guest(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     owners.settle(cluster, owners_namespace, image=image)

@@ -66,7 +66,7 @@ def test_an_interrupted_run_keeps_what_it_has_measured(
     assert [*cluster.left_of(runner.name), *kind.left()] == []
 
 
-def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
+def test_second_interrupt_skips_only_the_results(
     cluster: Cluster, make_runner: Callable[[], Runner], kind: Kind
 ) -> None:
     runner = make_runner()
@@ -83,7 +83,7 @@ def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
 
 
 @pytest.mark.parametrize("word", [UP, DESTROY], ids=["up", "destroy"])
-def test_a_run_whose_pulumi_is_killed_takes_its_lock_and_removes_the_stack(
+def test_run_with_killed_pulumi_removes_the_stack(
     cluster: Cluster, make_runner: Callable[[], Runner], temporary: Path, word: str
 ) -> None:
     runner = make_runner()

@@ -24,7 +24,7 @@ def destroy_with_pulumi(runner: Runner) -> None:
     run(command, environ=environ, folder=runner.folder, timeout_s=DESTROY_S)
 
 
-def test_a_stack_that_is_kept_after_a_failure_is_looked_at_and_destroyed_by_pulumi(
+def test_kept_stack_is_destroyed_by_pulumi(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -52,7 +52,7 @@ def test_a_stack_that_is_kept_after_a_failure_is_looked_at_and_destroyed_by_pulu
     assert runner.call("status", runner.name).code == ExitCode.ERROR
 
 
-def test_a_runner_whose_terminal_is_gone_removes_its_stack_all_the_same(
+def test_runner_without_terminal_removes_its_stack(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

@@ -22,7 +22,7 @@ def impatient(benchmark: Config) -> None:
 
 
 @pytest.mark.gate
-def test_what_a_finalizer_holds_is_reported_and_gone_when_it_lets_go(
+def test_object_with_finalizer_is_reported(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -74,7 +74,7 @@ def test_gc_finds_by_label_what_no_state_knows(
     assert cluster.of_stack(stack.name) == []
 
 
-def test_a_lost_state_leaves_what_the_record_proves_to_gc(
+def test_gc_removes_recorded_stacks_without_state(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

@@ -17,7 +17,7 @@ FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 
 
 @pytest.mark.gate
-def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
+def test_run_leaves_nothing_and_gc_ignores_it(
     cluster: Cluster, make_runner: Callable[[], Runner], temporary: Path
 ) -> None:
     runner = make_runner()
@@ -47,7 +47,7 @@ def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
     assert [path.name for path in (runner.state_home / "runs").iterdir()] == [f"{runner.name}.lock"]
 
 
-def test_a_kept_stack_has_its_results_until_gc_removes_it(
+def test_kept_stack_has_results_until_gc(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -83,7 +83,7 @@ def test_a_run_that_is_cancelled_from_elsewhere_is_collected(
     assert cluster.left_of(runner.name) == []
 
 
-def test_the_timeout_ends_a_run_and_keeps_what_it_has_measured(
+def test_timeout_ends_a_run_and_keeps_results(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -95,7 +95,7 @@ def test_the_timeout_ends_a_run_and_keeps_what_it_has_measured(
     assert cluster.left_of(runner.name) == []
 
 
-def test_an_image_that_cannot_be_pulled_is_said_before_anything_is_made(
+def test_unpullable_image_is_reported_before_creation(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

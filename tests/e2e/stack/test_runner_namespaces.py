@@ -21,7 +21,7 @@ def placed(runner: Runner, *, mode: str, name: str) -> None:
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
 
 
-def test_a_namespace_that_is_somebody_s_is_not_created_again(
+def test_namespace_of_another_owner_is_refused(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     runner = make_runner()
@@ -46,7 +46,7 @@ def test_a_namespace_that_is_not_there_is_not_used(
     assert absent not in {found["metadata"]["name"] for found in cluster.objects("namespaces")}
 
 
-def test_a_namespace_by_name_and_a_server_of_the_user_s_come_and_go_with_the_stack(
+def test_named_namespace_and_custom_server_are_removed(
     cluster: Cluster, image: str, make_runner: Callable[[], Runner]
 ) -> None:
     runner, name = make_runner(), f"made-{secrets.token_hex(3)}"

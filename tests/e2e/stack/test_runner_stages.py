@@ -25,7 +25,7 @@ STOPS = (
 )
 
 
-def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluster(
+def test_stopped_runner_keeps_results_and_cleans_the_cluster(
     cluster: Cluster, make_runner: Callable[[], Runner], kind: Kind
 ) -> None:
     ended: dict[int, Ended] = {}
@@ -50,7 +50,7 @@ def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluste
 
 
 @pytest.mark.gate
-def test_a_killed_runner_s_stack_is_removed_by_gc_or_by_its_deadline(
+def test_gc_or_deadline_removes_a_killed_runners_stack(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     helped, alone = make_runner(), make_runner()

@@ -71,7 +71,7 @@ def test_who_comes_second_is_refused_and_touches_nothing(
     assert cluster.left_of(first.name) == []
 
 
-def test_a_running_stack_is_left_alone_until_it_is_taken_over(
+def test_running_stack_is_kept_until_taken_over(
     cluster: Cluster, make_runner: Callable[[], Runner], tmp_path: Path
 ) -> None:
     first = make_runner()
@@ -119,7 +119,7 @@ def assert_plain_up_is_refused(runner: Runner) -> None:
     assert f" works on stack {runner.name} in namespace " in ended.out + ended.errors
 
 
-def test_who_shares_a_state_that_is_being_worked_on_is_refused_and_touches_nothing(
+def test_second_user_of_a_state_is_refused(
     cluster: Cluster, make_stack: Callable[[], Stack], image: str, tmp_path: Path
 ) -> None:
     stack = make_stack()

@@ -89,7 +89,7 @@ def swept(benchmark: Config) -> None:
     benchmark["experiment"] = {"product": {"load.concurrency": [1, 4]}, "repetitions": 2}
 
 
-def test_each_trial_starts_in_both_clusters_at_one_time_and_has_an_exact_total(
+def test_trials_start_together_in_both_clusters(
     runner: Runner,
 ) -> None:
     in_clusters(runner, "east", "west")
@@ -138,7 +138,7 @@ def test_targets_in_two_clusters_run_their_shapes_in_rounds(
             assert cluster.left_of(f"{runner.name}-{name}-{number}") == []
 
 
-def test_a_cluster_that_fails_is_said_and_the_results_of_the_other_stand(runner: Runner) -> None:
+def test_failing_cluster_leaves_the_other_results(runner: Runner) -> None:
     in_clusters(runner, "east", "nowhere")
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain")
     assert ended.code == ExitCode.BENCHMARK_FAILED
@@ -159,9 +159,7 @@ def with_targets(benchmark: Config) -> None:
     ]
 
 
-def test_each_target_is_measured_by_a_stack_of_its_own(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_target_has_its_own_stack(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     runner.change(with_targets)
     monkeypatch.undo()  # one cluster, which the flag names
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain")
@@ -179,9 +177,7 @@ def kept(benchmark: Config) -> None:
     benchmark["load"].update(duration="3m")
 
 
-def test_status_cancel_results_and_gc_know_the_stacks_of_all_clusters(
-    runner: Runner, cluster: Cluster
-) -> None:
+def test_commands_find_the_stacks_of_all_clusters(runner: Runner, cluster: Cluster) -> None:
     in_clusters(runner, "east", "west")
     runner.change(kept)
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--keep") as command:

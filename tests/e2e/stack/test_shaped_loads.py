@@ -38,7 +38,7 @@ def server(cluster: Cluster, image: str, owners_namespace: str) -> str:
     return f"http://{pod['status']['podIP']}:8000"
 
 
-def test_users_slots_and_leaving_clients_are_shared_by_the_workers(
+def test_workers_share_users_slots_and_leaving_clients(
     make_stack: Callable[[], Stack], server: str, tmp_path: Path
 ) -> None:
     def shape(benchmark: Config) -> None:

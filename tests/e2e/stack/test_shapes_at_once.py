@@ -22,7 +22,7 @@ def side_by_side(benchmark: dict[str, Any]) -> None:
     benchmark["deployment"]["ttl"] = "30m"
 
 
-def test_shapes_run_at_the_same_time_in_stacks_of_their_own(
+def test_parallel_shapes_have_stacks_of_their_own(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -39,7 +39,7 @@ def test_shapes_run_at_the_same_time_in_stacks_of_their_own(
     assert_two_were_measured(runner, found["results"])
 
 
-def test_ctrl_c_stops_all_stacks_and_keeps_what_was_measured(
+def test_ctrl_c_stops_all_stacks_and_keeps_results(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

@@ -17,7 +17,7 @@ SILENT, AGAIN = "has not responded for", "the API server responds again after"
 
 
 @pytest.mark.parametrize("stage", [UP, DESTROY], ids=["up", "destroy"])
-def test_an_api_server_that_is_silent_while_a_stack_comes_or_goes_is_said_and_waited_for(
+def test_silent_api_server_is_reported_and_awaited(
     cluster: Cluster, make_runner: Callable[[], Runner], tmp_path: Path, stage: str
 ) -> None:
     runner = make_runner()

@@ -13,7 +13,7 @@ from tests.support.stack.real_stack import Config, modest
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
 
 
-def test_pods_of_a_silent_node_are_told_with_the_node(
+def test_pods_of_a_silent_node_are_named(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     if not cluster.is_ours:

@@ -20,7 +20,7 @@ def sweep(benchmark: dict[str, Any]) -> None:
     benchmark["experiment"] = {"product": {"load.concurrency": [1, 4]}, "repetitions": 2}
 
 
-def test_all_trials_run_on_the_same_pods_and_each_has_its_results(
+def test_all_trials_run_on_the_same_pods(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -46,7 +46,7 @@ def test_all_trials_run_on_the_same_pods_and_each_has_its_results(
     assert (folder / "experiment.parquet").exists()
 
 
-def test_each_shape_comes_up_in_turn_and_one_that_cannot_takes_only_its_own_trials(
+def test_failing_shape_costs_only_its_own_trials(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

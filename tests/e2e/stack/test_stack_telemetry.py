@@ -101,7 +101,7 @@ def read_as_the_operator_says(
     return reader.kubectl("exec", "--", "python3", "-c", READ, url, token)
 
 
-def test_a_stack_for_an_operator_that_is_not_there_is_refused_before_anything_is_made(
+def test_missing_operator_is_refused_before_creation(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -115,7 +115,7 @@ def test_a_stack_for_an_operator_that_is_not_there_is_refused_before_anything_is
 
 
 @pytest.mark.usefixtures("operator_types", "node_with_gpu")
-def test_a_run_reads_its_server_and_its_gpu_and_the_operators_objects_go_with_the_stack(
+def test_run_reads_server_and_gpu_metrics(
     cluster: Cluster,
     image: str,
     base_image: str,

@@ -39,7 +39,7 @@ def measured(
     return {pod["status"]["podIP"] for pod in pods}, summary
 
 
-def test_each_pod_of_the_target_gets_its_share_of_the_requests(
+def test_each_target_pod_gets_its_share(
     measured: tuple[set[str], dict[str, Any]],
 ) -> None:
     addresses, summary = measured

@@ -83,7 +83,7 @@ def pods(cluster: Cluster, base_image: str, namespace: str) -> dict[str, NodePod
 
 
 @BOTH_WAYS
-def test_a_pod_sees_the_other_nodes_pods_by_address_by_name_and_by_service(
+def test_pod_reaches_pods_of_the_other_node(
     pods: dict[str, NodePod], here: int, there: int
 ) -> None:
     client, other = pods[f"open-{here}"], pods[f"open-{there}"]
@@ -95,7 +95,7 @@ def test_a_pod_sees_the_other_nodes_pods_by_address_by_name_and_by_service(
 
 
 @BOTH_WAYS
-def test_a_policy_lets_one_port_in_from_the_other_node(
+def test_policy_admits_one_port_from_the_other_node(
     pods: dict[str, NodePod], here: int, there: int
 ) -> None:
     friend, guarded = pods[f"friend-{here}"], pods[f"guarded-{there}"]
@@ -105,7 +105,7 @@ def test_a_policy_lets_one_port_in_from_the_other_node(
 
 
 @BOTH_WAYS
-def test_a_policy_lets_one_port_out_to_the_other_node(
+def test_policy_allows_one_port_to_the_other_node(
     pods: dict[str, NodePod], here: int, there: int
 ) -> None:
     confined, other = pods[f"confined-{here}"], pods[f"open-{there}"]
@@ -115,7 +115,7 @@ def test_a_policy_lets_one_port_out_to_the_other_node(
 
 
 @BOTH_WAYS
-def test_a_pod_on_its_nodes_network_has_the_nodes_address(
+def test_host_network_pod_has_the_node_address(
     cluster: Cluster, pods: dict[str, NodePod], here: int, there: int
 ) -> None:
     # Both listen at the same ports: they would not if they shared a network.

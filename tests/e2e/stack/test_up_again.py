@@ -86,7 +86,7 @@ def test_a_second_up_changes_nothing(stacks: tuple[Ups, Ups]) -> None:
     assert changed.pods[0] == changed.pods[1]
 
 
-def test_a_changed_config_is_a_new_run_in_the_same_place(stacks: tuple[Ups, Ups]) -> None:
+def test_changed_config_is_a_new_run(stacks: tuple[Ups, Ups]) -> None:
     changed, _ = stacks
     before, after = changed.outputs[1:]
     assert after["runId"] != before["runId"]
@@ -99,7 +99,7 @@ def test_a_changed_config_is_a_new_run_in_the_same_place(stacks: tuple[Ups, Ups]
     assert changed.summary["aiperf_svc"]["config"]["load"]["concurrency"] == 4
 
 
-def test_each_run_has_a_disruption_budget_of_its_own_and_never_two(
+def test_each_run_has_one_disruption_budget(
     stacks: tuple[Ups, Ups],
 ) -> None:
     changed, _ = stacks
@@ -108,7 +108,7 @@ def test_each_run_has_a_disruption_budget_of_its_own_and_never_two(
     assert names[1] != names[2]
 
 
-def test_a_stack_whose_time_is_over_removes_itself_and_up_makes_it_again(
+def test_expired_stack_removes_itself_and_up_recreates_it(
     stacks: tuple[Ups, Ups],
 ) -> None:
     _, expired = stacks

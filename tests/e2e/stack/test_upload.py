@@ -114,7 +114,7 @@ def test_a_stack_uploads_its_results_and_shows_no_key(
 
 
 @pytest.mark.parametrize("fan_out", ["stacks", "jobs"])
-def test_the_trials_of_two_shapes_and_what_is_said_of_them_are_in_one_place(
+def test_trials_of_two_shapes_share_a_bucket_folder(
     cluster: Cluster, make_runner: Callable[[], Runner], store: Store, fan_out: str
 ) -> None:
     runner = make_runner()
@@ -147,7 +147,7 @@ def test_the_trials_of_two_shapes_and_what_is_said_of_them_are_in_one_place(
     assert cluster.left_of(runner.name) == []
 
 
-def test_an_upload_without_keys_is_refused_before_anything_is_made(
+def test_upload_without_keys_is_refused_before_creation(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()

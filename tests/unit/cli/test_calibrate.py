@@ -47,7 +47,7 @@ def calibrated(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_a_worker_carries_the_highest_rate_that_was_on_time(
+def test_worker_rate_is_the_highest_one_on_time(
     lags: Lags, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = calibrated(capsys)
@@ -57,7 +57,7 @@ def test_a_worker_carries_the_highest_rate_that_was_on_time(
     assert [step["rate"] for step in found["steps"]] == [250, 500, 750]
 
 
-def test_a_worker_that_is_always_late_is_given_the_lowest_rate(
+def test_worker_that_is_always_late_gets_the_lowest_rate(
     lags: Lags, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lags.update(dict.fromkeys(lags, 100.0))

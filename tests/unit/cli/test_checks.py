@@ -88,7 +88,7 @@ def test_a_mistake_is_named_by_its_key(settings: dict[str, Any], key: str, text:
     assert text in problem.text
 
 
-def test_a_url_with_a_password_is_refused_without_repeating_it() -> None:
+def test_url_with_password_is_refused_without_repeating_it() -> None:
     (problem,) = config_problems(made(url="http://me:hush@h"))
     assert "hush" not in problem.text
 
@@ -116,7 +116,7 @@ def test_what_this_machine_lacks_is_named(settings: dict[str, Any], key: str, te
     assert text in problem.text
 
 
-def test_a_file_and_a_key_that_are_there_are_no_problem(tmp_path: Path) -> None:
+def test_existing_file_and_key_are_no_problem(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("{}\n")
     config = made(api_key_env="KEY", dataset={"kind": "single_turn", "file": str(path)})

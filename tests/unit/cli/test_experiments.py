@@ -63,7 +63,7 @@ def test_a_dry_run_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [each["url"] for each in shown] == ["http://a:1", "http://b:1"]
 
 
-def test_a_dry_run_of_an_experiment_over_targets_counts_the_trials_of_each(
+def test_dry_run_counts_the_trials_of_each_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = {
@@ -122,7 +122,7 @@ def test_trials_that_cannot_start_together_are_refused(
     assert said in shown
 
 
-def test_a_trial_that_one_target_cannot_take_is_named_with_the_target(
+def test_refused_trial_is_named_with_its_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = {
@@ -140,7 +140,7 @@ def test_a_trial_that_one_target_cannot_take_is_named_with_the_target(
     assert "target b" in capsys.readouterr().err
 
 
-def test_a_dry_run_names_the_trials_that_need_other_processes(
+def test_dry_run_names_trials_that_need_other_processes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main([*PROFILE, "--concurrency", "1,2", "--sweep", "workers.max=1,2"]) == 0
@@ -150,7 +150,7 @@ def test_a_dry_run_names_the_trials_that_need_other_processes(
     ]
 
 
-def test_a_dry_run_of_a_search_says_how_many_trials_it_has_at_most(
+def test_dry_run_of_a_search_states_its_most_trials(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     slo = ("--slo", "time_to_first_token:p95<400ms", "--streaming")
@@ -282,7 +282,7 @@ def test_shapes_at_the_same_time_are_for_a_cluster(
     assert "experiment.parallel: 2: measurements at the same time on one machine would " in said
 
 
-def test_a_local_run_has_one_mock_server_and_refuses_trials_of_several(
+def test_local_run_refuses_trials_of_several_mock_servers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lists = {"product": {"deployment.target.args": [["--ttft", "1ms"], ["--ttft", "2ms"]]}}

@@ -19,7 +19,7 @@ from tests.support.flag_configs import (
 )
 
 
-def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None:
+def test_closed_loop_without_end_sends_ten_requests_per_user() -> None:
     made = draft(*CLOSED)
     assert load_of(made).requests == 20
     assert made.notices == [
@@ -37,7 +37,7 @@ def test_without_a_load_there_is_one_user() -> None:
     ]
 
 
-def test_a_trace_without_a_load_is_replayed_at_its_own_times() -> None:
+def test_trace_without_a_load_is_replayed() -> None:
     load = config(*TARGET, *TRACE).load
     assert (load.concurrency, load.fixed_schedule) == (None, True)
     load = config(*TARGET, *TRACE, "--no-fixed-schedule").load
@@ -86,7 +86,7 @@ def test_an_unlimited_rate_of_a_time_alone_is_refused() -> None:
     [REPLAY, ("--stages", "5:2s"), ("--rate-series", str(RATES))],
     ids=lambda flags: flags[0],
 )
-def test_a_load_with_times_of_its_own_ends_with_them(flags: tuple[str, ...]) -> None:
+def test_scheduled_load_ends_with_its_schedule(flags: tuple[str, ...]) -> None:
     made = draft(*TARGET, *flags)
     load = load_of(made)
     assert (load.requests, load.duration, made.notices) == (None, None, [])
@@ -102,9 +102,7 @@ def test_a_load_with_times_of_its_own_ends_with_them(flags: tuple[str, ...]) -> 
         ("0,0\n5,0", "every rate is 0; nothing would be sent"),
     ],
 )
-def test_a_bad_file_of_rates_is_refused_in_one_line(
-    tmp_path: Path, content: str, line: str
-) -> None:
+def test_bad_rate_file_is_refused_in_one_line(tmp_path: Path, content: str, line: str) -> None:
     file = tmp_path / "rates.csv"
     file.write_text(content)
     with pytest.raises(ConfigError) as raised:
@@ -166,15 +164,13 @@ def test_a_bad_file_of_rates_is_refused_in_one_line(
         ),
     ],
 )
-def test_flags_that_contradict_a_replay_are_refused_in_one_line(
-    flags: tuple[str, ...], line: str
-) -> None:
+def test_flags_that_contradict_a_replay_are_refused(flags: tuple[str, ...], line: str) -> None:
     with pytest.raises(ConfigError) as raised:
         draft(*TARGET, *flags).parse()
     assert str(raised.value) == line
 
 
-def test_without_an_end_an_open_loop_sends_ten_seconds_worth() -> None:
+def test_open_loop_without_end_sends_for_ten_seconds() -> None:
     made = draft(*TARGET, "--request-rate", "2.55")
     assert load_of(made).requests == 26
     assert "(10 s at 2.55 a second)" in made.notices[0]

@@ -366,7 +366,7 @@ def test_what_a_flag_says_is_in_the_config(flag: Any) -> None:
     assert attrgetter(flag.key)(config(*given, *arguments)) == expected
 
 
-def test_an_address_that_is_given_again_is_asked_in_turn() -> None:
+def test_repeated_url_flag_uses_addresses_in_turn() -> None:
     endpoint = config(*CLOSED, "-u", "b:2", "--url", "http://c:3/x").endpoint
     assert (endpoint.url, endpoint.urls) == ("http://h:1", ("http://b:2", "http://c:3/x"))
     assert endpoint.all_urls == ("http://h:1", "http://b:2", "http://c:3/x")
@@ -401,7 +401,7 @@ def test_a_size_of_pictures_asks_for_one() -> None:
     assert (dataset.images.number, dataset.sounds.number) == (1, 1)
 
 
-def test_noise_is_a_source_of_pictures_and_those_of_aiperf_are_not_here() -> None:
+def test_noise_is_a_picture_source_and_aiperfs_assets_are_refused() -> None:
     images = config(*CLOSED, "--image-source", "noise", "--image-width-mean", "64").dataset.images
     assert (images.folder, images.number) == (None, 1)
     assert "give a folder" in refusal(*CLOSED, "--image-source", "assets")

@@ -27,7 +27,7 @@ def test_every_promised_flag_is_there() -> None:
     assert set(PROMISED.split()) <= known
 
 
-def test_every_flag_writes_a_key_of_the_config_and_no_two_the_same() -> None:
+def test_every_flag_writes_its_own_config_key() -> None:
     keys = [flag.key for flag in FLAGS]
     assert set(keys) <= set(all_keys())
     assert len(keys) == len(set(keys))
@@ -41,7 +41,7 @@ def _is_of_a_length(key: str) -> bool:
     return is_length and key.endswith((".distribution", ".min", ".max"))
 
 
-def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
+def test_every_key_has_a_flag_or_a_reason() -> None:
     """A new key of the config needs a flag, or a line here."""
     only_in_files = {
         "endpoint.api_key_env",  # --api-key

@@ -32,7 +32,7 @@ def test_a_text_with_commas_is_one_text() -> None:
     assert config(*CLOSED, "--artifact-dir", "a,b").artifacts.dir == "a,b"
 
 
-def test_without_an_end_trials_of_a_varied_load_last_equally_long() -> None:
+def test_trials_of_a_varied_load_last_equally_long() -> None:
     made = draft(*TARGET, "--request-rate", "10,20")
     assert load_of(made).duration == 10 * 10**9
     assert made.notices == ["neither --request-count nor --benchmark-duration: 10 s for each trial"]
@@ -63,7 +63,7 @@ def test_flags_change_the_trials_of_a_file(tmp_path: Path) -> None:
     assert config(*flags, "--concurrency", "8", "--random-seed", "1").experiment is None
 
 
-def test_a_flag_for_a_key_that_a_file_sets_for_each_trial_is_refused(tmp_path: Path) -> None:
+def test_flag_for_a_key_of_the_trials_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(
         "endpoint: {url: 'http://h', model: m}\nload: {requests: 9}\n"
@@ -77,9 +77,7 @@ def test_a_flag_for_a_key_that_a_file_sets_for_each_trial_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("flags", [("--concurrency", "1,2"), ("--concurrency", "5")])
-def test_an_experiment_of_a_file_that_is_none_is_refused_whatever_flags_say(
-    flags: tuple[str, str], tmp_path: Path
-) -> None:
+def test_invalid_experiment_in_a_file_is_refused(flags: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     start = "endpoint: {url: 'http://h', model: m}\nload: {requests: 9}\nexperiment: "
     for written in ("3", "{search: {parameters: 3}, zip: [[1]], product: {1: [2]}, template: 4}"):
@@ -87,7 +85,7 @@ def test_an_experiment_of_a_file_that_is_none_is_refused_whatever_flags_say(
         assert f"{path}: " in refusal("--config", str(path), *flags)
 
 
-def test_a_file_is_single_turn_unless_its_kind_is_said() -> None:
+def test_input_file_is_single_turn_by_default() -> None:
     assert config(*CLOSED, "--input-file", "x").dataset.kind == "single_turn"
     made = config(*CLOSED, "--input-file", "x", "--custom-dataset-type", "sharegpt")
     assert made.dataset.kind == "sharegpt"
@@ -117,7 +115,7 @@ def test_flags_override_a_file_key_by_key(tmp_path: Path) -> None:
     assert config("--config", str(path), "--input-file", "x").dataset.kind == "single_turn"
 
 
-def test_a_mistake_in_a_file_is_named_by_key_and_one_in_a_flag_by_flag(tmp_path: Path) -> None:
+def test_mistakes_are_named_by_key_or_flag(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("endpoint: {url: 'http://h', model: m}\nload: {requests: 0}\n")
     assert refusal("--config", str(path), "--concurrency", "x").splitlines() == [
@@ -127,7 +125,7 @@ def test_a_mistake_in_a_file_is_named_by_key_and_one_in_a_flag_by_flag(tmp_path:
     ]
 
 
-def test_a_file_with_something_else_than_keys_is_refused_whatever_flags_say(
+def test_file_without_keys_is_refused(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "c.yaml"

@@ -92,7 +92,7 @@ REPOSITORY = Path(__file__).parents[3]
         (("mock-server", "--ttft", "soon"), 2, "error: --ttft: "),
     ],
 )
-def test_a_wrong_call_ends_with_its_exit_code_and_one_message(
+def test_wrong_call_ends_with_exit_code_and_one_message(
     arguments: tuple[str, ...],
     code: int,
     message: str,
@@ -183,7 +183,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert "exit codes:" in text
 
 
-def test_without_a_command_help_is_shown_and_the_call_is_wrong(
+def test_no_command_shows_help_and_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main([]) == ExitCode.BAD_CONFIG
@@ -201,7 +201,7 @@ def test_help_and_parsing_need_no_models_or_libraries() -> None:
     assert ended.returncode == 0
 
 
-def test_the_command_of_a_local_run_does_without_the_libraries_of_its_services() -> None:
+def test_local_run_command_loads_no_libraries_of_services() -> None:
     code = (
         "import sys\n"
         "from aiperf_svc.cli.main import main\n"
@@ -221,9 +221,7 @@ def test_the_command_of_a_local_run_does_without_the_libraries_of_its_services()
     [("", ""), ("atexit.register(print, 'coverage')", "coverage\nfreed\n")],
     ids=["usual", "a tool was there first"],
 )
-def test_a_command_ends_at_once_after_all_is_printed_and_libraries_have_ended(
-    before: str, then: str
-) -> None:
+def test_command_ends_after_output_and_libraries(before: str, then: str) -> None:
     code = (
         "import atexit, sys\n"
         f"{before}\n"
@@ -286,7 +284,7 @@ def test_every_failure_has_its_exit_code_and_no_traceback(
     assert capsys.readouterr().err == message
 
 
-def test_the_traceback_of_an_unexpected_error_is_shown_on_demand(
+def test_traceback_of_an_unexpected_error_is_optional(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIPERF_DEBUG", "1")

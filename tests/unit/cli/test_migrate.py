@@ -54,7 +54,7 @@ def test_every_flag_that_stands_for_one_of_guidellm_exists() -> None:
     assert named - own_flags() == set()
 
 
-def test_every_flag_of_aiperf_is_taken_or_named_and_never_both() -> None:
+def test_every_aiperf_flag_is_either_accepted_or_explained() -> None:
     own = own_flags()
     assert [name for name in FLAGS if (name in own) == (name in ADVICE)] == []
     assert [name for name in ADVICE if name in own] == []
@@ -111,18 +111,18 @@ def test_most_commands_of_aiperf_run_with_another_first_word() -> None:
     assert all("--url" not in command for command in refused)
 
 
-def test_a_number_of_conversations_ends_the_run_as_in_aiperf() -> None:
+def test_number_of_conversations_ends_the_run() -> None:
     command = "aiperf profile -m m --url h:1 --conversation-num 7 --conversation-turn-mean 2"
     assert moved(command).arguments[-2:] == ["--request-count", "7"]
     assert "--request-count" not in moved(f"{command} --benchmark-duration 5").arguments
 
 
-def test_a_chat_template_brings_the_tokenizer_that_it_belongs_to() -> None:
+def test_chat_template_adds_its_tokenizer() -> None:
     command = "aiperf profile -m a/b --url h:1 --apply-chat-template"
     assert moved(command).arguments[-2:] == ["--tokenizer", "a/b"]
 
 
-def test_a_replay_has_neither_a_default_of_users_nor_of_requests() -> None:
+def test_replay_has_no_default_users_or_requests() -> None:
     trace = "aiperf profile -m m --url h:1 --input-file t --custom-dataset-type mooncake_trace"
     replay = moved(f"{trace} --fixed-schedule")
     assert "--concurrency" not in replay.arguments
@@ -191,7 +191,7 @@ def test_profile_ignores_what_changes_nothing_and_says_so(
     assert "note: --wait-for-model-mode has no effect: " in said
 
 
-def test_profile_names_what_to_use_in_place_of_a_flag_of_aiperf() -> None:
+def test_profile_names_the_replacement_of_an_aiperf_flag() -> None:
     with pytest.raises(ConfigError, match="--search-metric is a flag of AIPerf: --search KEY"):
         parser().parse(["--search-metric", "x"])
 
@@ -208,7 +208,7 @@ def test_profile_names_what_to_use_in_place_of_a_flag_of_aiperf() -> None:
         ),
     ],
 )
-def test_a_flag_of_another_tool_is_named_with_its_counterpart(flag: str, named: str) -> None:
+def test_flag_of_another_tool_is_named_with_its_counterpart(flag: str, named: str) -> None:
     with pytest.raises(ConfigError, match=f"^{named}\n"):
         parser().parse([flag, "1"])
 

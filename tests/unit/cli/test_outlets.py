@@ -22,13 +22,13 @@ def test_without_the_flag_nothing_is_read() -> None:
         ("https://gateway/otlp/v1/metrics", "https://gateway/otlp/v1/metrics"),
     ],
 )
-def test_a_url_without_a_path_means_where_receivers_take_metrics(url: str, whole: str) -> None:
+def test_otlp_url_without_path_gets_the_default_path(url: str, whole: str) -> None:
     target = otlp_target(url, {})
     assert target is not None
     assert target.url == whole
 
 
-def test_headers_come_from_the_environment_with_escapes_and_those_for_metrics_win() -> None:
+def test_metrics_headers_override_general_headers() -> None:
     environ = {ALL: "api-key=a%20b%3D, x-team=perf", METRICS: "x-team=bench"}
     target = otlp_target("http://c:4318", environ)
     assert target is not None
@@ -39,7 +39,7 @@ def test_headers_come_from_the_environment_with_escapes_and_those_for_metrics_wi
 @pytest.mark.parametrize(
     "url", ["collector:4318", "http://user:key@collector", "http://c:4318/?key=1", "ftp://c", ""]
 )
-def test_a_wrong_url_or_one_with_a_key_is_refused(url: str) -> None:
+def test_wrong_url_or_url_with_key_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"--otlp: expected a URL .* OTEL_EXPORTER_OTLP_HEADERS"):
         otlp_target(url, {})
 
@@ -60,7 +60,7 @@ def test_wrong_headers_are_refused_without_their_values(text: str) -> None:
         ("[::1]:9464", ("::1", 9464)),
     ],
 )
-def test_a_page_of_metrics_is_for_this_machine_unless_a_host_is_given(
+def test_metrics_page_listens_locally_without_a_host(
     text: str | None, address: tuple[str, int] | None
 ) -> None:
     assert metrics_address(text) == address

@@ -56,7 +56,7 @@ def test_the_exit_code_is_the_runners(runner: Recorder) -> None:
         assert main(CLOSED) == runner.code
 
 
-def test_a_key_reaches_the_environment_of_the_services_and_nothing_else(
+def test_key_reaches_only_the_environment_of_services(
     runner: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*CLOSED, "--api-key", "hush"]) == 0
@@ -107,7 +107,7 @@ def test_bench_measures_the_mock_server_while_it_is_there(runner: Recorder) -> N
     assert (runner.config.load.concurrency, runner.config.load.requests) == (3, 200)
 
 
-def test_a_stack_with_a_mock_server_brings_it_up_here(runner: Recorder) -> None:
+def test_local_run_of_a_stack_starts_its_mock_server(runner: Recorder) -> None:
     assert main(["run", "bench-smoke", "--local", "--artifact-dir", "out"]) == 0
     assert runner.is_server_there
     assert runner.config is not None

@@ -9,7 +9,7 @@ from aiperf_svc.cli.options import read_api_key
 from aiperf_svc.domain.errors import ConfigError
 
 
-def test_a_key_is_given_by_value_by_variable_or_by_file(tmp_path: Path) -> None:
+def test_key_comes_from_value_variable_or_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text("from-file\n")
     assert read_api_key("sk-1", {}) == "sk-1"

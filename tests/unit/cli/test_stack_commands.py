@@ -59,7 +59,7 @@ def test_preview_compares_with_another_version_of_the_file(
     assert "- load.concurrency: 4\n+ load.concurrency: 8\n" in text
 
 
-def test_preview_names_the_stack_of_each_target_and_what_differs(
+def test_preview_names_the_stack_of_each_target(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["preview", "bench-fleet", "--markdown"]) == 0
@@ -76,7 +76,7 @@ def test_preview_needs_neither_cluster_nor_state(capsys: pytest.CaptureFixture[s
     assert "Not compared with what is deployed: the Pulumi CLI is not on PATH" in out
 
 
-def test_preview_refuses_an_image_in_place_of_a_pinned_one(
+def test_preview_refuses_to_replace_a_pinned_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = yaml.safe_load(Path("stacks/Pulumi.bench-smoke.yaml").read_text())
@@ -91,7 +91,7 @@ def test_preview_refuses_an_image_in_place_of_a_pinned_one(
     assert f"pins another image by its digest: {pinned}" in capsys.readouterr().err
 
 
-def test_run_asks_the_runner_for_the_stack_and_its_exit_code_is_the_runners(
+def test_run_returns_the_exit_code_of_the_runner(
     asked: list[tuple[StackRequest, StackOptions]],
 ) -> None:
     flags = ("--yes", "--keep-on-failure", "--timeout", "20m", "--context", "c", "--json")
@@ -103,7 +103,7 @@ def test_run_asks_the_runner_for_the_stack_and_its_exit_code_is_the_runners(
     assert (options.timeout_s, options.run.json) == (1200.0, True)
 
 
-def test_profile_on_a_cluster_is_a_stack_of_a_name_that_nobody_has(
+def test_profile_on_a_cluster_makes_a_unique_stack_name(
     asked: list[tuple[StackRequest, StackOptions]],
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1", "--name", "test-" * 7 + "s")
@@ -118,7 +118,7 @@ def test_profile_on_a_cluster_is_a_stack_of_a_name_that_nobody_has(
     assert "the key" not in str(first.file_content())
 
 
-def test_profile_on_a_cluster_goes_on_with_the_stack_whose_results_a_folder_waits_for(
+def test_profile_resumes_the_stack_of_an_unfinished_folder(
     tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1,2", "--request-count", "9")
@@ -138,7 +138,7 @@ def test_profile_on_a_cluster_goes_on_with_the_stack_whose_results_a_folder_wait
     assert up.plan == first.plan
 
 
-def test_stacks_of_shapes_beside_each_other_are_found_by_the_folder_of_their_experiment(
+def test_parallel_shape_stacks_are_found_by_their_folder(
     tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
 ) -> None:
     flags = ("-u", "10.0.0.1:8000", "-m", "m", "--concurrency", "1,2", "--request-count", "9")
@@ -224,7 +224,7 @@ def test_validate_refuses_of_a_stack_what_run_refuses(
     assert str(file) in said
 
 
-def test_validate_asks_of_a_plain_config_nothing_that_only_a_cluster_needs(tmp_path: Path) -> None:
+def test_validate_needs_no_cluster_keys_of_a_config(tmp_path: Path) -> None:
     file = tmp_path / "plain.yaml"
     endpoint = {"url": "http://127.0.0.1:1", "model": "m"}
     load = {"concurrency": 1, "duration": "3h"}

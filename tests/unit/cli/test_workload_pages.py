@@ -14,7 +14,7 @@ PAGES = Path(__file__).parents[3] / "docs" / "workloads"
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_the_page_of_a_kind_has_its_keys_and_metrics(
+def test_page_of_a_kind_has_its_keys_and_metrics(
     kind: str, assert_printed: Callable[[Path, str, str], None]
 ) -> None:
     printed = f"as `aiperf-svc workloads {kind}` prints it"
@@ -22,7 +22,7 @@ def test_the_page_of_a_kind_has_its_keys_and_metrics(
     assert_printed(PAGES / f"{kind}.md", mark, doc_tables(kind))
 
 
-def test_there_is_a_page_for_each_kind_and_no_other() -> None:
+def test_each_kind_has_exactly_one_page() -> None:
     assert {path.stem for path in PAGES.iterdir()} == set(OWN)
 
 
@@ -45,9 +45,7 @@ def test_each_key_has_a_text(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OWN if kind != "command"])
-def test_a_kind_says_which_tools_it_needs_and_which_image_has_them(
-    kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kind_names_its_tools_and_image(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workloads", kind]) == ExitCode.OK
     said = capsys.readouterr().out
     assert all(f"needs {tool.name}" in said for tool in tool(kind).tools)

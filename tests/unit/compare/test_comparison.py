@@ -17,7 +17,7 @@ from tests.support.runs_to_compare import LATENCY, P50, P99, compared, measured,
 FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]
 
 
-def test_a_real_and_large_difference_is_worse_or_better_by_the_metrics_direction() -> None:
+def test_direction_of_a_metric_decides_worse_or_better() -> None:
     speed, size = RowKey("speed"), RowKey("size")
     assert only_row(FAST, SLOW).word is Word.WORSE
     assert only_row(SLOW, FAST).word is Word.BETTER
@@ -42,7 +42,7 @@ def test_a_large_difference_in_noise_is_not_enough_data() -> None:
     assert only_row([100.0, 150.0, 200.0], [120.0, 170.0, 240.0]).word is Word.UNSURE
 
 
-def test_identical_values_are_the_same_and_other_constants_are_worse() -> None:
+def test_identical_values_are_the_same() -> None:
     assert only_row([0.0] * 3, [0.0] * 3).word is Word.SAME
     assert only_row([5.0] * 3, [6.0] * 3).word is Word.WORSE
     row = only_row([0.0] * 3, [1.0, 1.0, 1.0])
@@ -67,7 +67,7 @@ def test_fewer_than_three_runs_are_not_judged() -> None:
         assert "run-to-run noise unknown" in row.notes[0]
 
 
-def test_single_runs_show_the_difference_of_their_values_with_the_interval_of_their_parts() -> None:
+def test_single_runs_show_the_interval_of_their_parts() -> None:
     parts = [(10.0, 11.0, 10.5) * 4, (20.0, 21.0, 20.5) * 4]
     sides = [
         [measured(name, {P50: RunValue(values[0], 5000, values)})]
@@ -79,7 +79,7 @@ def test_single_runs_show_the_difference_of_their_values_with_the_interval_of_th
     assert 0.8 < row.low < 10 / 10.5
 
 
-def test_holm_multiplies_the_smallest_probability_by_the_number_of_rows() -> None:
+def test_holm_scales_the_smallest_probability_by_rows() -> None:
     assert holm([0.01, 0.04, 0.03]) == [0.03, 0.06, 0.06]
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
@@ -129,7 +129,7 @@ def test_nested_config_is_compared_by_dotted_key() -> None:
     assert flatten(content) == {"load.users": "8", "load.rate": "none", "names": '["a","b"]'}
 
 
-def test_texts_of_a_run_that_is_left_out_are_one_line_of_printable_characters() -> None:
+def test_reasons_of_omitted_runs_are_one_printable_line() -> None:
     bad = measured("bad", {P50: RunValue(9e9)}, verdict=Severity.INVALID, cause="a\x1b[2J\nb")
     found = compared([*side("a", FAST), bad], side("b", FAST))
     (line,) = wording.left_out(found.base)
@@ -156,7 +156,7 @@ def test_runs_without_a_common_metric_are_refused() -> None:
         compared(side("a", FAST), side("b", FAST, RowKey("speed")))
 
 
-def test_a_metric_that_one_side_has_lost_is_named_and_not_judged() -> None:
+def test_metric_missing_on_one_side_is_not_judged() -> None:
     base = [
         measured(f"a{i}", {P50: RunValue(v), RowKey("speed"): RunValue(v)})
         for i, v in enumerate(FAST)
@@ -184,7 +184,7 @@ def test_percentiles_move_by_their_share_of_the_base() -> None:
     assert shift.shifts == pytest.approx({"p10": 0.1, "p90": -0.1})
 
 
-def test_a_row_that_a_run_lacks_is_not_judged_by_the_others() -> None:
+def test_row_missing_in_a_run_is_not_judged() -> None:
     # The run without a value may be the worst: its percentile lies among requests that were cut.
     speed = RowKey("speed")
     new = [measured(f"b{i}", {P50: RunValue(v), speed: RunValue(1.0)}) for i, v in enumerate(FAST)]

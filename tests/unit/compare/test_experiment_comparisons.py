@@ -74,7 +74,7 @@ def test_experiments_are_compared_where_their_parameters_are_the_same(
     ]
 
 
-def test_two_variants_of_one_experiment_are_compared_at_each_other_parameter(
+def test_variants_are_compared_at_each_other_parameter(
     experiments: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = compare_folders(capsys, experiments / "base", "--by", "endpoint.model", "--json")
@@ -131,7 +131,7 @@ def test_unclear_variants_are_one_line(
     assert len(err.splitlines()) == 1
 
 
-def test_an_experiment_of_several_combinations_is_no_side_of_runs(
+def test_experiment_of_several_combinations_cannot_be_a_side(
     experiments: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = next((experiments / "new" / TRIALS).iterdir())
@@ -175,7 +175,7 @@ def test_the_correction_is_over_the_rows_of_all_groups() -> None:
     assert found.rows[0].adjusted_p == pytest.approx(20 * (alone.p or 0))
 
 
-def test_groups_that_cannot_be_compared_are_named_unless_all_are() -> None:
+def test_incomparable_groups_are_named() -> None:
     good = Group("good", side("a", FAST), side("b", FAST))
     found = compare_groups([good, Group("half", side("c", FAST), [])], tolerance=0.05)
     assert [each.name for each in found.skipped] == ["half"]

@@ -113,7 +113,7 @@ def test_more_of_what_should_be_high_is_better() -> None:
     assert SPEED.better == "higher"
 
 
-def test_runs_are_in_order_of_time_and_name_the_keys_that_changed() -> None:
+def test_runs_are_ordered_by_time_with_changed_keys() -> None:
     old, new = series([1.0, 2.0])
     first = measured("x", old.values, facts={"version": "1"}, start_wall_ns=5)
     second = measured("y", new.values, facts={"version": "2"}, start_wall_ns=9)
@@ -158,7 +158,7 @@ def test_an_unclear_metric_is_explained(metric: str, said: str) -> None:
         history([measured("a", both)], metric, tolerance=0.05)
 
 
-def test_a_metric_that_one_kind_has_shows_the_runs_of_this_kind() -> None:
+def test_metric_of_one_kind_shows_only_its_runs() -> None:
     other = measured("o", {RowKey("speed"): RunValue(2.0)}, kind="iperf")
     found = history([*series([1.0]), other], "speed", tolerance=0.05)
     assert found.kind == "iperf"
@@ -166,7 +166,7 @@ def test_a_metric_that_one_kind_has_shows_the_runs_of_this_kind() -> None:
     assert len(found.left_out) == 1
 
 
-def test_runs_of_different_kinds_and_no_usable_run_are_refused() -> None:
+def test_different_kinds_and_unusable_runs_are_refused() -> None:
     mixed = [*series([1.0]), *side("b", [1.0], kind="iperf")]
     with pytest.raises(Incomparable, match="different kinds"):
         history(mixed, "", tolerance=0.05)
@@ -175,14 +175,14 @@ def test_runs_of_different_kinds_and_no_usable_run_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 500])
-def test_the_text_plot_fits_and_has_a_dot_for_each_column(count: int) -> None:
+def test_text_plot_has_a_dot_for_each_column(count: int) -> None:
     lines = text_plot(shown([float(place) for place in range(count)]), 80)
     assert max(map(len, lines)) <= 80
     columns = zip(*(line.ljust(80) for line in lines), strict=True)
     assert sum("•" in column for column in columns) == (count if count < 70 else -(-count // 7))
 
 
-def test_the_page_has_levels_changes_and_no_markup_of_others() -> None:
+def test_page_has_levels_and_changes_and_escapes_markup() -> None:
     values = [100.0, 101.0, 99.0, 100.0, 100.5, 120.0, 121.0, 119.0, 120.0, 120.5]
     runs = series(values, folder="<script>")
     page = render_page(history(runs, "latency:p50", tolerance=0.05)).decode()

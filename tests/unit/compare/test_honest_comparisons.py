@@ -44,7 +44,7 @@ def percentiles(systems: Systems) -> dict[float, dict[RowKey, Floats]]:
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_the_interval_within_single_runs_rarely_excludes_an_equal_system(
+def test_interval_within_runs_rarely_excludes_an_equal_system(
     load: float, systems: Systems
 ) -> None:
     due, times = systems[load]
@@ -103,7 +103,7 @@ def test_several_runs_of_equal_systems_are_rarely_called_different(
         assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MOST_ALARMS, key
 
 
-def test_ten_percent_more_latency_is_found_by_five_runs_a_side(
+def test_five_runs_a_side_find_ten_percent_more_latency(
     percentiles: dict[float, dict[RowKey, Floats]],
 ) -> None:
     for key, each in rows(percentiles[0.5], runs=5, change=0.10).items():

@@ -35,7 +35,7 @@ def test_a_folder_stands_for_the_runs_in_it(runs: Path) -> None:
     assert find_runs([runs / "new" / "1"]) == [runs / "new" / "1"]
 
 
-def test_values_are_those_of_the_results_and_parts_those_of_the_records(runs: Path) -> None:
+def test_values_come_from_results_and_parts_from_records(runs: Path) -> None:
     (run,) = with_requests(read_runs([runs / "base" / "0"]), batches=True, curves=True)
     content = json.loads((runs / "base" / "0" / "profile_export_aiperf.json").read_text())
     assert run.values[TTFT].value == content["time_to_first_token"]["p99"]
@@ -47,7 +47,7 @@ def test_values_are_those_of_the_results_and_parts_those_of_the_records(runs: Pa
     assert middle == pytest.approx(content["time_to_first_token"]["p50"], rel=0.01)
 
 
-def test_distributions_and_parts_are_of_the_clients_that_wait_as_the_results_are(
+def test_distributions_exclude_abandoned_requests_like_the_results(
     tmp_path: Path,
 ) -> None:
     rows = fake_run.closed_loop(requests=2_000)
@@ -63,7 +63,7 @@ def test_distributions_and_parts_are_of_the_clients_that_wait_as_the_results_are
     assert least > 1
 
 
-def test_a_slower_side_is_worse_and_fails_if_asked_to(
+def test_slower_side_is_worse_and_can_fail_the_command(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text, _ = compare(capsys, runs / "base", runs / "new")
@@ -142,7 +142,7 @@ def test_runs_of_a_tool_are_compared_by_their_averages(
     assert page.read_text().count('class="line b"') == 2 * 4
 
 
-def test_the_parts_of_a_single_run_of_a_tool_are_its_repetitions(tmp_path: Path) -> None:
+def test_parts_of_a_tool_run_are_its_repetitions(tmp_path: Path) -> None:
     (run,) = read_runs([workload_run(tmp_path / "run", "one", [9e9, 8e9, 7e9])])
     assert run.values[RowKey("bandwidth")].batches == (9e9, 8e9, 7e9)
 
@@ -229,7 +229,7 @@ def test_a_bad_tolerance_is_explained(runs: Path, capsys: pytest.CaptureFixture[
     assert "expected a share" in error
 
 
-def test_that_trials_have_words_of_their_own_is_no_difference(tmp_path: Path) -> None:
+def test_prompt_variants_of_trials_are_no_difference(tmp_path: Path) -> None:
     for number in (1, 2):
         path = inference_run(tmp_path / str(number), f"r-{number}") / "profile_export_aiperf.json"
         content = json.loads(path.read_text())
