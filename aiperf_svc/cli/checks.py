@@ -194,6 +194,10 @@ class CheckedFiles:
         """Raises DatasetError that names file and line."""
         self._files: dict[str, CheckedFile] = {}
         for config in configs:
+            if config.quality is not None:
+                from aiperf_svc.adapters.inference.quality_requests import read_gate
+
+                read_gate(config)
             if _has_files(config) and _key(config) not in self._files:
                 # Not above: it imports numpy, and most runs have nothing to read.
                 from aiperf_svc.adapters.datasets.checks import check_dataset

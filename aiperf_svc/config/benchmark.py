@@ -21,6 +21,7 @@ from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.load import Load
 from aiperf_svc.config.placement import Ranks
 from aiperf_svc.config.prompts import Passages, Prefix, Turns
+from aiperf_svc.config.quality import Quality
 from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.telemetry import Telemetry
@@ -66,6 +67,13 @@ LEAST_TURNS = 2
 """Lowest mean number of turns at which the time of each turn matters."""
 
 
+QUALITY_TYPES = (
+    EndpointType.CHAT,
+    EndpointType.COMPLETIONS,
+    EndpointType.RESPONSES,
+    EndpointType.MESSAGES,
+)
+"""APIs that can answer the questions of a quality gate."""
 SEEDS = 2**63
 """Number of seeds."""
 INFERENCE = "inference"
@@ -87,6 +95,7 @@ class BenchmarkConfig(Model):
     workers: Workers = Workers()
     deployment: Deployment = Deployment()
     slo: Slo = Slo()
+    quality: Quality | None = None
     telemetry: Telemetry = Telemetry()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0
@@ -139,6 +148,11 @@ class BenchmarkConfig(Model):
         self._check_search()
         self._check_hooks()
         self._check_proxy()
+        if self.quality is not None and self.endpoint.type not in QUALITY_TYPES:
+            raise ValueError(
+                f"{{quality}} needs {{endpoint.type}} {', '.join(QUALITY_TYPES[:-1])} or "
+                f"{QUALITY_TYPES[-1]}, not {self.endpoint.type}"
+            )
         return self
 
     def _check_targets(self) -> None:

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     SLO_MISSED = 4
     """The run is believable and an SLO of the config does not hold: by its value, or because too
     many requests failed for a metric of the others to count. Also when `verify` finds a requirement
-    that is not met."""
+    that is not met, and when the score of a quality gate is below its minimum."""
     VERDICT_INVALID = 5
     """The numbers do not say what the server does under the load that was asked for, because of the
     client, a lost process, or because too many requests failed: do not use them."""

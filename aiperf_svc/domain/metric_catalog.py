@@ -390,6 +390,9 @@ _SCALARS = (
     _scalar("request_error_rate", "Request Error Rate", "%", Derived(_error_rate),
         "error_request_count / completed_request_count", better=LOWER, in_slices=True,
         side_by_side=("avg",)),
+    _scalar("quality_score", "Quality Score", "%", MEASURED,
+        "right answers / questions of the quality gate after the load that have a grader, repeats "
+        "and questions without an answer included", better=HIGHER, is_ours=True, in_table=True),
     _scalar("benchmark_duration", "Benchmark Duration", "sec", MEASURED,
         "start of the load to the stop or the last end of anything that was tried, failures "
         "included, whichever is later; on the timing manager's clock", in_table=True),

@@ -112,7 +112,7 @@ def secrets_of(config: BenchmarkConfig) -> dict[Service, dict[str, SecretKey]]:
     pages = {PAGES_KEY_ENV: SecretKey("pages", PAGES_KEY)} if config.telemetry.key_env else {}
     key = {TARGET_KEY_ENV: SecretKey("target", TARGET_KEY)} if config.endpoint.api_key_env else {}
     return {
-        Service.RECORDS_MANAGER: pages,
+        Service.RECORDS_MANAGER: pages | (key if config.quality is not None else {}),
         Service.WORKER: key,
         Service.TIMING_MANAGER: key if config.may_call_hooks else {},
     }

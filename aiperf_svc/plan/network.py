@@ -132,9 +132,11 @@ def target_policies(
 
 def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
     """Return the pods that reach the target at the port to which requests go: those that send them,
-    the one that reads its page of metrics, and the one that calls its hooks if there are any."""
+    the one that reads its page of metrics and asks the questions of a quality gate, and the one
+    that calls its hooks if there are any."""
     others: list[Service] = []
-    others += [Service.RECORDS_MANAGER] if config.telemetry.target else []
+    is_reader = config.telemetry.target or config.quality is not None
+    others += [Service.RECORDS_MANAGER] if is_reader else []
     others += [Service.TIMING_MANAGER] if config.may_call_hooks else []
     pods = (_pod_of(each, topology) for each in others)
     return (Service.WORKER.value, PREFLIGHT, *dict.fromkeys(pods))

@@ -18,8 +18,10 @@ from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.host.machine import host_facts
+from aiperf_svc.adapters.inference.quality_requests import measure_quality
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
+from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.core.control.clock_offset import ClockHistory
@@ -42,7 +44,7 @@ from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.core.verdict.health_log import HealthLog
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import AnyMessage
@@ -297,6 +299,7 @@ class RecordsManager(ResultsService[RunProgress]):
         if self._store.error:
             self.log.warning("%s", self._store.error)
         run = await asyncio.to_thread(self._finished_run, columns)
+        run = await self._with_quality(run)
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         summary = await asyncio.to_thread(
             with_telemetry, summary, self._telemetry.logs, self._client_series.log
@@ -311,6 +314,18 @@ class RecordsManager(ResultsService[RunProgress]):
         except EnvironmentProblem as error:
             self.log.error("%s", error)
             self.progress.set_artifact_error(str(error))
+
+    async def _with_quality(self, run: FinishedRun) -> FinishedRun:
+        """Ask the questions of the quality gate, and write the answers. A run that failed or was
+        stopped has none."""
+        if run.config.quality is None or run.failure or run.was_cancelled or run.early_end:
+            return run
+        try:
+            quality, answers = await measure_quality(run.config, run.run_id)
+            await asyncio.to_thread(write_answers, self.context.artifacts, answers)
+        except AiperfError as error:
+            return msgspec.structs.replace(run, failure=f"quality: {error}")
+        return msgspec.structs.replace(run, quality=quality)
 
     async def _copy_inputs(self) -> None:
         """Write the prompts beside the results if the dataset manager cannot reach that folder."""

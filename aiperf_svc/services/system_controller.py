@@ -53,6 +53,12 @@ def _held_s(config: Config, *, is_trial: bool) -> float:
     )
 
 
+def _quality_s(config: Config) -> float:
+    """Return the longest time of a quality gate, which is asked while results are processed."""
+    quality = config.inference.quality if config.inference is not None else None
+    return 0.0 if quality is None else quality.timeout / 1e9
+
+
 def _configuring_s(config: Config, *, is_held: bool) -> float:
     """Return the longest time of the configuration."""
     return CONFIGURING_S + workload_of(config).longest_waits_ns(config, is_held=is_held) / 1e9
@@ -91,7 +97,7 @@ class SystemController(BaseService):
             RunState.CONFIGURING: _configuring_s(context.config, is_held=context.run.is_held),
             RunState.READY: held_s if context.run.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
-            RunState.PROCESSING: PROCESSING_S,
+            RunState.PROCESSING: PROCESSING_S + _quality_s(context.config),
             RunState.DONE: ENDING_S,
             RunState.FAILED: ENDING_S,
             RunState.CANCELLED: ENDING_S,

@@ -118,6 +118,7 @@ def test_every_load_of_the_pages_is_accepted(
     monkeypatch.chdir(tmp_path)
     row = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
     (tmp_path / "trace.jsonl").write_text(row)
+    (tmp_path / "gate.jsonl").write_text('{"prompt": "?", "grader": "exact", "expected": "x"}\n')
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "a.json").write_bytes(weka(call(0, [1])))
     assert main([*words, "--dry-run"]) == 0

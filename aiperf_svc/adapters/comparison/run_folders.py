@@ -14,6 +14,7 @@ from aiperf_svc.adapters.comparison.experiment_folders import read_experiment
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, check_records
 from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
+from aiperf_svc.adapters.storage.answers_file import read_answers
 from aiperf_svc.adapters.storage.provenance_file import read_provenance
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import (
@@ -23,6 +24,7 @@ from aiperf_svc.core.compare.measured_run import (
     common_facts,
     flatten,
 )
+from aiperf_svc.core.quality.gate import Agreement, agreement
 from aiperf_svc.core.results.inference_result import CATALOG_INFOS, InferenceResult
 from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.tool_result import MetricResult, ToolResult
@@ -43,6 +45,7 @@ HEADLINE = (
     RowKey("request_throughput"),
     RowKey("output_token_throughput"),
     RowKey("request_error_rate"),
+    RowKey("quality_score"),
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 101), 1 - np.geomspace(1e-6, 1e-2, 41))))
 _TOPOLOGY = ("layout", "workers", "record_processors", "raw_route")
@@ -98,6 +101,16 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
+def answers_agreement(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> Agreement | None:
+    """Return how the answers of the first usable run of each side agree; None if they had no
+    quality gate with the same questions. Raises ConfigError."""
+    sides = [next((run for run in side if run.is_usable), None) for side in (base, new)]
+    one, other = sides
+    if one is None or other is None or not one.questions or one.questions != other.questions:
+        return None
+    return agreement(read_answers(Path(one.folder)), read_answers(Path(other.folder)))
+
+
 def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
     """Return a run without its single requests."""
     values: dict[RowKey, RunValue] = {}
@@ -139,6 +152,7 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         metrics=infos,
         values=values,
         rule=steady.rule if steady else "",
+        questions=result.quality.sha256 if result.quality else "",
         headline=headline,
         shifts=shifts,
     )

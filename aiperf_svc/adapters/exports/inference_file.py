@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.inference_result import (
@@ -80,6 +81,7 @@ class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     targets: tuple[_Group, ...] | UnsetType = UNSET
     models: tuple[_Group, ...] | UnsetType = UNSET
+    quality: QualityResult | UnsetType = UNSET
     steady_state: SteadyStats | UnsetType = UNSET
     cache: CacheUse | UnsetType = UNSET
     system: _System | UnsetType = UNSET
@@ -150,6 +152,7 @@ def _own_part(result: InferenceResult) -> _OwnPart:
         config=result.config,
         targets=_groups("url", result.targets),
         models=_groups("model", result.models),
+        quality=result.quality or UNSET,
         steady_state=result.steady_state or UNSET,
         cache=UNSET if result.cache is None else result.cache,
         system=UNSET if result.system is None else _system(result.system),
@@ -229,6 +232,7 @@ def decode(data: bytes) -> InferenceResult:
         hooks=own.hooks or (),
         targets=tuple(_group(each, "url") for each in own.targets or ()),
         models=tuple(_group(each, "model") for each in own.models or ()),
+        quality=own.quality or None,
         steady_state=own.steady_state or None,
         cache=own.cache or None,
         system=_report(own.system) if own.system else None,

@@ -66,6 +66,7 @@ def render(summary: Summary) -> bytes:
         *tables.distributions(summary, shown),
         tables.scalars(summary, shown),
         *tables.goodput_tiers(summary),
+        *tables.quality(summary.context.quality),
         *tables.steady_state(result_of(summary)),
         *tables.cache(summary.cache),
         *_groups(summary),

@@ -16,8 +16,10 @@ from aiperf_svc.adapters.report.blocks import (
     number_cell,
     number_row,
     section,
+    sentence,
     table,
 )
+from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
 from aiperf_svc.core.results.inference_result import ErrorCount, InferenceResult, steady_rows
@@ -78,6 +80,23 @@ def cache(use: CacheUse | None) -> list[Block]:
         f"p50 {percent(sessions.p50)}, p90 {percent(sessions.p90)}."
     )
     return [*section("Prefix cache by turn", table(head, rows)), note]
+
+
+def quality(found: QualityResult | None) -> list[Block]:
+    """Return the score of the quality gate; nothing without one."""
+    if found is None:
+        return []
+    minimum = "" if found.min_score is None else f"{found.min_score:.1%}"
+    rows = [
+        Row([name_cell(name), number_cell(each.issued), number_cell(each.right)])
+        for name, each in found.graders.items()
+    ]
+    verdict = f"minimum {minimum}: {'passed' if found.is_met else 'missed'}" if minimum else ""
+    lines = [found.text, verdict, *found.notes]
+    return [
+        *section("Quality", table(("Grader", "requests", "right"), rows)),
+        *(Note(sentence(line)) for line in lines if line),
+    ]
 
 
 def steady_state(result: InferenceResult) -> list[Block]:

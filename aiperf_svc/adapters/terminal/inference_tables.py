@@ -14,6 +14,7 @@ from aiperf_svc.adapters.terminal.verdict_lines import (
     print_text,
     print_verdict,
 )
+from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import percent, turn_ranges
 from aiperf_svc.core.results.inference_result import (
@@ -58,6 +59,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     _print_tiers(found.goodput_tiers, console)
     _print_notes(found, config, console)
     _print_steady_state(found, console)
+    _print_quality(found.quality, console)
     _print_cache(found, console)
     _print_groups(found, console)
     if found.errors:
@@ -203,6 +205,18 @@ def _print_steady_state(found: InferenceResult, console: Console) -> None:
     console.print(table)
     if not steady.metrics:
         print_text(console, "no request was started in the steady state", style="yellow")
+
+
+def _print_quality(quality: QualityResult | None, console: Console) -> None:
+    """Print the score of the quality gate, and what is to be known of the answers."""
+    if quality is None:
+        return
+    mark, style = ("✓", "green") if quality.is_met else ("✗", "bold red")
+    minimum = "" if quality.min_score is None else f", minimum {quality.min_score:.1%}"
+    line = Text.assemble("Quality: ", (mark, style), f" {quality.text}{minimum}")
+    print_text(console, line)
+    for text in quality.notes:
+        print_text(console, f"  {text}", style="dim")
 
 
 def _print_cache(found: InferenceResult, console: Console) -> None:

@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         with_all=args.all,
         is_paired=args.paired,
     )
+    found = _with_answers(found, groups)
     if args.html is not None:
         from aiperf_svc.adapters.comparison import page
         from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -113,6 +114,22 @@ def run(args: argparse.Namespace) -> int:
         write_file(args.html, lambda: page.render(found, groups, curves))
     _print(found, args)
     return int(_judged(found) if args.fail_on else ExitCode.OK)
+
+
+def _with_answers(found: "Comparisons", groups: "Sequence[Group]") -> "Comparisons":
+    """Add how the answers to the questions of a quality gate agree."""
+    from msgspec.structs import replace
+
+    from aiperf_svc.adapters.comparison.run_folders import answers_agreement
+
+    sides = {each.name: each for each in groups}
+    return replace(
+        found,
+        groups=tuple(
+            replace(each, answers=answers_agreement(sides[each.name].base, sides[each.name].new))
+            for each in found.groups
+        ),
+    )
 
 
 def _curves(folders: Sequence[Path]) -> "list[NamedCurve]":

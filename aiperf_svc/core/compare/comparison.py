@@ -23,6 +23,7 @@ from aiperf_svc.core.compare.estimates import (
 )
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from aiperf_svc.core.compare.student import CONFIDENCE
+from aiperf_svc.core.quality.gate import Agreement
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 
@@ -132,6 +133,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     shifts: tuple[Shift, ...]
     one_sided: tuple[RowKey, ...]
     """Rows of the headline that only one side has."""
+    answers: Agreement | None = None
+    """How the answers to the same quality gate agree, of the first run of each side."""
 
     @property
     def is_worse(self) -> bool:
@@ -148,7 +151,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def notes(self) -> tuple[str, ...]:
         """The footnotes, without repeats."""
         found = dict.fromkeys(note for row in self.rows for note in row.notes)
-        return (*found, *(f"{key} is on one side only" for key in self.one_sided))
+        answers = self.answers.lines if self.answers is not None else ()
+        return (*found, *(f"{key} is on one side only" for key in self.one_sided), *answers)
 
 
 def compare(

@@ -47,6 +47,8 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Config, versions and other facts that may differ, by dotted key."""
     metrics: dict[str, MetricInfo]
     values: dict[RowKey, RunValue]
+    questions: str = ""
+    """Checksum of the questions of its quality gate; empty without one."""
     rule: str = ""
     """Rule of its steady state, in words; empty without one."""
     headline: tuple[RowKey, ...]

@@ -7,7 +7,7 @@ from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import RunResult
-from aiperf_svc.core.results.slo_results import outcome_of_all
+from aiperf_svc.core.results.slo_results import MISSED, outcome_of_all
 from aiperf_svc.core.verdict.check_result import Severity
 
 DONE = "done"
@@ -66,9 +66,12 @@ def measured_in(results: RunResult) -> Measured:
         kind=results.workload,
         verdict=results.verdict,
         cause=results.cause,
-        slo=outcome_of_all(results.slo),
+        slo=MISSED if results.missed_quality else outcome_of_all(results.slo),
         values={RowKey(tag, stat): value for tag, stat, value in results.numbers()},
         metrics=results.infos,
         headline=tuple(RowKey(tag, stat) for tag, stat in results.headline),
-        not_held=tuple(each.text for each in results.slo if not each.ok),
+        not_held=(
+            *(each.text for each in results.slo if not each.ok),
+            *((f"quality: {results.missed_quality}",) if results.missed_quality else ()),
+        ),
     )

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.measured import MetricInfo
@@ -32,6 +33,7 @@ _HEADLINE = (
     ("request_latency", "p50"),
     ("goodput", "avg"),
     ("request_error_rate", "avg"),
+    ("quality_score", "avg"),
 )
 _DIRECTIONS: dict[str, Literal["higher", "lower", ""]] = {
     "higher": "higher",
@@ -192,6 +194,8 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     """Results of each target, if there are several."""
     models: tuple[GroupStats, ...] = ()
     """Results of each model, if there are several."""
+    quality: QualityResult | None = None
+    """None without a quality gate."""
     steady_state: SteadyStats | None = None
     """None without a rule in the config."""
     cache: CacheUse | None = None
@@ -214,6 +218,10 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     @property
     def reasons(self) -> tuple[Reason, ...]:
         return self.failed_checks
+
+    @property
+    def missed_quality(self) -> str:
+        return self.quality.problem if self.quality is not None else ""
 
     @property
     def has_succeeded(self) -> bool:

@@ -111,6 +111,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     @property
+    def missed_quality(self) -> str:
+        """Why the quality gate is not passed; empty if it is, or if there is none."""
+        return ""
+
+    @property
     def stats(self) -> Mapping[str, MetricStats]:
         """All metrics by tag."""
         raise NotImplementedError
@@ -132,6 +137,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
             return ExitCode.BENCHMARK_FAILED
         if self.verdict is Severity.INVALID:
             return ExitCode.VERDICT_INVALID
+        if self.missed_quality:
+            return ExitCode.SLO_MISSED
         return SLO_CODES.get(outcome_of_all(self.slo), ExitCode.OK)
 
     @property
@@ -145,8 +152,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
             case ExitCode.BENCHMARK_FAILED:
                 return self.first_failure or "no request completed"
             case _:
-                failed = (f"{o.metric} {o.stat} {o.reason}" for o in self.slo if not o.ok)
-                return f"SLO {outcome_of_all(self.slo)}: {'; '.join(failed)}"
+                failed = [f"{o.metric} {o.stat} {o.reason}" for o in self.slo if not o.ok]
+                parts = [f"SLO {outcome_of_all(self.slo)}: {'; '.join(failed)}"] if failed else []
+                parts += [f"quality: {self.missed_quality}"] if self.missed_quality else []
+                return "; ".join(parts)
 
     @property
     def invalid_checks(self) -> tuple[str, ...]:

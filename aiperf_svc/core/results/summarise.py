@@ -58,6 +58,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         window_ns=window.duration_ns,
     )
     measured |= slo.good_requests(rows, context.config.slo.goodput)
+    if context.quality is not None and context.quality.score is not None:
+        measured["quality_score"] = 100.0 * context.quality.score
     steady = steady_state_throughput(
         rows,
         clocks,

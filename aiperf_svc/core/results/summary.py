@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.inference_result import (
@@ -94,6 +95,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Requests to the server before and after the phases."""
     host: dict[str, str] = {}
     """The machine of the records manager; in a local run, of all services."""
+    quality: QualityResult | None = None
+    """Outcome of the quality gate after the load; None without one."""
     network: tuple[NetworkTimes, ...] = ()
     """Network times of the connections to each URL of the target, without those of lost workers."""
 
@@ -264,6 +267,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
         hooks=tuple(Hook(**asdict(call)) for call in context.hooks),
         targets=tuple(map(_group_stats, summary.targets)),
         models=tuple(map(_group_stats, summary.models)),
+        quality=context.quality,
         steady_state=_steady_stats(summary.steady) if summary.steady else None,
         cache=summary.cache,
         system=summary.system,

@@ -68,6 +68,7 @@ def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
         found.append(Problem("telemetry.nvml", text + "page in telemetry.gpu_telemetry"))
     files = {
         "dataset.file": config.dataset.file,
+        "quality.file": config.quality.file if config.quality else None,
         "dataset.images.folder": config.dataset.images.folder,
         "dataset.sounds.folder": config.dataset.sounds.folder,
         "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
@@ -92,6 +93,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
     dataset, tls = config.dataset, config.endpoint.tls
     files = {
         "dataset.file": (dataset.file, dataset.kind in FOLDERS),
+        "quality.file": (config.quality.file if config.quality else None, False),
         "endpoint.tls.ca_file": (tls.ca_file, False),
     }
     variables = {

@@ -51,7 +51,8 @@ class Inference(Workload[BenchmarkConfig]):
     def secrets(self, config: BenchmarkConfig) -> tuple[Secret, ...]:
         """Return the keys of the target and of pages of metrics."""
         key_env, pages_env = config.endpoint.api_key_env, config.telemetry.key_env
-        callers = (Service.TIMING_MANAGER,) if config.may_call_hooks else ()
+        callers = [Service.TIMING_MANAGER] if config.may_call_hooks else []
+        callers += [Service.RECORDS_MANAGER] if config.quality is not None else []
         key = Secret(key_env or "", TARGET_KEY, (Service.WORKER, *callers))
         pages = Secret(pages_env or "", PAGES_KEY, (Service.RECORDS_MANAGER,))
         return tuple(each for each in (key, pages) if each.variable)

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
+from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.tool_artifacts import write_run
 from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.quality.gate import Answer, graded, score
+from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.protocol.records import Flag
 from tests.support import fake_run, fake_steps
@@ -273,3 +276,33 @@ def test_other_rules_of_the_steady_state_are_refused(
     assert code == 8
     assert "without the first 10%" in err
     assert "at least 95% of the peak concurrency" in err
+
+
+def run_with_answers(folder: Path, texts: list[str], sha256: str = "0") -> Path:
+    """A run whose quality gate has these answers."""
+    rows = fake_run.closed_loop(requests=2_000)
+    columns = fake_run.columns_of(rows)
+    questions = [Question(prompt="?", grader=Grader.EXACT, expected="yes")] * len(texts)
+    answers = [Answer(question=n, repeat=0, text=text) for n, text in enumerate(texts)]
+    answers = graded(questions, answers)
+    quality = score(
+        questions, answers, file="q.jsonl", sha256=sha256, concurrency=1, min_score=None
+    )
+    context = fake_run.context(rows, run_id=folder.name, quality=quality)
+    folder.mkdir(parents=True)
+    write_answers(folder, answers)
+    write_all(folder, summarise(columns, None, context), columns)
+    return folder
+
+
+def test_answers_to_the_same_questions_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = run_with_answers(tmp_path / "base", ["yes", "the river"])
+    new = run_with_answers(tmp_path / "new", ["yes", "the road"])
+    code, out, _ = compare(capsys, base, new)
+    assert code == 0
+    assert "Quality Score (%)" in out
+    assert "answers: 1 of 2 equal on both sides (50.0%); others differ after 5 characters" in out
+    other = run_with_answers(tmp_path / "other", ["yes", "the road"], sha256="1")
+    assert "answers:" not in compare(capsys, base, other)[1]

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aiperf_svc.core.quality.gate import Answer, score
+from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results import scalars
 from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summarise import summarise
@@ -48,6 +50,16 @@ def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
     assert missing - levels == parts
 
 
+QUALITY = score(
+    [Question(prompt="?", grader=Grader.EXACT, expected="yes")],
+    [Answer(question=0, repeat=0, text="yes", is_right=True)],
+    file="q.jsonl",
+    sha256="0",
+    concurrency=1,
+    min_score=None,
+)
+
+
 def test_every_metric_is_computed() -> None:
     closed = fake_run.closed_loop(requests=200)
     closed["reasoning_tokens"] = closed["hidden_tokens"] = 3
@@ -61,7 +73,7 @@ def test_every_metric_is_computed() -> None:
     for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):
         config = fake_run.config(**load, slo=slo)
         times = PhaseTimes(start_wall_ns=fake_run.START_NS)
-        context = fake_run.context(closed, config=config, profiling=times)
+        context = fake_run.context(closed, config=config, profiling=times, quality=QUALITY)
         summary = summarise(fake_run.columns_of(closed), None, context)
         found |= set(summary.metrics) | set(summary.scalars) | {"effective_concurrency"}
     assert found == {metric.tag for metric in METRICS if metric.kind is not Kind.POOLED}

@@ -1,0 +1,171 @@
+"""Asks the questions of a quality gate: greedy, to the natural end, at the concurrency of the load,
+each on a connection of its own."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
+from aiperf_svc.adapters.inference.side_requests import ask
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.quality import Quality
+from aiperf_svc.config.user_files import read_file
+from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt, error_message
+from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.quality.gate import Answer, QualityResult, graded, score
+from aiperf_svc.core.quality.questions import Question, read_questions
+from aiperf_svc.core.responses.http1 import ProtocolViolation
+from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.foreign_text import one_line
+
+OPEN_LOOP_CONCURRENCY = 16
+"""Questions at a time after a load that has no number of users."""
+MOST_BYTES = 256 * 2**20
+"""Largest file of questions."""
+_GREEDY = {"temperature": 0}
+
+
+class Gate(NamedTuple):
+    """A file of questions."""
+
+    questions: list[Question]
+    sha256: str
+
+
+def read_gate(config: BenchmarkConfig) -> Gate:
+    """Read and check the questions of a config with a quality gate. Raises DatasetError that names
+    the file and the line, or the key."""
+    quality = config.quality
+    assert quality is not None
+    path = Path(quality.file)
+    try:
+        content = read_file(path, MOST_BYTES)
+        questions = read_questions(content.splitlines())
+    except OSError as error:
+        raise DatasetError(f"quality.file: {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DatasetError(f"quality.file: {path}: {one_line(str(error))}") from error
+    if quality.min_score is not None and all(each.grader is None for each in questions):
+        raise DatasetError(
+            f"quality.min_score: no question of {path} has a `grader`, so there is no score"
+        )
+    for number, question in enumerate(questions, start=1):
+        try:
+            _body(config, question)
+        except ValueError as error:
+            raise DatasetError(f"quality.file: {path}: question {number}: {error}") from error
+    return Gate(questions, hashlib.sha256(content).hexdigest())
+
+
+async def measure_quality(
+    config: BenchmarkConfig, run_id: str
+) -> tuple[QualityResult, list[Answer]]:
+    """Ask the questions of the config's quality gate and grade the answers. Raises DatasetError."""
+    quality = config.quality
+    assert quality is not None
+    # A whole response, on the path of requests that do not stream.
+    plain = config.endpoint.model_copy(update={"streaming": False})
+    config = config.model_copy(update={"endpoint": plain})
+    gate = await asyncio.to_thread(read_gate, config)
+    users = _concurrency(config)
+    answers = await _ask_all(config, quality, gate.questions, users, run_id)
+    answers = await asyncio.to_thread(graded, gate.questions, answers)
+    result = score(
+        gate.questions,
+        answers,
+        file=quality.file,
+        sha256=gate.sha256,
+        concurrency=users,
+        min_score=quality.min_score,
+    )
+    return result, answers
+
+
+def _concurrency(config: BenchmarkConfig) -> int:
+    load = config.load
+    return OPEN_LOOP_CONCURRENCY if load.is_open_loop else load.concurrency or 1
+
+
+async def _ask_all(
+    config: BenchmarkConfig,
+    quality: Quality,
+    questions: Sequence[Question],
+    users: int,
+    run_id: str,
+) -> list[Answer]:
+    urls = config.endpoint.all_urls
+    targets = [await asyncio.to_thread(resolve_target, at_url(config, url)) for url in urls]
+    due = [(n, repeat) for repeat in range(quality.repeats) for n in range(len(questions))]
+    answers: dict[tuple[int, int], Answer] = {}
+    rest = iter(enumerate(due))
+
+    async def user() -> None:
+        for place, (number, repeat) in rest:
+            target = targets[place % len(targets)]
+            request_id = f"{run_id}-quality-{number}-{repeat}"
+            empty = Answer(question=number, repeat=repeat)
+            answers[number, repeat] = await _ask(
+                config, target, questions[number], empty, request_id
+            )
+
+    try:
+        async with asyncio.timeout(quality.timeout / 1e9), asyncio.TaskGroup() as group:
+            for place in range(min(users, len(due))):
+                group.create_task(user(), name=f"quality-{place}")
+    except TimeoutError:
+        pass
+    late = "no answer within quality.timeout"
+    return [
+        answers.get(each) or Answer(question=each[0], repeat=each[1], error=late) for each in due
+    ]
+
+
+async def _ask(
+    config: BenchmarkConfig, target: Target, question: Question, empty: Answer, request_id: str
+) -> Answer:
+    """Return an answer, made from one that is empty."""
+    endpoint = endpoint_of(config.endpoint)
+    before, after = target.request(_body(config, question))
+    begun = monotonic()
+    try:
+        status, body = await ask(
+            target,
+            before + request_id.encode() + after,
+            timeout_s=config.endpoint.request_timeout / 1e9,
+        )
+        if status >= 300:
+            return replace(empty, error=one_line(f"status {status}: {error_message(body)}"))
+        delta = endpoint.parse_body(body)
+    except OSError as error:
+        return replace(empty, error=one_line(error.strerror or str(error)))
+    except (ProtocolViolation, MalformedResponse) as error:
+        return replace(empty, error=one_line(str(error)))
+    if delta.error:
+        return replace(empty, error=one_line(delta.error))
+    return replace(
+        empty,
+        text=delta.content,
+        reasoning=delta.reasoning,
+        tool_calls=delta.tool_calls,
+        finish_reason=delta.finish_reason,
+        latency_ms=(monotonic() - begun) * 1e3,
+    )
+
+
+def _body(config: BenchmarkConfig, question: Question) -> bytes:
+    """Return the body of a question's request. Raises ValueError if the API cannot ask it."""
+    options = config.endpoint
+    extra = _GREEDY | options.extra_inputs
+    if question.tools:
+        extra = extra | {"tools": list(question.tools)}
+    plain = options.model_copy(
+        update={"streaming": False, "force_output_length": False, "extra_inputs": extra}
+    )
+    texts = () if question.prompt is None else (question.prompt,)
+    prompt = Prompt(texts=texts, messages=question.messages, output_tokens=question.max_tokens)
+    return endpoint_of(plain).render(prompt, plain).whole

@@ -1,0 +1,236 @@
+"""The score of a quality gate, and the agreement of answers.
+
+The score is right answers over questions that were issued, so a question without an answer is
+wrong. Its 95% interval is Wilson's (Wilson 1927), which stays within 0 and 1 and is right for few
+questions too. The gate is passed if the lower end reaches the minimum: the questions are a sample.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from aiperf_svc.core.quality.questions import Question, is_right
+
+_Z_95 = 1.959963984540054
+CUT = "length"
+"""Finish reason of an answer that its maximum of tokens has cut."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of the server: a line of quality.jsonl."""
+
+    question: int
+    """Number of the question, from 0."""
+    repeat: int
+    """From 0."""
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: str = ""
+    """Names and arguments of its calls, one after the other."""
+    finish_reason: str = ""
+    error: str = ""
+    """Why there is no answer; empty if there is one."""
+    latency_ms: float = 0.0
+    is_right: bool | None = None
+    """None for a question without a grader."""
+
+    @property
+    def content(self) -> str:
+        """What the answers of two servers are compared by."""
+        return self.text + self.tool_calls
+
+
+class GraderScore(msgspec.Struct, frozen=True):
+    """Answers to the questions of one grader."""
+
+    issued: int
+    right: int
+
+
+class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a quality gate."""
+
+    file: str
+    sha256: str
+    """Checksum of the file with the questions."""
+    concurrency: int
+    questions: int
+    issued: int
+    """Requests that count for the score: those with a grader, repeats included."""
+    right: int
+    score: float | None
+    """`right` / `issued`; None without a grader."""
+    low: float | None
+    """95% interval of the score."""
+    high: float | None
+    min_score: float | None
+    is_met: bool
+    """True if the lower end of the interval reaches the minimum, or there is none."""
+    failed: int
+    """Requests without an answer."""
+    cut: int
+    """Answers that `max_tokens` has cut."""
+    without_text: int
+    """Answers of reasoning alone."""
+    self_agreement: float | None
+    """Share of the questions whose answers are all equal; None if each was sent once."""
+    graders: dict[str, GraderScore]
+
+    @property
+    def text(self) -> str:
+        """The score in words."""
+        if self.score is None or self.low is None or self.high is None:
+            return "no question has a grader"
+        interval = f"95% interval {self.low:.1%} to {self.high:.1%}"
+        return f"{self.right:,} of {self.issued:,} right, {self.score:.1%}, {interval}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know of the answers."""
+        of = f"{self.questions:,} questions of {self.file} at concurrency {self.concurrency:,}"
+        counts = (
+            (self.failed, "without an answer, which count as wrong"),
+            (self.cut, "cut by max_tokens"),
+            (self.without_text, "of reasoning alone"),
+        )
+        found = [of, *(f"{number:,} {text}" for number, text in counts if number)]
+        if len(self.graders) > 1:
+            parts = (
+                f"{name} {each.right:,}/{each.issued:,}" for name, each in self.graders.items()
+            )
+            found.append(", ".join(parts))
+        if self.self_agreement is not None:
+            found.append(f"{self.self_agreement:.1%} of the questions had equal answers each time")
+        return found
+
+    @property
+    def problem(self) -> str:
+        """Why the gate is not passed; empty if it is."""
+        if self.is_met or self.min_score is None:
+            return ""
+        return f"{self.text}; expected {self.min_score:.1%} at its lower end"
+
+
+def graded(questions: Sequence[Question], answers: Iterable[Answer]) -> list[Answer]:
+    """Return the answers with their grades."""
+    return [
+        msgspec.structs.replace(each, is_right=_grade(questions[each.question], each))
+        for each in answers
+    ]
+
+
+def _grade(question: Question, answer: Answer) -> bool | None:
+    if question.grader is None:
+        return None
+    return not answer.error and is_right(question, answer.text, answer.tool_calls)
+
+
+def score(
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    *,
+    file: str,
+    sha256: str,
+    concurrency: int,
+    min_score: float | None,
+) -> QualityResult:
+    """Return the outcome of answers that have their grades, one for each request that was due."""
+    counted = [each for each in answers if each.is_right is not None]
+    right = sum(each.is_right is True for each in counted)
+    low, high = wilson(right, len(counted)) if counted else (None, None)
+    by_grader: dict[str, GraderScore] = {}
+    for each in counted:
+        name = str(questions[each.question].grader)
+        known = by_grader.get(name, GraderScore(0, 0))
+        by_grader[name] = GraderScore(known.issued + 1, known.right + (each.is_right is True))
+    return QualityResult(
+        file=file,
+        sha256=sha256,
+        concurrency=concurrency,
+        questions=len(questions),
+        issued=len(counted),
+        right=right,
+        score=right / len(counted) if counted else None,
+        low=low,
+        high=high,
+        min_score=min_score,
+        is_met=min_score is None or (low is not None and low >= min_score),
+        failed=sum(bool(each.error) for each in answers),
+        cut=sum(each.finish_reason == CUT for each in answers),
+        without_text=sum(bool(each.reasoning) and not each.content for each in answers),
+        self_agreement=self_agreement(answers),
+        graders=by_grader,
+    )
+
+
+def wilson(right: int, issued: int) -> tuple[float, float]:
+    """Return the 95% interval of a share."""
+    share, z2 = right / issued, _Z_95**2 / issued
+    middle = (share + z2 / 2) / (1 + z2)
+    half = _Z_95 * math.sqrt(share * (1 - share) / issued + z2 / issued / 4) / (1 + z2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def by_question(answers: Iterable[Answer]) -> dict[int, list[str]]:
+    """Return the contents of the answers to each question; a request without one has none."""
+    found: dict[int, list[str]] = {}
+    for each in answers:
+        if not each.error:
+            found.setdefault(each.question, []).append(each.content)
+    return found
+
+
+def self_agreement(answers: Iterable[Answer]) -> float | None:
+    """Return the share of the questions whose answers are all equal."""
+    several = [each for each in by_question(answers).values() if len(each) > 1]
+    return sum(len(set(each)) == 1 for each in several) / len(several) if several else None
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """How the first answers of two servers to the same questions agree."""
+
+    questions: int
+    """Questions that both have answered."""
+    equal: int
+    first_difference: int | None
+    """Median of the number of equal characters before the first difference; None without one."""
+    base_itself: float | None
+    """Share of the questions whose answers the base gave equally each time; None if it was asked
+    once."""
+    new_itself: float | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The agreement in words, a line each."""
+        share = self.equal / self.questions
+        first = f"answers: {self.equal:,} of {self.questions:,} equal on both sides ({share:.1%})"
+        if self.first_difference is not None:
+            first += f"; others differ after {self.first_difference:,} characters (median)"
+        sides = (("base", self.base_itself), ("new", self.new_itself))
+        itself = [f"{name} {share:.1%}" for name, share in sides if share is not None]
+        if not itself:
+            return (first, "answers: quality.repeats 2 would show how far each side agrees itself")
+        return (first, f"answers: questions with equal answers each time: {', '.join(itself)}")
+
+
+def agreement(base: Sequence[Answer], new: Sequence[Answer]) -> Agreement | None:
+    """Return how two servers agree; None if they have no answered question in common."""
+    one, other = by_question(base), by_question(new)
+    pairs = [(one[each][0], other[each][0]) for each in one if each in other]
+    if not pairs:
+        return None
+    differing = sorted(_equal_length(*pair) for pair in pairs if pair[0] != pair[1])
+    return Agreement(
+        questions=len(pairs),
+        equal=len(pairs) - len(differing),
+        first_difference=differing[len(differing) // 2] if differing else None,
+        base_itself=self_agreement(base),
+        new_itself=self_agreement(new),
+    )
+
+
+def _equal_length(one: str, other: str) -> int:
+    """Return the number of characters before the first difference of two texts."""
+    shorter = min(len(one), len(other))
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)

@@ -1,0 +1,186 @@
+"""Questions of a quality gate over real sockets: what is sent, and what becomes of failures."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.inference.quality_requests import measure_quality, read_gate
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.domain.errors import DatasetError
+
+Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any]]]]
+
+
+@asynccontextmanager
+async def serving(reply: Reply) -> AsyncIterator[str]:
+    """A server that answers each body by `reply`, and closes the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(x for x in head.lower().split("\r\n") if x.startswith("content-length:"))
+        body = json.loads(await reader.readexactly(int(length.partition(":")[2])))
+        body["_head"] = head
+        status, content = await reply(body)
+        data = json.dumps(content).encode()
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def config(url: str, file: Path, **changes: Any) -> BenchmarkConfig:
+    endpoint = {"url": url, "model": "m", "streaming": True, **changes.pop("endpoint", {})}
+    data = {
+        "endpoint": endpoint,
+        "load": changes.pop("load", {"concurrency": 3, "requests": 9}),
+        "quality": {"file": str(file), **changes},
+    }
+    return parse_config(data, "")
+
+
+def gate(folder: Path, *questions: dict[str, Any]) -> Path:
+    path = folder / "gate.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in questions))
+    return path
+
+
+def chat(text: str, **message: Any) -> dict[str, Any]:
+    said = {"role": "assistant", "content": text, **message}
+    return {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+
+
+SUM = {"prompt": "2 + 2?", "grader": "number", "expected": 4, "max_tokens": 7}
+
+
+async def test_questions_are_asked_greedily_and_end_naturally(tmp_path: Path) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        bodies.append(body)
+        return 200, chat("4")
+
+    async with serving(reply) as url:
+        given = config(url, gate(tmp_path, SUM))
+        result, answers = await measure_quality(given, "run")
+    (body,) = bodies
+    assert "x-request-id: run-quality-0-0" in body.pop("_head").lower()
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "2 + 2?"}],
+        "max_tokens": 7,
+        "temperature": 0,
+    }
+    assert (result.score, result.concurrency) == (1.0, 3)
+    assert answers[0].is_right
+
+
+async def test_questions_keep_to_the_concurrency_of_the_load(tmp_path: Path) -> None:
+    running, most = 0, 0
+    full = asyncio.Event()
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            full.set()
+        await full.wait()
+        running -= 1
+        return 200, chat("4")
+
+    async with serving(reply) as url:
+        result, _ = await measure_quality(config(url, gate(tmp_path, *[SUM] * 10)), "run")
+    assert most == 3
+    assert result.right == 10
+
+
+async def test_tools_and_calls_go_through(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    asked: list[Any] = []
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        asked.append(body["tools"])
+        call = {"id": "1", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
+        return 200, chat("", tool_calls=[call])
+
+    expected = {"name": "add", "arguments": {"a": 2, "b": 2}}
+    question = {
+        "messages": [{"role": "user", "content": "2 + 2?"}],
+        "tools": [tool],
+        "grader": "tool_call",
+        "expected": expected,
+    }
+    async with serving(reply) as url:
+        result, _ = await measure_quality(config(url, gate(tmp_path, question)), "run")
+    assert asked == [[tool]]
+    assert result.right == 1
+
+
+async def test_failures_are_wrong_and_named(tmp_path: Path) -> None:
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        match body["messages"][0]["content"]:
+            case "status":
+                return 500, {"error": {"message": "out of memory"}}
+            case "error":
+                return 200, {"error": {"message": "no such thing"}}
+            case _:
+                return 200, {"strange": True}
+
+    prompts = ("status", "error", "strange")
+    questions = [SUM | {"prompt": prompt} for prompt in prompts]
+    async with serving(reply) as url:
+        result, answers = await measure_quality(config(url, gate(tmp_path, *questions)), "run")
+    assert (result.issued, result.right, result.failed) == (3, 0, 3)
+    assert answers[0].error == "status 500: out of memory"
+    assert answers[1].error == "no such thing"
+    assert answers[2].error
+
+
+async def test_answers_after_the_timeout_are_wrong(tmp_path: Path) -> None:
+    is_over = asyncio.Event()
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if body["messages"][0]["content"] == "slow":
+            await is_over.wait()
+        return 200, chat("4")
+
+    file = gate(tmp_path, SUM, SUM | {"prompt": "slow"})
+    async with serving(reply) as url:
+        result, answers = await measure_quality(config(url, file, timeout="300ms"), "run")
+        is_over.set()
+    assert (result.issued, result.right, result.failed) == (2, 1, 1)
+    assert answers[1].error == "no answer within quality.timeout"
+
+
+@pytest.mark.parametrize(
+    ("questions", "changes", "text"),
+    [
+        ([SUM | {"expected": None}], {}, "line 1: `grader` number needs `expected`"),
+        ([{"prompt": "?"}], {"min_score": "90%"}, "quality.min_score: no question of"),
+        (
+            [{"messages": [{"role": "user", "content": "?"}]}],
+            {"endpoint": {"type": "completions"}},
+            "question 1: messages need endpoint.type: chat",
+        ),
+    ],
+)
+def test_wrong_files_are_refused(
+    questions: list[dict[str, Any]], changes: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError) as caught:
+        read_gate(config("http://h", gate(tmp_path, *questions), **changes))
+    assert text in str(caught.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"quality\.file: .*none\.jsonl: No such file"):
+        read_gate(config("http://h", tmp_path / "none.jsonl"))

@@ -1,0 +1,97 @@
+"""The score of a quality gate, its interval, and the agreement of answers."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.core.quality.gate import (
+    Answer,
+    GraderScore,
+    QualityResult,
+    agreement,
+    graded,
+    score,
+    self_agreement,
+    wilson,
+)
+from aiperf_svc.core.quality.questions import Grader, Question
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.fake_results import inference_result, objective
+
+QUESTIONS = [
+    Question(prompt="a", grader=Grader.EXACT, expected="yes"),
+    Question(prompt="b", grader=Grader.REGEX, expected="y"),
+    Question(prompt="c"),
+]
+
+
+def answer(question: int, text: str = "yes", *, repeat: int = 0, **keys: Any) -> Answer:
+    return Answer(question=question, repeat=repeat, text=text, **keys)
+
+
+def result(answers: list[Answer], min_score: float | None = None) -> QualityResult:
+    found = graded(QUESTIONS, answers)
+    return score(QUESTIONS, found, file="q.jsonl", sha256="0", concurrency=4, min_score=min_score)
+
+
+@pytest.mark.parametrize(
+    ("right", "issued", "low", "high"),
+    # Of the tables of Newcombe (1998), and of the formula for 0 and n.
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (29, 29, 0.883, 1),
+    ],
+)
+def test_intervals_are_those_of_wilson(right: int, issued: int, low: float, high: float) -> None:
+    assert wilson(right, issued) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_requests_without_an_answer_are_wrong() -> None:
+    found = result([answer(0), answer(1, error="status 500"), answer(2, "no grader")])
+    assert (found.issued, found.right, found.score, found.failed) == (2, 1, 0.5, 1)
+    assert found.graders == {"exact": GraderScore(1, 1), "regex": GraderScore(1, 0)}
+
+
+def test_cut_and_empty_answers_are_named() -> None:
+    answers = [answer(0, "y", finish_reason="length"), answer(1, "", reasoning="hm")]
+    found = result(answers)
+    assert (found.cut, found.without_text) == (1, 1)
+    assert "1 cut by max_tokens" in found.notes
+    assert "1 of reasoning alone" in found.notes
+
+
+@pytest.mark.parametrize(("minimum", "is_met"), [(0.83, True), (0.84, False), (None, True)])
+def test_lower_end_must_reach_the_minimum(minimum: float | None, is_met: bool) -> None:
+    answers = [answer(0, repeat=n) for n in range(19)]
+    found = result(answers, minimum)
+    assert found.low == pytest.approx(0.832, abs=1e-3)
+    assert found.is_met is is_met
+    run = inference_result(quality=found)
+    assert run.exit_code is (ExitCode.OK if is_met else ExitCode.SLO_MISSED)
+    assert ("quality: 19 of 19 right" in run.problem) is not is_met
+
+
+def test_missed_slo_and_quality_are_both_named() -> None:
+    found = result([answer(0, "no")], 0.5)
+    run = inference_result(slo=(objective(ok=False),), quality=found)
+    assert run.exit_code is ExitCode.SLO_MISSED
+    assert "SLO missed: request_latency p99" in run.problem
+    assert "quality: 0 of 1 right" in run.problem
+
+
+def test_repeats_show_how_far_a_server_agrees_itself() -> None:
+    answers = [answer(0), answer(0, repeat=1), answer(1), answer(1, "no", repeat=1)]
+    assert self_agreement(answers) == 0.5
+    assert self_agreement(answers[:1]) is None
+
+
+def test_servers_agree_where_their_answers_are_equal() -> None:
+    base = [answer(0, "the same"), answer(1, "the river"), answer(2, error="lost")]
+    new = [answer(0, "the same"), answer(1, "the road"), answer(2, "there")]
+    found = agreement(base, new)
+    assert found is not None
+    assert (found.questions, found.equal, found.first_difference) == (2, 1, 5)
+    assert "1 of 2 equal on both sides (50.0%)" in found.lines[0]
+    assert agreement(base, [answer(2)]) is None
