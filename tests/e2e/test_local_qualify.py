@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.namespaces import can_make_namespaces, namespaces
 from tests.support.running_command import LOOK_S, WAIT_S, Command, artifacts
 
 METRIC = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
@@ -80,6 +83,30 @@ def test_slow_pairs_find_their_common_node(tmp_path: Path) -> None:
     (bad,) = (each for each in result["nodes"] if each["verdict"] != "pass")
     assert bad["node"].endswith("rank 5")
     assert (bad["checks"][0]["value"], bad["checks"][0]["repeated"]) == (80.0, 80.0)
+    assert result["paths"] == []
+
+
+@pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip, tc and iperf3")
+def test_node_with_a_slow_link_is_found_by_iperf(tmp_path: Path) -> None:
+    folder = tmp_path.parent / f"{tmp_path.name}-links"
+    folder.mkdir()
+    with namespaces(folder, ["200mbit", "200mbit", "60mbit", "200mbit"]) as env:
+        iperf = {"kind": "iperf", "duration": "1s", "omit": "0s"}
+        content = config(
+            count=4,
+            stages=[{"nodes": "pairs", "workload": iperf}],
+            limits=[{"check": "iperf_bandwidth", "min": "120Mbit/s"}],
+            env=env,
+        )
+        command = started(tmp_path, content)
+        printed = command.finish()
+    assert command.code is ExitCode.SLO_MISSED, command.errors
+    assert nodes(tmp_path) == {"0": "pass", "1": "pass", "2": "fail", "3": "pass"}
+    result = printed["results"]["qualification"]
+    (bad,) = (each["checks"][0] for each in result["nodes"] if each["verdict"] == "fail")
+    assert bad["limit"] == 120e6
+    assert bad["value"] < 80e6
+    assert bad["repeated"] < 80e6
     assert result["paths"] == []
 
 

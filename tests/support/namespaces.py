@@ -1,0 +1,83 @@
+"""Ranks of this machine with networks of their own: a namespace for each, joined by a bridge, and
+links whose rate `tc` sets. Needs root.
+
+Couriers and the kind know nothing of it: a stand-in for iperf3 on PATH runs it in the namespace of
+its rank.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+STAND_IN = '''#!/usr/bin/env python3
+"""Runs iperf3 in the network namespace of its rank. Ranks of one machine take turns, so the server
+that was started last is the one that a client means."""
+import os, pathlib, re, socket, subprocess, sys, time
+
+at, name = pathlib.Path(os.environ["NAMESPACES"]), os.environ["NAMESPACE"]
+argv = sys.argv[1:]
+rank = int(re.search(r"rank-(\\d+)", os.getcwd()).group(1))
+if "-c" in argv:
+    argv[argv.index("-c") + 1] = (at / "server").read_text()
+command = ["ip", "netns", "exec", f"{name}{rank}", os.environ["IPERF3"], *argv]
+if "-s" not in argv:
+    os.execvp("ip", command)
+child = subprocess.Popen(command)
+port = int(argv[argv.index("-p") + 1])
+table = pathlib.Path(f"/proc/{child.pid}/net/tcp6")
+while f":{port:04X} " not in table.read_text() and child.poll() is None:
+    time.sleep(0.01)
+(at / "server").write_text(f"10.77.0.{rank + 1}")
+# The courier waits for a socket of its own namespace.
+with socket.create_server(("", port)):
+    sys.exit(child.wait())
+'''
+
+
+def can_make_namespaces() -> bool:
+    """Return whether this user and machine can."""
+    return os.geteuid() == 0 and all(map(shutil.which, ("ip", "tc", "iperf3")))
+
+
+@contextmanager
+def namespaces(folder: Path, rates: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Make a namespace for each rank, whose link has this rate in both directions; the environment
+    of the workload."""
+    name = f"q{os.getpid()}-"
+    bridge = f"{name}br"
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "iperf3").write_text(STAND_IN)
+    (programs / "iperf3").chmod(0o755)
+    try:
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "link", "set", bridge, "up")
+        for rank, rate in enumerate(rates):
+            own, host = f"{name}{rank}", f"{name}v{rank}"
+            _run("ip", "netns", "add", own)
+            peer = ("type", "veth", "peer", "name", "eth0", "netns", own)
+            _run("ip", "link", "add", host, *peer)
+            _run("ip", "link", "set", host, "master", bridge, "up")
+            _run("ip", "-n", own, "addr", "add", f"10.77.0.{rank + 1}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                _run("ip", "-n", own, "link", "set", device, "up")
+            limit = ("root", "tbf", "rate", rate, "burst", "256k", "latency", "20ms")
+            _run("tc", "-n", own, "qdisc", "add", "dev", "eth0", *limit)
+            _run("tc", "qdisc", "add", "dev", host, *limit)
+        yield {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "NAMESPACES": str(folder),
+            "NAMESPACE": name,
+            "IPERF3": shutil.which("iperf3") or "",
+        }
+    finally:
+        for rank in range(len(rates)):
+            subprocess.run(["ip", "netns", "delete", f"{name}{rank}"], check=False)
+        subprocess.run(["ip", "link", "delete", bridge], check=False)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
