@@ -249,8 +249,8 @@ class Experiment(Model):
                 raise ValueError(f"{{{name}}}: {twice} is given twice")
         lengths = {key: len(values) for axis in self.zip for key, values in axis.items()}
         if len(set(lengths.values())) > 1:
-            said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-            raise ValueError(f"{{zip}} needs lists of equal length: {said}")
+            listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            raise ValueError(f"{{zip}} needs lists of equal length: {listed}")
         permutations = math.prod(len(v) for axis in self.product for v in axis.values())
         permutations += next(iter(lengths.values()), 0) + len(self.explicit)
         if permutations * self.repetitions > MOST_TRIALS:
@@ -265,9 +265,9 @@ class Experiment(Model):
             return self
         permutations = self.permutations()
         for wanted in self.priority:
-            said = ", ".join(f"{key}: {value}" for key, value in wanted.items())
+            listed = ", ".join(f"{key}: {value}" for key, value in wanted.items())
             if not wanted or not any(has_parameters(row, wanted) for row in permutations):
-                raise ValueError(f"{{priority}}: no trial has {said or 'an empty entry'}")
+                raise ValueError(f"{{priority}}: no trial has {listed or 'an empty entry'}")
         return self
 
     @property

@@ -121,8 +121,8 @@ def parse_as(
         config, problems = _checked(model, data)
     if config is not None and not known:
         return config
-    told = tuple(f"{problem.key}." for problem in known if problem.key)
-    others = [each for each in problems if not f"{each.key}.".startswith(told)]
+    reported = tuple(f"{problem.key}." for problem in known if problem.key)
+    others = [each for each in problems if not f"{each.key}.".startswith(reported)]
     raise refusal([*known, *others], source, names=names)
 
 

@@ -153,8 +153,8 @@ def draft_error(status: int, message: str, *, kind: str = "mock_error", path: st
     """An error as servers of that path send it: Anthropic's, TGI's, or else OpenAI's."""
     headers = (("Retry-After", "1"),) if status in (429, 503) else ()
     if path in (GENERATE, GENERATE_STREAM, TEI_RERANK):
-        told = compact({"error": message, "error_type": kind})
-        return Draft(status=status, body=told, headers=headers)
+        content = compact({"error": message, "error_type": kind})
+        return Draft(status=status, body=content, headers=headers)
     error: dict[str, object] = {"message": message, "type": kind}
     if path != MESSAGES:
         error |= {"param": None, "code": status}

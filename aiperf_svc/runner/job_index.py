@@ -46,7 +46,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.workloads.shapes import shape_config
 
 SENT = (NAME, TRIALS, "logs")
-"""What is sent of the folder of the run. The rest is said of the trials of all indexes."""
+"""What is sent of the folder of the run. The rest is reason of the trials of all indexes."""
 POLL_S = 0.25
 """Seconds between two looks at the server."""
 PAGE_S = 5.0
@@ -224,17 +224,17 @@ class _Index:
         assert pod is not None
         assert pod.probe is not None
         until_mono_s = time.monotonic() + target.ready_timeout / 1e9
-        said = "not tried"
-        while said and not interrupts.count:
+        reason = "not tried"
+        while reason and not interrupts.count:
             if ended := how_ended(self._place.server):
                 raise BenchmarkFailed(f"the server {ended} before it was ready")
-            said = await asyncio.to_thread(why_not_ready, target.port, pod.probe.path)
-            if said and time.monotonic() > until_mono_s:
+            reason = await asyncio.to_thread(why_not_ready, target.port, pod.probe.path)
+            if reason and time.monotonic() > until_mono_s:
                 raise BenchmarkFailed(
                     f"the server is not ready after {format_duration(target.ready_timeout)} "
-                    f"(deployment.target.ready_timeout): {said}"
+                    f"(deployment.target.ready_timeout): {reason}"
                 )
-            if said:
+            if reason:
                 await asyncio.sleep(POLL_S)
 
 

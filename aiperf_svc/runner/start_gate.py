@@ -79,7 +79,7 @@ class RoundGate:
     async def open(self, api: RunApi, note: Callable[[str], None]) -> None:
         """Tell the run the start of each of its trials, as soon as the other parts are ready for
         the trial too, or have passed it. Returns when no trial is left. Raises BenchmarkFailed if
-        it cannot be told in time, ApiRefused."""
+        its start cannot be set in time, ApiRefused."""
         trial = 0
         while (ready := await self._ready(api, after=trial)) is not None:
             is_first, trial = not trial, ready.trial
@@ -99,9 +99,7 @@ class RoundGate:
                 await api.start(at_wall_ns + offset.ns, trial=trial)
             except ApiUnavailable as error:
                 if time_ns() > at_wall_ns:
-                    raise BenchmarkFailed(
-                        f"could not be told its start in time: {error}"
-                    ) from error
+                    raise BenchmarkFailed(f"could not get its start in time: {error}") from error
                 await asyncio.sleep(RETRY_S)
             except ApiRefused:
                 if await _waits(api, trial):

@@ -9,9 +9,10 @@ Steps of one group have ranks of their own and run at the same time: all prepare
 start at one due time, and each of them ends by itself. The next step follows when all have ended.
 
 A rank that reports a problem, a stage that takes too long, or a request to stop ends the attempt:
-its ranks are told to finish at once. A failed step is tried again as often as the spec says. A step
-that only prepares must succeed, or the run ends; in a group, only the steps on its ranks are left
-out. A measured step that failed is not repeated, and the others go on: none depends on another.
+its ranks get the order to finish at once. A failed step is repeated as often as the spec allows. A
+step that only prepares must succeed, or the run ends; in a group, only the steps on its ranks are
+left out. A measured step that failed is not repeated, and the others go on: none depends on
+another.
 
 Orders are sent again until the ranks' status shows that they are done, so a lost message costs a
 moment.

@@ -17,7 +17,7 @@ from aiperf_svc.services.record_shipping import RecordShipping
 HEADER = ("run", "worker-0", 1)
 
 
-class PlayedSocket:
+class FakeSocket:
     """Takes what is sent while `is_open` is set."""
 
     def __init__(self, sent: "asyncio.Queue[tuple[str, int, bool]]") -> None:
@@ -42,18 +42,18 @@ class PlayedSocket:
             self._waiting.cancel()
 
 
-class PlayedBus:
+class FakeBus:
     """Makes such sockets."""
 
     def __init__(self) -> None:
         self.sent: asyncio.Queue[tuple[str, int, bool]] = asyncio.Queue()
-        self.sockets: list[PlayedSocket] = []
+        self.sockets: list[FakeSocket] = []
         self.places: list[tuple[Port, str]] = []
 
     def connect(self, _kind: int, port: Port, *, address: str, identity: bytes) -> Any:
         assert identity == b"worker-0.1"
         self.places.append((port, address))
-        self.sockets.append(PlayedSocket(self.sent))
+        self.sockets.append(FakeSocket(self.sent))
         return self.sockets[-1]
 
 
@@ -61,7 +61,7 @@ class Shipped:
     """Records with a bus that is played, and what was asked of the load."""
 
     def __init__(self) -> None:
-        self.bus, self.asked = PlayedBus(), list[str]()
+        self.bus, self.asked = FakeBus(), list[str]()
         self.records = RecordShipping(
             cast("Bus", self.bus),
             HEADER,

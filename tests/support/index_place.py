@@ -47,7 +47,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-class PlayedCluster:
+class FakeIndexCluster:
     """A cluster that says of its one Job what the test wants."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Place:
         }
         self.config = folder / "config.yaml"
         self.config.write_text(yaml.safe_dump(config))
-        self.cluster = PlayedCluster()
+        self.cluster = FakeIndexCluster()
 
     def addresses(self) -> Addresses:
         return Addresses(base="tcp://127.0.0.1", ports=self.ports)

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             missed = ", ".join(done.not_checked[name])
             print(f"{name}: not checked: {missed}", file=sys.stderr)
     if args.json:
-        said = {
+        content = {
             "exit_code": int(done.exit_code),
             "removed": list(done.removed),
             "left": done.left,
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             "unknown": done.unknown,
             "folders": done.folders,
         }
-        print(json.dumps(said))
+        print(json.dumps(content))
     elif done == Collected(not_touched=done.not_touched, clusters=done.clusters):
         print("nothing to remove", file=sys.stderr)
     return int(done.exit_code)

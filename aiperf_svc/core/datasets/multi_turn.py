@@ -168,8 +168,8 @@ def _instructed(prompt: Prompt, instructions: list[dict[str, Any]]) -> Prompt:
         return Prompt(messages=messages, output_tokens=prompt.output_tokens)
     if _has_results(instructions):
         raise ValueError("pictures and sounds cannot follow the result of a tool in one request")
-    said = [each.get("content") for each in instructions if each["role"] == "system"]
-    texts = [text for text in said if isinstance(text, str)]
+    contents = [each.get("content") for each in instructions if each["role"] == "system"]
+    texts = [text for text in contents if isinstance(text, str)]
     if len(texts) != len(instructions):
         raise ValueError(
             "pictures and sounds go behind instructions of role `system`, each a text, and these "

@@ -228,8 +228,8 @@ def _items_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "function_call_output", "call_id": call, "output": output}]
     if message.get("role") != "assistant":
         return [_message(dict(message))]
-    said = {"role": "assistant", "content": message.get("content")}
-    items = [_message(said)] if said["content"] else []
+    reply = {"role": "assistant", "content": message.get("content")}
+    items = [_message(reply)] if reply["content"] else []
     for call in message.get("tool_calls") or ():
         function = call["function"]
         items.append(

@@ -68,8 +68,8 @@ def is_held(runs: Sequence[Evidence]) -> bool | None:
     """
     if all(run.counts for run in runs):
         return _by_batches(runs)
-    said = {run.is_met for run in runs}
-    return said.pop() if len(said) == 1 else None
+    outcomes = {run.is_met for run in runs}
+    return outcomes.pop() if len(outcomes) == 1 else None
 
 
 def share_beyond(runs: Sequence[Evidence]) -> float | None:

@@ -81,7 +81,7 @@ def total_outcome(
     if ends or not joint.total:
         states = {state for state, _ in ends.values()} or {DONE}
         state = states.pop() if len(states) == 1 else FAILED
-        reason = "; ".join(_named(name, said) for name, (_, said) in ends.items())
+        reason = "; ".join(_named(name, text) for name, (_, text) in ends.items())
         return TrialOutcome(trial, state, reason, None)
     causes = [_named(each.name, each.cause) for each in joint.members if each.cause]
     total = InferenceResult(
@@ -97,8 +97,8 @@ def total_outcome(
     return TrialOutcome(trial, DONE, "", total)
 
 
-def _named(name: str, said: str) -> str:
-    return f"{name}: {said}"
+def _named(name: str, text: str) -> str:
+    return f"{name}: {text}"
 
 
 def _of_all(objectives: Mapping[str, Objectives]) -> tuple[ObjectiveResult, ...]:

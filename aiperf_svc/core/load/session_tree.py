@@ -2,7 +2,7 @@
 
 A session tree is what an agent does for one task: a root stream of requests, the streams that it
 spawns, and theirs. A request waits until the requests in its `after` have ended, and then for its
-delay. With these edges everything else is said: the turns of a stream follow each other, the first
+delay. These edges define everything else: the turns of a stream follow each other, the first
 request of a spawned stream waits for the one that spawned it, a join waits for the last request of
 each child, and no turn waits for a background stream.
 

@@ -67,8 +67,8 @@ def said_under(status: int, body: bytes, *, content_coding: str) -> str:
         return f"status {status}; the body is compressed, {content_coding}"
     hint = hint_for(status, body)
     limit = MESSAGE_CHARACTERS - (len(hint) + len(CUT) if hint else 0)
-    said = one_line(error_message(body), limit=max(0, limit)) or f"status {status}"
-    return said + hint
+    message = one_line(error_message(body), limit=max(0, limit)) or f"status {status}"
+    return message + hint
 
 
 def explain(
@@ -77,8 +77,8 @@ def explain(
     """Return what is wrong with a body that is not read as a response, of a status below 400, and
     the message of it. `expected` are the content types of the endpoint."""
     if status >= 300:
-        said = "" if content_coding else error_message(body)
-        text = f"status {status}, and redirects are not followed: {said}"
+        message = "" if content_coding else error_message(body)
+        text = f"status {status}, and redirects are not followed: {message}"
         return ErrorKind.STATUS, text.removesuffix(": ")
     if content_coding:
         return ErrorKind.CONTENT_TYPE, (

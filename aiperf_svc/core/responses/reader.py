@@ -575,5 +575,5 @@ class ResponseReader:
         return True
 
     def _fail_empty(self, text: str) -> None:
-        said = f", finish reason {self._finish_word!r}" if self._finish_word else ""
-        self._fail(ErrorKind.EMPTY, text + said)
+        suffix = f", finish reason {self._finish_word!r}" if self._finish_word else ""
+        self._fail(ErrorKind.EMPTY, text + suffix)

@@ -5,7 +5,7 @@ part of a file has its offset, and the end lists all files.
 
 from aiperf_svc.protocol.messages.base import Message, Value
 
-STOPPED = "its pod was told to end"
+STOPPED = "its pod was stopped"
 """Reason of an attempt that was ended from outside; the status of its pod has the cause."""
 
 

@@ -238,15 +238,15 @@ class Collector:
     # --- what the cluster says -------------------------------------------------------------------
 
     async def _follow_jobs(self) -> None:
-        said = ""
+        last_error = ""
         while not self._progress.is_settled:
             try:
                 await self._look()
-                said = ""
+                last_error = ""
             except EnvironmentProblem as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s", said)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    log.warning("%s", last_error)
             if self._progress.state.is_final:
                 await self._let_nothing_follow()
                 await self._finish()

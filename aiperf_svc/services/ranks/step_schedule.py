@@ -99,11 +99,11 @@ class StepSchedule(BaseService):
 
     def _text(self) -> str:
         """Return the progress of the first rank that reports one."""
-        said = [(rank, text) for rank, text in sorted(self._texts.items()) if text]
-        if not said:
+        reported = [(rank, text) for rank, text in sorted(self._texts.items()) if text]
+        if not reported:
             return ""
-        rank, text = said[0]
-        return f"rank {rank}: {text}" if len(said) > 1 else text
+        rank, text = reported[0]
+        return f"rank {rank}: {text}" if len(reported) > 1 else text
 
     # --- messages --------------------------------------------------------------------------------
 

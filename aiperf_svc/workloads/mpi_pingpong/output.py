@@ -47,9 +47,9 @@ def read_output(text: str, sizes: Sequence[int]) -> PingPongOutput:
     measured = tuple(row.size for row in rows)
     if measured != tuple(sizes):
         missing = [size for size in sizes if size not in measured]
-        said = f"no row of {missing[0]} bytes" if missing else f"rows of {measured} bytes"
+        found_rows = f"no row of {missing[0]} bytes" if missing else f"rows of {measured} bytes"
         raise UnreadableOutput(
-            f"expected rows of 0 to {sizes[-1]} bytes, found {said}; "
+            f"expected rows of 0 to {sizes[-1]} bytes, found {found_rows}; "
             f"the output ends with {text[-200:]!r}"
         )
     sent = _SENT.search(text)

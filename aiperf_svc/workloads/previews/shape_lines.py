@@ -150,12 +150,12 @@ def _cost(
         return []
     ttl, currency = plans[0].config.deployment.ttl / HOUR_NS, plans[0].totals.currency
     most = max(prices) * ttl if is_one_stack else sum(prices) * ttl
-    said = f"at most {most:.4g} {currency} until all stacks remove themselves"
+    cost = f"at most {most:.4g} {currency} until all stacks remove themselves"
     if all(longest):
         hours = [(each or 0) / HOUR_NS for each in longest]
         usual = sum(price * each for price, each in zip(prices, hours, strict=True))
-        said = f"{usual:.4g} {currency} for the longest starts and loads, {said}"
-    return [f"cost: {said}"]
+        cost = f"{usual:.4g} {currency} for the longest starts and loads, {cost}"
+    return [f"cost: {cost}"]
 
 
 def _gpus(plan: StackPlan) -> str:

@@ -76,11 +76,11 @@ def _measured(
         measured = msgspec.json.decode(data, type=Measured)
     except msgspec.DecodeError as error:
         raise UnreadableOutput(f"{name}: {error}; it begins with {data[:200]!r}") from error
-    said = (measured.process, measured.processes, len(measured.batch_s))
-    if said != (process, processes, iterations):
+    reported = (measured.process, measured.processes, len(measured.batch_s))
+    if reported != (process, processes, iterations):
         raise UnreadableOutput(
             f"{name}: expected process {process} of {processes} with {iterations} batches, "
-            f"found process {said[0]} of {said[1]} with {said[2]}"
+            f"found process {reported[0]} of {reported[1]} with {reported[2]}"
         )
     if min(measured.batch_s) <= 0:
         raise UnreadableOutput(f"{name}: a batch took {min(measured.batch_s)} s")

@@ -25,7 +25,7 @@ NOW_S = 1_767_225_660.0
 """2026-01-01T00:01:00Z."""
 
 
-class PlayedServer:
+class FakeServer:
     """An API server with these objects, or one that refuses all."""
 
     def __init__(self, objects: dict[str, dict[str, Any]], status: int = 404) -> None:
@@ -42,12 +42,12 @@ class PlayedServer:
         return self.get(path)
 
 
-def jobs(server: PlayedServer) -> ClusterJobs:
+def jobs(server: FakeServer) -> ClusterJobs:
     return ClusterJobs(cast(ApiServer, server), namespace="n", stack="s")
 
 
 def test_a_job_that_exists_is_changed_and_seen() -> None:
-    server = PlayedServer({JOB_PATH: {"metadata": {"name": "index-1-s"}, "status": {"active": 2}}})
+    server = FakeServer({JOB_PATH: {"metadata": {"name": "index-1-s"}, "status": {"active": 2}}})
     assert jobs(server).set_parallelism("index-1-s", 3)
     assert server.changed == [{"spec": {"parallelism": 3}}]
     found = jobs(server).see("index-1-s")
@@ -56,14 +56,14 @@ def test_a_job_that_exists_is_changed_and_seen() -> None:
 
 
 def test_missing_job_is_no_error() -> None:
-    server = PlayedServer({})
+    server = FakeServer({})
     assert not jobs(server).set_parallelism("index-1-s", 3)
     assert jobs(server).see("index-1-s") is None
 
 
 def test_a_refusal_is_an_error() -> None:
     with pytest.raises(EnvironmentProblem, match="the API server refuses a request: 403"):
-        jobs(PlayedServer({}, status=403)).see("index-1-s")
+        jobs(FakeServer({}, status=403)).see("index-1-s")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_incomplete_response_is_an_environment_problem(
     def cut_off(_: object) -> Response:
         raise failure
 
-    server = PlayedServer({})
+    server = FakeServer({})
     monkeypatch.setattr(server, "get", cut_off)
     for ask in (jobs(server).pods, jobs(server).left_s):
         with pytest.raises(EnvironmentProblem, match="invalid response of the API server: "):
@@ -83,7 +83,7 @@ def test_incomplete_response_is_an_environment_problem(
 
 
 def test_a_response_of_another_form_is_an_error() -> None:
-    server = PlayedServer({JOB_PATH: {"kind": "Status"}, ANCHOR: {"metadata": None}})
+    server = FakeServer({JOB_PATH: {"kind": "Status"}, ANCHOR: {"metadata": None}})
     for ask in (lambda: jobs(server).see("index-1-s"), jobs(server).left_s):
         with pytest.raises(EnvironmentProblem, match="invalid response of the API server: "):
             ask()
@@ -94,8 +94,8 @@ def test_time_left_uses_the_servers_clock() -> None:
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "annotations": {"aiperf.dev/ttl-seconds": "90"},
     }
-    assert jobs(PlayedServer({ANCHOR: {"metadata": metadata}})).left_s() == 30.0
-    assert jobs(PlayedServer({})).left_s() == math.inf
+    assert jobs(FakeServer({ANCHOR: {"metadata": metadata}})).left_s() == 30.0
+    assert jobs(FakeServer({})).left_s() == math.inf
 
 
 JOB, OTHER = "index-1-s", "index-2-s"

@@ -8,7 +8,7 @@ from aiperf_svc.adapters.jobs.cluster_jobs import ClusterJobs, JobShares
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 
-class PlayedJobs:
+class FakeJobs:
     """A cluster that may be away, or may not have a Job yet."""
 
     def __init__(self) -> None:
@@ -26,16 +26,16 @@ class PlayedJobs:
 
 
 @pytest.fixture
-def jobs() -> PlayedJobs:
-    return PlayedJobs()
+def jobs() -> FakeJobs:
+    return FakeJobs()
 
 
 @pytest.fixture
-def shares(jobs: PlayedJobs) -> JobShares:
+def shares(jobs: FakeJobs) -> JobShares:
     return JobShares(cast("ClusterJobs", jobs))
 
 
-async def test_each_value_is_told_once(jobs: PlayedJobs, shares: JobShares) -> None:
+async def test_each_value_is_told_once(jobs: FakeJobs, shares: JobShares) -> None:
     shares.set("b", 1)
     shares.set("a", 2)
     shares.set("b", 3)
@@ -44,9 +44,7 @@ async def test_each_value_is_told_once(jobs: PlayedJobs, shares: JobShares) -> N
     assert jobs.told == [("a", 2), ("b", 3)]
 
 
-async def test_a_job_that_is_not_there_yet_is_told_later(
-    jobs: PlayedJobs, shares: JobShares
-) -> None:
+async def test_a_job_that_is_not_there_yet_is_told_later(jobs: FakeJobs, shares: JobShares) -> None:
     jobs.absent = {"a"}
     shares.set("a", 2)
     shares.set("b", 1)
@@ -56,7 +54,7 @@ async def test_a_job_that_is_not_there_yet_is_told_later(
     assert jobs.told == [("b", 1), ("a", 2)]
 
 
-async def test_a_cluster_that_is_away_is_told_later(jobs: PlayedJobs, shares: JobShares) -> None:
+async def test_a_cluster_that_is_away_is_told_later(jobs: FakeJobs, shares: JobShares) -> None:
     jobs.is_away = True
     shares.set("a", 2)
     with pytest.raises(EnvironmentProblem):

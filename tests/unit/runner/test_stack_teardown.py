@@ -191,7 +191,7 @@ def test_objects_are_known_by_kind_and_by_the_begin_of_their_names(
     assert are_gone([("Deployment", "worker")], [found(kind, name)]) is expected
 
 
-class PlayedTeardown:
+class FakeTeardown:
     """A teardown of which a test says how it goes."""
 
     def __init__(self) -> None:
@@ -216,8 +216,8 @@ class PlayedTeardown:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> PlayedTeardown:
-    played = PlayedTeardown()
+def played(monkeypatch: pytest.MonkeyPatch) -> FakeTeardown:
+    played = FakeTeardown()
 
     async def denied(*_: Any) -> frozenset[Any]:
         return frozenset()
@@ -245,7 +245,7 @@ def removed(home: StateHome, said: list[str]) -> StackRemoval:
 
 
 async def test_a_stack_of_which_nothing_is_left_is_forgotten(
-    played: PlayedTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    played: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     await removed.destroy(RECORD, Interrupts())
     await removed.check(RECORD)
@@ -254,7 +254,7 @@ async def test_a_stack_of_which_nothing_is_left_is_forgotten(
 
 
 async def test_each_interrupt_of_the_removal_is_told_that_it_goes_on(
-    played: PlayedTeardown, home: StateHome
+    played: FakeTeardown, home: StateHome
 ) -> None:
     played.may_end.clear()
     said: asyncio.Queue[str] = asyncio.Queue()
@@ -272,7 +272,7 @@ async def test_each_interrupt_of_the_removal_is_told_that_it_goes_on(
 
 
 async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
-    played: PlayedTeardown, removed: StackRemoval, said: list[str]
+    played: FakeTeardown, removed: StackRemoval, said: list[str]
 ) -> None:
     played.report = NOT_ALL
     await removed.check(RECORD)
@@ -285,7 +285,7 @@ async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
 
 
 async def test_a_stack_that_may_not_be_listed_is_neither_gone_nor_forgotten(
-    played: PlayedTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    played: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     pods = ("pods (not allowed)",)
     played.report, played.is_destroyed = (
@@ -300,7 +300,7 @@ async def test_a_stack_that_may_not_be_listed_is_neither_gone_nor_forgotten(
 
 
 async def test_what_belongs_to_others_is_said_and_is_no_leak(
-    played: PlayedTeardown, removed: StackRemoval, said: list[str]
+    played: FakeTeardown, removed: StackRemoval, said: list[str]
 ) -> None:
     played.report = msgspec.structs.replace(CLEAN, others=(OTHER,), strays=(OTHER,))
     await removed.check(RECORD)
@@ -312,7 +312,7 @@ async def test_what_belongs_to_others_is_said_and_is_no_leak(
 
 
 async def test_a_leak_keeps_the_record_for_gc(
-    played: PlayedTeardown, removed: StackRemoval, home: StateHome
+    played: FakeTeardown, removed: StackRemoval, home: StateHome
 ) -> None:
     played.report = msgspec.structs.replace(CLEAN, left=(OTHER,))
     with pytest.raises(LeakError, match="1 objects of stack s are left"):
@@ -322,7 +322,7 @@ async def test_a_leak_keeps_the_record_for_gc(
 
 
 async def test_a_cluster_that_cannot_be_read_leaves_the_stack_unverified(
-    played: PlayedTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    played: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     played.report = Unreachable("no response")
     with pytest.raises(Unreachable):
@@ -334,7 +334,7 @@ async def test_a_cluster_that_cannot_be_read_leaves_the_stack_unverified(
 
 @pytest.mark.parametrize("is_mended", [True, False])
 async def test_a_state_that_a_failed_destroy_left_is_mended_or_its_record_stays(
-    is_mended: bool, played: PlayedTeardown, removed: StackRemoval, home: StateHome
+    is_mended: bool, played: FakeTeardown, removed: StackRemoval, home: StateHome
 ) -> None:
     played.is_destroyed, played.is_mended = False, is_mended
     await removed.destroy(RECORD, Interrupts())
