@@ -163,7 +163,7 @@ def generator(*, turns: int = 1, **opened: Any) -> tuple[PrefillGenerator, Notin
         entries=entries,
         is_streaming=True,
         connection_limit=100,
-        extend_history=lambda history, messages, request: (b"", True),
+        to_history=lambda turn, following_turn, request: ([], ()),
         on_starved=lambda: None,
     )
     client = NotingClient()

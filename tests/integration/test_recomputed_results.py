@@ -349,7 +349,8 @@ def check_page(run: Path, summary: Mapping[str, Any]) -> None:
     for tag, metric in CATALOG.items():
         if tag not in summary:
             continue
-        unit = "" if metric.unit in ("", "requests", "count") else f" {metric.unit}"
+        is_named = metric.unit in ("", "requests", "count") or metric.name.endswith(metric.unit)
+        unit = "" if is_named else f" {metric.unit}"
         names = PAGE_STATS if metric.kind is not Kind.SCALAR else ("avg",)
         shown = [row for row in rows[f"{metric.name}{unit}"] if len(row) == len(names)]
         assert len(shown) == 1, tag

@@ -363,13 +363,16 @@ class Cells(HTMLParser):
 
 
 def page_rows(folder: Path) -> dict[str, list[list[str]]]:
-    """The rows of all tables of the report, by the text of their first cell."""
+    """The rows of all tables of the report, by the text of their first cell. A row of four cells
+    has two names, each with one number."""
     cells = Cells()
     cells.feed((folder / "report.html").read_text())
     found: dict[str, list[list[str]]] = {}
     for row in cells.rows:
-        if row:
-            found.setdefault(unescape(row[0]).strip(), []).append([c.strip() for c in row[1:]])
+        for part in (row[:2], row[2:]) if len(row) == 4 else (row,):
+            if part:
+                name, *values = (unescape(cell).strip() for cell in part)
+                found.setdefault(name, []).append(values)
     return found
 
 

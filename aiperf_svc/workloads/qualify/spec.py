@@ -3,7 +3,14 @@
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationError,
+    model_validator,
+)
 
 from aiperf_svc.config.base import Model
 from aiperf_svc.config.units import PositiveDurationNs
@@ -42,7 +49,15 @@ def _spec(value: Any) -> Any:
         raise ValueError("; ".join(lines)) from error
 
 
-StageWorkload = Annotated[SerializeAsAny[WorkloadSpec], BeforeValidator(_spec)]
+def _keys(spec: WorkloadSpec, info: SerializationInfo) -> dict[str, Any]:
+    """Return the keys of a stage's tool, with its kind, which is a default of its model."""
+    keys = spec.model_dump(
+        mode=info.mode, exclude_defaults=info.exclude_defaults, by_alias=info.by_alias
+    )
+    return {"kind": spec.kind, **keys}
+
+
+StageWorkload = Annotated[WorkloadSpec, BeforeValidator(_spec), PlainSerializer(_keys)]
 StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
 
 
