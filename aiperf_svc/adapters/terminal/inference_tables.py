@@ -215,7 +215,8 @@ def _print_quality(quality: QualityResult | None, console: Console) -> None:
     minimum = "" if quality.min_score is None else f", minimum {quality.min_score:.1%}"
     line = Text.assemble("Quality: ", (mark, style), f" {quality.text}{minimum}")
     print_text(console, line)
-    for text in quality.notes:
+    graders = (f"{name} {each.right:,}/{each.issued:,}" for name, each in quality.graders.items())
+    for text in (*quality.notes, ", ".join(graders)):
         print_text(console, f"  {text}", style="dim")
 
 

@@ -95,11 +95,6 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
             (self.without_text, "of reasoning alone"),
         )
         found = [of, *(f"{number:,} {text}" for number, text in counts if number)]
-        if len(self.graders) > 1:
-            parts = (
-                f"{name} {each.right:,}/{each.issued:,}" for name, each in self.graders.items()
-            )
-            found.append(", ".join(parts))
         if self.self_agreement is not None:
             found.append(f"{self.self_agreement:.1%} of the questions had equal answers each time")
         return found
@@ -138,7 +133,9 @@ def score(
     """Return the outcome of answers that have their grades, one for each request that was due."""
     counted = [each for each in answers if each.is_right is not None]
     right = sum(each.is_right is True for each in counted)
-    low, high = wilson(right, len(counted)) if counted else (None, None)
+    # Repeats of one question are no further sample of questions.
+    repeats = 1 + max((each.repeat for each in counted), default=0)
+    low, high = wilson(right / repeats, len(counted) / repeats) if counted else (None, None)
     by_grader: dict[str, GraderScore] = {}
     for each in counted:
         name = str(questions[each.question].grader)
@@ -164,7 +161,7 @@ def score(
     )
 
 
-def wilson(right: int, issued: int) -> tuple[float, float]:
+def wilson(right: float, issued: float) -> tuple[float, float]:
     """Return the 95% interval of a share."""
     share, z2 = right / issued, _Z_95**2 / issued
     middle = (share + z2 / 2) / (1 + z2)

@@ -256,6 +256,8 @@ def steady_rows(result: InferenceResult) -> list[tuple[str, str, float | None, f
     rows = []
     for tag, stat in result.headline:
         metric, measured = CATALOG[tag], steady.metrics.get(tag)
+        if metric.kind is Kind.SCALAR and not metric.in_slices:
+            continue
         name = f"{metric.name} {stat}" if metric.kind is Kind.RECORD else metric.name
         within = measured.stat(stat) if measured else None
         rows.append((name, metric.unit, within, result.value(tag, stat)))

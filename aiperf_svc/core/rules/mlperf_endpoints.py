@@ -72,6 +72,7 @@ def verify(points: Sequence[MeasuredPoint], c_max: int | None = None) -> RulesRe
             *_offline(curve, offline, highest),
             *_points(points, curve),
             *_consistency(points),
+            _accuracy(curve, regions),
             *_unchecked(),
         ),
     )
@@ -301,12 +302,29 @@ def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
     yield of_curve("seed-set-consistency", "9.1", len(seeds) <= 1, text)
 
 
+def _accuracy(curve: Sequence[MeasuredPoint], regions: Regions | None) -> Requirement:
+    """Return whether each region has a point with a passed quality gate. Its questions are those of
+    the config, not the data set of a benchmark."""
+    rule, section = "accuracy-coverage", "4.3"
+    known = {each.concurrency: each.result.quality for each in curve if each.result.quality}
+    if not known or regions is None:
+        return of_curve(rule, section, None, "no quality gate beside these runs")
+    missing = []
+    for region in Region:
+        low, high = regions.span(region)
+        if not any(low <= level <= high for level in known):
+            missing.append(f"no gate in {region}")
+    missing += [f"{level:,}: {found.problem}" for level, found in known.items() if not found.is_met]
+    missing += [f"{n:,}: no min_score" for n, found in known.items() if found.min_score is None]
+    text = f"gates passed at {_listed(list(known))}, with questions of the config"
+    return of_curve(rule, section, not missing, "; ".join(missing) or text)
+
+
 def _unchecked() -> Iterable[Requirement]:
     for rule, section, text in (
         ("reference-client", "2.1.1", "these runs were measured by aiperf-svc"),
         ("seed-set-membership", "9.1", "a published set has three seeds; aiperf-svc has one"),
         ("token-counts", "2.8", "counts by the reference chat template are not made"),
-        ("accuracy-coverage", "4.3", "no accuracy results beside these runs"),
         ("approved-drafter", "2.9.4", "what the server drafts with is not in the results"),
         ("output-caching", "2.2.1", "needs runs of one repeated prompt"),
         ("system-description", "8.2", "system_desc.json is no file of these runs"),

@@ -29,6 +29,7 @@ def test_trials_are_the_points_of_the_curve() -> None:
         assert each.endpoint.streaming
         assert each.dataset.order == "random"
         assert each.dataset.cache_bust == "first_turn_prefix"
+        assert each.dataset.cache_bust_per == "request"
         assert each.load.duration == 25 * 60 * 10**9
 
 
@@ -39,6 +40,11 @@ def test_keys_of_the_config_take_precedence() -> None:
     assert found.dataset.order == "shuffled"
     assert found.dataset.cache_bust == "system_suffix"
     assert (found.load.requests, found.load.duration) == (5_000, None)
+
+
+def test_prompts_without_markers_are_left_so() -> None:
+    found = config(dataset={"cache_bust": "none"})
+    assert (found.dataset.cache_bust, found.dataset.cache_bust_per) == ("none", "entry")
 
 
 def test_traces_keep_their_order() -> None:

@@ -64,13 +64,22 @@ def test_cut_and_empty_answers_are_named() -> None:
 
 @pytest.mark.parametrize(("minimum", "is_met"), [(0.83, True), (0.84, False), (None, True)])
 def test_lower_end_must_reach_the_minimum(minimum: float | None, is_met: bool) -> None:
-    answers = [answer(0, repeat=n) for n in range(19)]
+    answers = [answer(0) for _ in range(19)]
     found = result(answers, minimum)
     assert found.low == pytest.approx(0.832, abs=1e-3)
     assert found.is_met is is_met
     run = inference_result(quality=found)
     assert run.exit_code is (ExitCode.OK if is_met else ExitCode.SLO_MISSED)
     assert ("quality: 19 of 19 right" in run.problem) is not is_met
+
+
+def test_repeats_make_the_interval_no_narrower() -> None:
+    once = result([answer(0), answer(1, "no")])
+    often = result(
+        [each for n in range(9) for each in (answer(0, repeat=n), answer(1, "no", repeat=n))]
+    )
+    assert (often.issued, often.score) == (18, once.score)
+    assert (often.low, often.high) == pytest.approx((once.low, once.high))
 
 
 def test_missed_slo_and_quality_are_both_named() -> None:

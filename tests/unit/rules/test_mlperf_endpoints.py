@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.cli.main import main
+from aiperf_svc.core.quality.gate import Answer, QualityResult, score
+from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.summarise import summarise
@@ -168,6 +170,28 @@ def test_conversations_have_no_offline_point() -> None:
     assert "offline-point-present" not in missed(report)
     assert report.points[0].tps_per_user == 90.0
     assert "offline-point-present" in missed(verify([*points, point(600, turns=4 * ENTRIES)]))
+
+
+def test_markers_of_requests_need_no_distinct_entries() -> None:
+    changed: dict[str, Any] = {"dataset": {"cache_bust_per": "request"}, "sent": {"repeats": 500}}
+    assert "salt" not in missed(verify([*curve()[1:], point(1, **changed)]))
+
+
+def quality(score_low: float) -> QualityResult:
+    answers = [Answer(question=0, repeat=0, is_right=True)] * 100
+    question = Question(prompt="?", grader=Grader.EXACT, expected="yes")
+    return score([question], answers, file="q", sha256="0", concurrency=1, min_score=score_low)
+
+
+def test_accuracy_needs_a_passed_gate_in_each_region() -> None:
+    report = verify([point(each, quality=quality(0.9)) for each in CURVE])
+    assert "accuracy-coverage" not in missed(report)
+    assert report.count(Outcome.UNCHECKED) == 7
+    some = [point(each, quality=quality(0.9) if each < 18 else None) for each in CURVE]
+    assert text_of(verify(some), "accuracy-coverage") == "no gate in High"
+    low = verify([point(each, quality=quality(0.99)) for each in CURVE])
+    assert "accuracy-coverage" in missed(low)
+    assert "1: 100 of 100 right" in text_of(low, "accuracy-coverage")
 
 
 def test_points_that_differ_are_named() -> None:
