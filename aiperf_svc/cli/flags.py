@@ -276,6 +276,9 @@ TELEMETRY = (
     Flag("--no-gpu-telemetry", "telemetry.find_gpus", kind="off",
         text="On a cluster, do not look for the DCGM exporters of the target's GPUs."),
     Flag("--metrics-interval", "telemetry.interval"),
+    Flag("--gpus", "economics.gpus"),
+    Flag("--price-per-gpu-hour", "economics.price_per_gpu_hour", "DOLLARS"),
+    Flag("--kw-per-gpu", "economics.kw_per_gpu", "KW"),
 )  # fmt: skip
 
 RESULTS = (

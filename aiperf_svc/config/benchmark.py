@@ -15,6 +15,7 @@ from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Name
 from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, Dataset, DatasetKind, Tokenizer
 from aiperf_svc.config.deployment import RANK_POD, Deployment
+from aiperf_svc.config.economics import Economics
 from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.hooks import Hooks
@@ -97,6 +98,7 @@ class BenchmarkConfig(Model):
     slo: Slo = Slo()
     quality: Quality | None = None
     telemetry: Telemetry = Telemetry()
+    economics: Economics = Economics()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0
     """Seed of prompts and arrivals. The same seed produces the same requests."""

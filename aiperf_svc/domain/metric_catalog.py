@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 from aiperf_svc.domain import metric_formulas as f
@@ -186,6 +187,15 @@ def _acceptance_length(numbers: Mapping[str, float]) -> float:
 def _acceptance_rate(numbers: Mapping[str, float]) -> float:
     drafted = numbers["total_draft_tokens"]
     return 100.0 * numbers["total_accepted_draft_tokens"] / drafted if drafted else 0.0
+
+
+def _divided(tag: str, *by: str) -> Callable[[Mapping[str, float]], float]:
+    return lambda numbers: numbers[tag] / prod(numbers[each] for each in by)
+
+
+def _cost(throughput: str) -> Callable[[Mapping[str, float]], float]:
+    """US dollars for a million tokens, of a throughput for each GPU in tokens/s."""
+    return lambda numbers: numbers["price_per_gpu_hour"] / (numbers[throughput] * 3600 / 1e6)
 
 
 # fmt: off
@@ -532,8 +542,59 @@ _SCALARS = (
     _scalar("distinct_prompt_count", "Distinct Prompts", "count", MEASURED,
         "dataset entries that were sent; fewer than requests means prompts were reused",
         is_ours=True),
+    _scalar("requests_per_prompt", "Requests per Prompt", "ratio",
+        Derived(lambda numbers: (numbers["request_count"] + numbers["error_request_count"])
+            / numbers["distinct_prompt_count"]),
+        "(request_count + error_request_count) / distinct_prompt_count: over 1, caches may hold "
+        "prompts of the run", is_ours=True),
     _scalar("max_concurrency", "Maximum Concurrency", "requests", MEASURED,
         "largest number in flight at once", is_ours=True),
+)
+
+# For each GPU, for each kW and for money: of the whole load, over all GPUs of the target.
+_ECONOMICS = (
+    _scalar("gpu_count", "GPUs", "count", ADDED,
+        "economics.gpus, else the GPUs of telemetry, else those of the stack's own target",
+        "config, telemetry", is_ours=True, in_table=True),
+    _scalar("price_per_gpu_hour", "Price per GPU Hour", "USD", MEASURED,
+        "economics.price_per_gpu_hour", "config", is_ours=True),
+    _scalar("kw_per_gpu", "Power per GPU, All-In", "kW", MEASURED, "economics.kw_per_gpu",
+        "config", is_ours=True),
+    _scalar("gpu_joules", "GPU Energy", "J", ADDED,
+        "energy of all GPUs under load: by their counters, else the integral of their power",
+        "telemetry", is_ours=True),
+    *(
+        _scalar(f"{kind}_token_throughput_per_{tag}", f"{name} Tokens per {word}",
+            "tokens/sec", Derived(_divided(f"{kind}_token_throughput", *by)),
+            f"{kind}_token_throughput / {formula}", better=HIGHER, needs=TOKENS, is_ours=True,
+            in_table=True)
+        for kind, name in (("output", "Output"), ("total", "Total"))
+        for tag, word, by, formula in (
+            ("gpu", "GPU", ("gpu_count",), "gpu_count"),
+            ("kw", "kW", ("gpu_count", "kw_per_gpu"), "(gpu_count x kw_per_gpu)"),
+        )
+    ),
+    _scalar("joules_per_output_token", "Energy per Output Token", "J",
+        Derived(_divided("gpu_joules", "total_osl")), "gpu_joules / total_osl", better=LOWER,
+        needs=TOKENS, is_ours=True, in_table=True),
+    _scalar("joules_per_total_token", "Energy per Token", "J",
+        Derived(lambda numbers: numbers["gpu_joules"]
+            / (numbers["total_isl"] + numbers["total_osl"])),
+        "gpu_joules / (total_isl + total_osl); cached input counts as input", better=LOWER,
+        needs=TOKENS, is_ours=True),
+    _scalar("joules_per_request", "Energy per Request", "J",
+        Derived(_divided("gpu_joules", "request_count")), "gpu_joules / request_count",
+        better=LOWER, is_ours=True),
+    *(
+        _scalar(f"cost_per_million_{kind}_tokens", f"Cost per M {name} Tokens", "USD",
+            Derived(_cost(f"{kind}_token_throughput_per_gpu")),
+            f"price_per_gpu_hour / ({kind}_token_throughput_per_gpu x 3600 / 1e6){more}",
+            better=LOWER, needs=TOKENS, is_ours=True, in_table=kind == "output")
+        for kind, name, more in (
+            ("output", "Output", ""),
+            ("total", "Total", "; input and output, cached input counts as input"),
+        )
+    ),
 )
 
 _TIMED = (
@@ -552,6 +613,7 @@ METRICS: tuple[Metric, ...] = (
     *_TOKEN_COUNTS,
     *_TIMED,
     *_SCALARS,
+    *_ECONOMICS,
     *_CLIENT,
     *_HTTP,
 )

@@ -155,7 +155,10 @@ def _served(durations: NDArray[Any], users: int) -> tuple[NDArray[Any], NDArray[
 
 def config(**load: Any) -> BenchmarkConfig:
     """A streaming chat benchmark with the given load."""
-    parts = {name: load.pop(name, {}) for name in ("slo", "dataset", "tokenizer")}
+    parts = {
+        name: load.pop(name, {})
+        for name in ("slo", "dataset", "tokenizer", "economics", "deployment")
+    }
     endpoint = load.pop("endpoint", {})
     return BenchmarkConfig.model_validate(
         {

@@ -6,12 +6,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from aiperf_svc.config.dataset import AGENT_TRACES, TRACES, DatasetKind
+from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.provenance import Provenance, provenance_of
+from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
 from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.series import gpus
 from aiperf_svc.core.telemetry.sources import judge_sources
-from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.core.telemetry.system_report import SystemReport
+from aiperf_svc.core.verdict.check_result import Severity, note
 
 
 def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLog) -> Summary:
@@ -21,12 +25,32 @@ def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLo
     facts = _load_facts(summary)
     summary = replace(summary, client=client, provenance=_provenance(summary, known, facts))
     if not known:
-        return summary
+        return _with_economics(summary, counted=0)
     interval_s = summary.context.config.telemetry.interval / 1e9
     sources = judge_sources(
         known, begin_ns=facts.begin_ns, end_ns=facts.end_ns, interval_s=interval_s
     )
-    return replace(summary, telemetry=known, system=judge_system(known, sources, facts))
+    system = judge_system(known, sources, facts)
+    used = [log for log, report in zip(known, sources, strict=True) if report.is_used]
+    summary = replace(summary, telemetry=known, system=system)
+    return _with_economics(summary, counted=len(list(gpus(used))))
+
+
+def _with_economics(summary: Summary, *, counted: int) -> Summary:
+    """Return the summary with what follows from the number of GPUs, their price and energy."""
+    system = summary.system
+    joules = system.metrics.get("gpu_energy") if system is not None else None
+    found = economic_numbers(summary.context.config, counted=counted, joules=joules)
+    if not found.text:
+        return summary
+    if system is None:
+        system = SystemReport(verdict=Severity.VALID, checks=(), metrics={}, sources=())
+    checks = (*system.checks, note("economics", found.text))
+    return replace(
+        summary,
+        scalars=derived(summary.scalars | found.scalars),
+        system=replace(system, checks=checks),
+    )
 
 
 def _provenance(summary: Summary, logs: Iterable[SourceLog], facts: LoadFacts) -> Provenance:

@@ -36,6 +36,8 @@ THROTTLE_REASONS = {"power": 0x04 | 0x80, "thermal": 0x20 | 0x40}
 """Bits of NVML's reasons for a low clock that mean a limit: the software's cap of power and the
 hardware's brake, the software's and the hardware's slowdown by heat (nvml.h,
 `nvmlClocksEventReason…`)."""
+LONGEST_GAP_NS = 3_000_000_000
+"""Longest time between two readings of a GPU's power that is interpolated."""
 JOULES_A_MEGAJOULE = 1e6
 """Energy fields are in MJ."""
 MIN_READS = 3
@@ -292,12 +294,9 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
             field, number = fields["gpu_power_usage"]
             values = within(log.sampled(number), facts.begin_ns, facts.end_ns)
             watts += [float(values.mean()) * field.scale] if len(values) else []
-        if "energy_consumption" in fields:
-            field, number = fields["energy_consumption"]
-            growth = _growth(log.sampled(number), facts, longest_share=SAMPLED_SHARE)
-            # A GPU without growth has no such counter.
-            joules += [growth * field.scale * JOULES_A_MEGAJOULE] if growth else []
-            has_energy = True
+        has_energy |= "energy_consumption" in fields
+        energy = _joules(gpu, facts)
+        joules += [] if energy is None else [energy]
         throttled += [
             (share, kind, gpu.name)
             for kind in THROTTLE_REASONS
@@ -341,6 +340,32 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
         )
         checks.append(reason)
     return checks
+
+
+def _joules(gpu: Gpu, facts: LoadFacts) -> float | None:
+    """Return the energy of a GPU under load: by its counter, else the integral of its power. None
+    if both were read too seldom."""
+    if (counted := gpu.fields.get("energy_consumption")) is not None:
+        field, number = counted
+        growth = _growth(gpu.log.sampled(number), facts, longest_share=SAMPLED_SHARE)
+        # A GPU without growth has no such counter.
+        if growth:
+            return growth * field.scale * JOULES_A_MEGAJOULE
+    if (read := gpu.fields.get("gpu_power_usage")) is None:
+        return None
+    times, watts = gpu.log.sampled(read[1])
+    begin_ns, end_ns = facts.begin_ns, facts.end_ns
+    first = max(0, int(np.searchsorted(times, begin_ns, side="right")) - 1)
+    near = times[first : int(np.searchsorted(times, end_ns, side="left")) + 1]
+    if not len(near) or end_ns <= begin_ns:
+        return None
+    if max(near[0] - begin_ns, end_ns - near[-1], *np.diff(near), 0) > LONGEST_GAP_NS:
+        return None
+    # From the begin, so that nanoseconds since 1970 lose no digits.
+    inside = near[(near > begin_ns) & (near < end_ns)]
+    since_ns = np.array((begin_ns, *inside, end_ns)) - begin_ns
+    readings = np.interp(since_ns, times - begin_ns, watts)
+    return float(np.trapezoid(readings, since_ns / 1e9)) * read[0].scale
 
 
 def _throttled_share(gpu: Gpu, kind: str, facts: LoadFacts) -> float | None:

@@ -12,6 +12,7 @@ import pytest
 from aiperf_svc.core.quality.gate import Answer, score
 from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results import scalars
+from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.scalars import derived
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
@@ -68,13 +69,16 @@ def test_every_metric_is_computed() -> None:
     closed["spec_steps"], closed["spec_drafted_tokens"] = 10, 30
     closed["spec_accepted_tokens"] = 20
     closed["flags"][0] |= Flag.ABANDONS | Flag.BLOCKED
+    economics = {"gpus": 4, "price_per_gpu_hour": 2.5, "kw_per_gpu": 1.7}
     slo = {"goodput": {"time_to_first_token": 35}}
     found = set()
     for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):
-        config = fake_run.config(**load, slo=slo)
+        config = fake_run.config(**load, slo=slo, economics=economics)
         times = PhaseTimes(start_wall_ns=fake_run.START_NS)
         context = fake_run.context(closed, config=config, profiling=times, quality=QUALITY)
         summary = summarise(fake_run.columns_of(closed), None, context)
+        numbers = economic_numbers(config, counted=4, joules=9000.0).scalars
+        found |= set(derived(summary.scalars | numbers))
         found |= set(summary.metrics) | set(summary.scalars) | {"effective_concurrency"}
     assert found == {metric.tag for metric in METRICS if metric.kind is not Kind.POOLED}
 

@@ -221,7 +221,10 @@ def test_samples_outside_the_load_give_no_energy() -> None:
 def test_energy_is_not_that_of_some_gpus_only() -> None:
     one, two = ('{gpu="0",UUID="GPU-1"}', '{gpu="1",UUID="GPU-2"}')
     power, energy = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-    pages = [{power + one: 400, power + two: 400, energy + one: 4e5 * n} for n in range(25)]
+    pages = [
+        {power + one: 400, energy + one: 4e5 * n} | ({} if 8 <= n < 14 else {power + two: 400})
+        for n in range(25)
+    ]
     report = judged(source(pages, is_gpu=True))
     assert report.metrics == {"gpu_power": 800}
     assert "the energy of 1 of them is not known" in check(report, "gpu_energy").text
@@ -247,6 +250,17 @@ def test_reasons_of_a_low_clock_count_without_a_counter() -> None:
     report = judged(gpu({"CLOCKS_EVENT_REASONS": reasons[n % 3]} for n in range(25)))
     found = check(report, "gpu_throttling")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(1 / 3, abs=0.02))
+
+
+def test_energy_without_a_counter_is_the_integral_of_power() -> None:
+    # From 2 s to 22 s, 300 W and 500 W in turns: their mean, and the ends are interpolated.
+    pages = [{"POWER_USAGE": 300 + 200 * (n % 2)} for n in range(25)]
+    report = judged(gpu(pages))
+    assert report.metrics["gpu_energy"] == pytest.approx(400 * 20)
+    late = judged(gpu([{} if n < 4 else page for n, page in enumerate(pages)]))
+    assert late.metrics["gpu_energy"] == pytest.approx(400 * 20 - 2 * 100, rel=0.01)
+    gap = judged(gpu([{} if 9 <= n < 13 else page for n, page in enumerate(pages)]))
+    assert "gpu_energy" not in gap.metrics
 
 
 def test_share_of_limited_time_counts_as_the_exporter_states_it() -> None:
