@@ -106,13 +106,14 @@ def conversations(*, is_quick: bool) -> Figures:
     """Conversations of 20 turns that end with 4,000 tokens of history, 200 requests a second: the
     memory for each, as the difference between many and few; and the lag of the client."""
     counts, turns, every_s = ((20, 80), 8, 2.0) if is_quick else ((200, 1_000), 20, 5.0)
-    size, itl_ms = 4_000 // (2 * turns), 5
-    pause_ms = round(every_s * 1e3 - size * itl_ms)
+    size, itl_ms = 4_000 // turns, 5
+    output = size // 4
+    pause_ms = round(every_s * 1e3 - output * itl_ms)
     flags = (
-        *("--conversation-turn-mean", str(turns), "--isl", str(size), "--osl", str(size)),
-        *("--conversation-turn-delay-mean", str(max(0, pause_ms)), "--num-dataset-entries", "50"),
+        *("--conversation-turn-mean", str(turns), "--conversation-turn-delay-mean", str(pause_ms)),
+        *("--isl", str(size - output), "--osl", str(output), "--num-dataset-entries", "50"),
     )
-    with _server(MockServerConfig(tokens=size, itl=f"{itl_ms}ms")) as (server, folder):
+    with _server(MockServerConfig(tokens=output, itl=f"{itl_ms}ms")) as (server, folder):
         few, many = (
             run_profile(
                 server.url,
