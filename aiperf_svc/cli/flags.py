@@ -70,6 +70,8 @@ TARGET = (
         note="`Name: value`; repeat for more."),
     Flag("--session-header", "endpoint.session_headers", "NAME", kind="again",
         read=values.all_names, note="Repeat for more, or separate them with commas."),
+    Flag("--parent-session-header", "endpoint.parent_session_headers", "NAME", kind="again",
+        read=values.all_names, note="Repeat for more, or separate them with commas."),
     Flag("--session-body", "endpoint.session_body", "NAME", kind="again",
         read=values.all_names, note="Repeat for more, or separate them with commas."),
     Flag("--api-key-header", "endpoint.api_key_header", "NAME"),

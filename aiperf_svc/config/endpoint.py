@@ -92,6 +92,9 @@ class Endpoint(Hooks):
     session_headers: tuple[HeaderName, ...] = ("X-Session-ID", "X-Correlation-ID")
     """Headers of a conversation's requests that hold its id, by which routers send all of its turns
     to one server. A header of the same name in `headers` takes precedence."""
+    parent_session_headers: tuple[HeaderName, ...] = ()
+    """Headers of a subagent's requests that hold the id of the agent that started it, such as
+    `X-Dynamo-Parent-Session-ID`. Only agent traces have subagents."""
     session_body: tuple[MemberPath, ...] = ()
     """Members of the JSON body that hold this id, such as `user`, `prompt_cache_key` or
     `session_params.session_id`."""
@@ -181,8 +184,9 @@ class Endpoint(Hooks):
 
     @model_validator(mode="after")
     def _session_ids_fit(self) -> Self:
-        for key in ("session_headers", "session_body"):
-            names = [name.lower() for name in getattr(self, key)]
+        headers = [name.lower() for name in (*self.session_headers, *self.parent_session_headers)]
+        members = [path.lower() for path in self.session_body]
+        for key, names in (("session_headers", headers), ("session_body", members)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{{{key}}}: one of the names is given twice; name each once")
         for path in self.session_body:

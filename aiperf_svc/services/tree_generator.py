@@ -212,16 +212,24 @@ class TreeGenerator(LoadGenerator):
         is_last = not tree.machine.has_more and not self._pending.has_waiting(tree.index)
         number = place if tree.numbers is None else tree.numbers[place]
         entry = tree.entry
-        first = tree.streams[entry.plans[number].stream]
-        session_id = b"%b%d-%d" % (self._session_prefix, TURN_BASE + first, INDEX_BASE + tree.index)
+        stream = entry.plans[number].stream
+        parent = entry.conversation.streams[stream].parent
         prepared = entry.prepare_request(
-            number, tree.responses, session_id, is_one_token=tree.is_warmup
+            number,
+            tree.responses,
+            self._session_id(tree, stream),
+            self._session_id(tree, parent) if parent >= 0 else b"",
+            is_one_token=tree.is_warmup,
         )
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + number)
         flags = self._base_flags | tree.flags | (_LAST_TURN if is_last else 0)
         tree.flags &= ~_CAPPED  # only the first request waited
         kept = bytearray() if number in entry.keeps else None
         self._send(Request(prepared, prefix, self.phase, tree.index, due, flags, tree, kept))
+
+    def _session_id(self, tree: RunningTree, stream: int) -> bytes:
+        first = TURN_BASE + tree.streams[stream]
+        return b"%b%d-%d" % (self._session_prefix, first, INDEX_BASE + tree.index)
 
     # --- stopping --------------------------------------------------------------------------------
 

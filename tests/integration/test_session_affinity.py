@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from aiperf_svc.adapters.inference.entry_cache import Entry
 from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
@@ -11,8 +12,10 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.protocol.messages.dataset import Conversation, Turn
+from tests.support.agent_traces import call, subagent, weka
 from tests.support.hash_router import routing
 from tests.support.in_one_loop import config, server, stack, talks
+from tests.support.scripted_server import served
 
 TALKS = 16
 TURNS = 4
@@ -49,6 +52,31 @@ async def test_consistent_hash_keeps_turns_on_one_server(tmp_path: Path) -> None
 async def test_turns_scatter_without_session_headers(tmp_path: Path) -> None:
     found = await _servers_of_talks(tmp_path, {"session_headers": []})
     assert any(len(servers) == 2 for servers in found)
+
+
+async def test_subagents_have_ids_of_their_own_and_of_their_parents(tmp_path: Path) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    async def respond(request: web.Request) -> web.Response:
+        if "X-Session-ID" in request.headers:  # the probe before the load has none
+            seen.append((request.headers["X-Session-ID"], request.headers.get("X-Parent")))
+        message = {"role": "assistant", "content": "a"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(
+        weka(call(0, [1]), subagent(2, call(2, [7]), call(3, [7, 8])), call(5, [1, 2]))
+    )
+    dataset = {"kind": "weka_trace", "file": str(file), "delay_factor": 0}
+    async with served("/v1/chat/completions", respond) as url:
+        settings = config(url, dataset=dataset, concurrency=1, requests=4)
+        settings["endpoint"] |= {"streaming": False, "parent_session_headers": ["X-Parent"]}
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    root = request_id("test", Phase.PROFILING, 0, 0)
+    (own,) = {session for session, parent in seen if parent is not None}
+    assert own != root
+    assert sorted(seen, key=str) == sorted([(root, None)] * 2 + [(own, root)] * 2, key=str)
 
 
 def target(**endpoint: Any) -> Target:

@@ -119,6 +119,8 @@ def test_every_load_of_the_pages_is_accepted(
     row = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
     (tmp_path / "trace.jsonl").write_text(row)
     (tmp_path / "gate.jsonl").write_text('{"prompt": "?", "grader": "exact", "expected": "x"}\n')
+    talk = '{"turns": ["a", {"role": "tool", "tool_call_id": "b"}]}\n'
+    (tmp_path / "weather.jsonl").write_text(talk)
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "a.json").write_bytes(weka(call(0, [1])))
     assert main([*words, "--dry-run"]) == 0

@@ -99,10 +99,12 @@ class TreeEntry(Entry):
         number: int,
         responses: Mapping[int, bytes],
         session_id: bytes,
+        parent_id: bytes,
         *,
         is_one_token: bool,
     ) -> PreparedTurn:
-        """Return a request, with the live responses in its prompt. One for a single output token
+        """Return a request, with the live responses in its prompt, and the ids of its agent and of
+        the one that started this, if any. One for a single output token
         is otherwise the same."""
         turn, pieces = self.conversation.turns[number], self.conversation.pieces
         parts = [
@@ -111,7 +113,7 @@ class TreeEntry(Entry):
         ]
         parts.append(turn.one_token_tail if is_one_token else turn.tail)
         return PreparedTurn(
-            *self.target.session_request(b"".join(parts), session_id),
+            *self.target.session_request(b"".join(parts), session_id, parent_id),
             self.number,
             number,
             turn.input_tokens,

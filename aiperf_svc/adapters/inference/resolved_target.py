@@ -59,6 +59,8 @@ class Target(NamedTuple):
     is_http2: bool = False
     session_head: bytes = b""
     """Headers of a conversation's requests, with `SESSION_ID` in the place of its id."""
+    parent_session_head: bytes = b""
+    """Headers of a subagent's requests, with `SESSION_ID` in the place of its parent's id."""
     session_members: bytes = b""
     """Members that the bodies of these requests begin with, each with a comma after it."""
 
@@ -67,14 +69,20 @@ class Target(NamedTuple):
         before = self.head + b"X-Request-Id: "
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
-    def session_request(self, body: bytes, session_id: bytes) -> tuple[bytes, bytes]:
-        """Return these bytes of a request of the conversation with this id."""
+    def session_request(
+        self, body: bytes, session_id: bytes, parent_id: bytes = b""
+    ) -> tuple[bytes, bytes]:
+        """Return these bytes of a request of the conversation with this id, started by the agent
+        with the id of the parent if there is one."""
         if self.session_members:
             body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
         before, after = self.request(body)
         # Behind the common head, which another target replaces.
         at = len(self.head)
-        return before[:at] + self.session_head.replace(SESSION_ID, session_id) + before[at:], after
+        ids = self.session_head.replace(SESSION_ID, session_id)
+        if parent_id:
+            ids += self.parent_session_head.replace(SESSION_ID, parent_id)
+        return before[:at] + ids + before[at:], after
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
@@ -97,11 +105,14 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
         head=head_of(config),
         route=route_to(endpoint),
         is_http2=endpoint.http2,
-        session_head=b"".join(
-            b"%b: %b\r\n" % (name.encode(), SESSION_ID) for name in endpoint.own_session_headers
-        ),
+        session_head=_id_headers(endpoint.own_session_headers),
+        parent_session_head=_id_headers(endpoint.parent_session_headers),
         session_members=session_members(endpoint.session_body),
     )
+
+
+def _id_headers(names: Sequence[str]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % (name.encode(), SESSION_ID) for name in names)
 
 
 def session_members(paths: Sequence[str]) -> bytes:

@@ -58,6 +58,10 @@ def test_every_key_has_a_flag_or_a_reason() -> None:
         "dataset.url",
         "dataset.max_download",
         "dataset.sha256",
+        "dataset.tool_results.tokens.mean",
+        "dataset.tool_results.tokens.stddev",
+        "dataset.tool_results.delay_ms.mean",
+        "dataset.tool_results.delay_ms.stddev",
         # Parts of --stages and --rate-series.
         "load.stages.rate",
         "load.stages.duration",
@@ -79,6 +83,7 @@ def test_every_key_has_a_flag_or_a_reason() -> None:
         "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
         "dataset.images", "dataset.images.width", "dataset.images.height",
         "dataset.sounds", "dataset.sounds.seconds",
+        "dataset.tool_results", "dataset.tool_results.tokens", "dataset.tool_results.delay_ms",
     }  # fmt: skip
     flagged = {flag.key for flag in FLAGS}
     wanted = {
