@@ -65,7 +65,7 @@ def best_place_text(best: Best, *, is_interval_noted: bool = True) -> str:
     names = [parameters_text(each.parameters) for each in best.rivals]
     if names:
         others = names[0] if len(names) == 1 else f"{len(names)} other combinations"
-        text += f"; not told apart from {others}: the intervals overlap"
+        text += f"; not distinguishable from {others}: the intervals overlap"
     return text
 
 

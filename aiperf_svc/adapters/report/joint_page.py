@@ -28,8 +28,8 @@ from aiperf_svc.core.results.joint_result import Joint, JointMember, rows
 
 HEAD = ("Name", Cell("Where", "text"), Cell("Outcome", "text"))
 HOW = (
-    "Counts of the total are sums. Its percentiles are those of all requests together. Its rates "
-    "are over the time that all loads have in common"
+    "Total: counts are sums, percentiles are over all requests, and rates are over the time that "
+    "all loads have in common"
 )
 
 
@@ -39,7 +39,7 @@ def start(joint: Joint) -> str:
         return ""
     return (
         f"first measured requests within {joint.start_spread_ms:.1f} ms of each other, "
-        f"by clocks that are known to ± {joint.start_uncertainty_ms:.1f} ms"
+        f"with a clock uncertainty of ± {joint.start_uncertainty_ms:.1f} ms"
     )
 
 
@@ -51,7 +51,7 @@ def starts(joint: JointExperiment) -> str:
     spread_ms, uncertainty_ms = found
     return (
         f"first measured requests of each trial within {spread_ms:.1f} ms of each other, "
-        f"by clocks that are known to ± {uncertainty_ms:.1f} ms"
+        f"with a clock uncertainty of ± {uncertainty_ms:.1f} ms"
     )
 
 

@@ -253,7 +253,9 @@ def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -
     if censored:
         names = ", ".join(f"{metric.name} {share:.2%}" for metric, share in censored)
         print_text(
-            console, f"> lies beyond this; cut before their responses ended: {names}", style="dim"
+            console,
+            f"> the value is higher; requests cut before their responses ended: {names}",
+            style="dim",
         )
     _print_token_source(found, config, console)
     for note in found.notes:
@@ -336,7 +338,7 @@ def _print_addresses(uses: Sequence[AddressFacts], console: Console) -> None:
         line += f"{number(use.connections)} connections"
         text = Text(line)
         if use.failures:
-            failed = f"; {number(use.failures)} could not be made, last: {use.error}"
+            failed = f"; {number(use.failures)} failed, last: {use.error}"
             down = "; down at the end" if use.is_down else ""
             text.append(failed + down, style="bold yellow")
         console.print(indented(text, 2))
@@ -357,17 +359,19 @@ def _print_connections(found: InferenceResult, console: Console) -> None:
     ahead = found.value("preconnected_request_count")
     waited = found.value("connected_request_count")
     if ahead:
-        text = f"Connections: {number(ahead)} were made ahead of their first requests, whose "
-        text += "latencies are without connecting"
+        text = (
+            f"Connections: {number(ahead)} were opened ahead of need; the latencies of their first "
+        )
+        text += "requests do not include connecting"
         if waited:
-            text += f"; {number(waited)} requests waited for a new one, which is in their latencies"
+            text += f". {number(waited)} requests waited for a new one; their latencies include it"
         print_text(console, text)
 
 
 def _print_endpoint(endpoint: EndpointView, console: Console) -> None:
     """Print the proxy between client and server, and checks that were turned off."""
     if endpoint.proxy:
-        text = f"Proxy: requests went through {endpoint.proxy}, which was measured too"
+        text = f"Proxy: requests went through {endpoint.proxy}; its time is part of the results"
         print_text(console, one_line(text))
     if endpoint.url.startswith("https:") and not endpoint.tls.verify:
         text = "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"

@@ -217,9 +217,11 @@ def test_a_search_recommends_only_what_it_found_to_hold() -> None:
 def test_overlapping_best_is_marked_and_single_runs_are_not() -> None:
     near = {1: (10.0, 5.0), 8: (20.0, 6.0), 64: (20.5, 700.0)}
     text = printed(sweep(near, repetitions=3, step=1.0))
-    said = "at load.concurrency=64; not told apart from load.concurrency=8: the intervals overlap"
+    said = (
+        "at load.concurrency=64; not distinguishable from load.concurrency=8: the intervals overlap"
+    )
     assert said in text
-    assert "6 ± 41% ms at load.concurrency=1; not told apart from load.concurrency=8" in text
+    assert "6 ± 41% ms at load.concurrency=1; not distinguishable from load.concurrency=8" in text
     assert "at load.concurrency=64 (one run, without an interval)\n" in printed(sweep(near))
 
 

@@ -175,7 +175,7 @@ def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
     assert joint["starts"][0]["start_spread_ms"] == pytest.approx(0.0, abs=0.01)
     assert joint["starts"][1]["start_spread_ms"] == pytest.approx(0.5, abs=0.01)
     assert joint["starts"][2]["total_of"] == ["eu"]
-    assert "within 0.5 ms of each other, by clocks that are known to ± 0.1 ms" in said.err
+    assert "within 0.5 ms of each other, with a clock uncertainty of ± 0.1 ms" in said.err
     rows = list(csv.DictReader((tmp_path / "joint.csv").read_text().splitlines()))
     assert [(row["cluster"], row["number"]) for row in rows] == [
         (name, number) for name in ("eu", "us", "total") for number in "123"
@@ -228,7 +228,7 @@ def test_files_of_trials_that_cannot_be_read_take_no_other_trial_with_them(
     assert NOT_LISTED in trials[0]["reason"]
     assert "us: its results cannot be read" in trials[1]["reason"]
     assert trials[2]["values"]["request_count_avg"] == 80
-    assert "the total" in capsys.readouterr().out
+    assert "Total: counts are sums" in capsys.readouterr().out
 
 
 def test_an_experiment_that_cannot_be_read_takes_no_other_with_it(

@@ -211,7 +211,7 @@ def test_whose_token_counts_the_table_has_is_printed(summary: dict[str, Any]) ->
 def test_connections_that_were_made_ahead_are_named(summary: dict[str, Any]) -> None:
     counts = {"preconnected_request_count": {"unit": "requests", "avg": 10}}
     counts["connected_request_count"] = {"unit": "requests", "avg": 3}
-    line = "Connections: 10 were made ahead of their first requests, whose latencies are without"
+    line = "Connections: 10 were opened ahead of need; the latencies of their first requests do not"
     assert line in printed(summary | counts)
     counts["preconnected_request_count"]["avg"] = 0
     assert "Connections:" not in printed(summary | counts)
@@ -277,7 +277,7 @@ def test_what_each_of_several_addresses_got_is_said(summary: dict[str, Any]) -> 
     text = printed(changed(summary, target_addresses=[up, down]), width=200)
     assert "10.0.0.1: 3,400 requests, 12 connections\n" in text
     assert (
-        "10.0.0.2: 0 requests, 0 connections; 7 could not be made, last: Connection refused; "
+        "10.0.0.2: 0 requests, 0 connections; 7 failed, last: Connection refused; "
         "down at the end" in text
     )
     assert "10.0.0.1" not in printed(changed(summary, target_addresses=[up]))
@@ -309,5 +309,7 @@ def test_a_proxy_that_was_measured_too_is_named(summary: dict[str, Any]) -> None
     config = summary["aiperf_svc"]["config"]
     endpoint = {**config["endpoint"], "proxy": "http://proxy:3128"}
     shown = printed(changed(summary, config={**config, "endpoint": endpoint}))
-    assert "Proxy: requests went through http://proxy:3128, which was measured too" in shown
+    assert (
+        "Proxy: requests went through http://proxy:3128; its time is part of the results" in shown
+    )
     assert "Proxy:" not in printed(summary)
