@@ -315,6 +315,17 @@ def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(
     assert sorted(with_key) == sorted([caller, "worker"])
 
 
+def test_the_pod_that_asks_the_quality_gate_reaches_the_target_and_has_its_key() -> None:
+    config = make_config(target={"kind": "mock", "port": 9000}, layout="per-service")
+    endpoint = config.endpoint.model_dump(exclude_unset=True) | {"api_key_env": "KEY"}
+    data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
+    data |= {"telemetry": {"target": False}, "quality": {"file": "/gate.jsonl"}}
+    plan = plan_it(config.model_validate(data))
+    assert policy(plan, "to-target").components == ("worker", "preflight", "records-manager")
+    with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
+    assert sorted(with_key) == ["records-manager", "worker"]
+
+
 def test_the_key_of_pages_is_in_the_pod_that_reads_them_and_in_no_config() -> None:
     config = make_config(target={"kind": "mock"})
     data = config.model_dump(exclude_unset=True)

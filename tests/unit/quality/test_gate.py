@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.core.experiments.outcomes import measured_in
 from aiperf_svc.core.quality.gate import (
     Answer,
     GraderScore,
@@ -15,6 +16,7 @@ from aiperf_svc.core.quality.gate import (
     wilson,
 )
 from aiperf_svc.core.quality.questions import Grader, Question
+from aiperf_svc.core.results.slo_results import MISSED
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.fake_results import inference_result, objective
 
@@ -80,6 +82,14 @@ def test_repeats_make_the_interval_no_narrower() -> None:
     )
     assert (often.issued, often.score) == (18, once.score)
     assert (often.low, often.high) == pytest.approx((once.low, once.high))
+
+
+def test_trials_below_the_minimum_miss_their_slo() -> None:
+    found = measured_in(inference_result(quality=result([answer(0, "no")], 0.5)))
+    assert found.slo == MISSED
+    assert found.not_held[0].startswith("quality: 0 of 1 right")
+    passed = measured_in(inference_result(quality=result([answer(0)], 0.1)))
+    assert (passed.slo, passed.not_held) == ("", ())
 
 
 def test_missed_slo_and_quality_are_both_named() -> None:
