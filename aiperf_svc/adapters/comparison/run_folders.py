@@ -149,6 +149,11 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         cause=result.cause,
         start_wall_ns=result.start_wall_ns,
         facts=_facts(result) | _provenance(folder),
+        warnings=tuple(
+            f"not comparable: {check.text}"
+            for check in (result.system.reasons if result.system is not None else ())
+            if check.check == "speculation_comparable"
+        ),
         metrics=infos,
         values=values,
         rule=steady.rule if steady else "",

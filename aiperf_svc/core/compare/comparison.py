@@ -133,6 +133,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     shifts: tuple[Shift, ...]
     one_sided: tuple[RowKey, ...]
     """Rows of the headline that only one side has."""
+    warnings: tuple[str, ...] = ()
+    """Why the runs are not comparable, by their own checks."""
     answers: Agreement | None = None
     """How the answers to the same quality gate agree, of the first run of each side."""
 
@@ -152,7 +154,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """The footnotes, without repeats."""
         found = dict.fromkeys(note for row in self.rows for note in row.notes)
         answers = self.answers.lines if self.answers is not None else ()
-        return (*found, *(f"{key} is on one side only" for key in self.one_sided), *answers)
+        return (
+            *self.warnings,
+            *found,
+            *(f"{key} is on one side only" for key in self.one_sided),
+            *answers,
+        )
 
 
 def compare(
@@ -197,6 +204,7 @@ def compare(
         rows=tuple(rows),
         shifts=tuple(_shifts(*sides)),
         one_sided=() if wanted else tuple(_one_sided(*sides)),
+        warnings=tuple(dict.fromkeys(text for run in (*base, *new) for text in run.warnings)),
     )
 
 

@@ -203,3 +203,14 @@ def test_metrics_of_one_name_in_other_units_are_refused(other: dict[str, Any]) -
     infos = {"latency": replace(LATENCY, **other)}
     with pytest.raises(Incomparable, match=r"latency is not the same metric everywhere: in ms, .*"):
         compared(side("a", FAST), side("b", FAST, metrics=infos))
+
+
+def test_run_that_is_not_comparable_warns_on_either_side() -> None:
+    text = "not comparable: the server speculates, and the load has forced ends"
+    plain = measured("a", {P50: RunValue(1.0)})
+    speculating = measured("b", {P50: RunValue(1.0)}, warnings=(text,))
+    assert compared([plain], [speculating]).notes[0] == text
+    again = replace(speculating, folder="runs/c", run_id="c")
+    assert compared([speculating, again], [plain]).notes.count(text) == 1
+    other = measured("d", {P50: RunValue(1.0)})
+    assert text not in compared([plain], [other]).notes
