@@ -168,6 +168,7 @@ class DatasetManager(BaseService):
             warmup_entries=built.warmup_entries,
             turns=built.turns,
             due_ns=built.due_ns,
+            streams=built.streams,
         )
         is_forced = may_force_length(self.context.inference) and built.asks_lengths
         self._forced_length = ForcedLength(is_used=is_forced)

@@ -19,16 +19,17 @@ from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.host.machine import host_facts
 from aiperf_svc.adapters.inference.quality_requests import measure_quality
-from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
+from aiperf_svc.adapters.messaging.bus import DOWN, Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.answers_file import write_answers
 from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
+from aiperf_svc.config.dataset import AGENT_TRACES
 from aiperf_svc.core.control.clock_offset import ClockHistory
 from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.experiments.early_end import EarlyEndDetector
 from aiperf_svc.core.lines.batches import line_count
-from aiperf_svc.core.lines.renderer import LineRenderer
+from aiperf_svc.core.lines.renderer import LineRenderer, RequestStreams
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.core.records.accounts import (
     WorkerAccount,
@@ -48,6 +49,7 @@ from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import AnyMessage
+from aiperf_svc.protocol.messages.dataset import DatasetShape, DatasetShapeRequested
 from aiperf_svc.protocol.messages.events import (
     Heartbeat,
     Member,
@@ -81,6 +83,9 @@ MISSING_S = 15.0
 """Missing records are declared lost after so many seconds of draining in which no record arrived
 and no record processor read a batch. A long response is many batches and one record."""
 
+SHAPE_S = 10.0
+"""Longest time for the shape of the dataset."""
+
 
 class RecordsManager(ResultsService[RunProgress]):
     """Collects the records of a run, summarises them, and writes and serves the results."""
@@ -90,9 +95,13 @@ class RecordsManager(ResultsService[RunProgress]):
         self._records = bus.bind(zmq.PULL, Port.RECORDS)
         self._ledger = RecordLedger()
         self._store = ColumnStore(context.state / f"records-{context.run_id}")
+        self._streams: tuple[bytes, bytes] | None = None
+        self._renderer = LineRenderer(
+            run_id=context.run_id, has_warmup=context.inference.load.has_warmup
+        )
         self._jsonl = JsonlFile(
             context.artifacts / "profile_export.jsonl",
-            LineRenderer(run_id=context.run_id, has_warmup=context.inference.load.has_warmup),
+            self._renderer,
             limit=context.inference.artifacts.jsonl_limit,
         )
         self._gaps = Histogram()
@@ -295,6 +304,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._takes_lines = False
         await self._telemetry.stop()
         self._sample_client(is_last=True)
+        await self._fetch_streams()
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
@@ -326,6 +336,28 @@ class RecordsManager(ResultsService[RunProgress]):
         except AiperfError as error:
             return msgspec.structs.replace(run, failure=f"quality: {error}")
         return msgspec.structs.replace(run, quality=quality)
+
+    async def _fetch_streams(self) -> None:
+        """Fetch which streams the requests of session trees belong to, for their ids."""
+        is_tree = self.context.inference.dataset.kind in AGENT_TRACES
+        if not is_tree or Phase.PROFILING not in self._phases:
+            return
+        sock = self.bus.connect(zmq.REQ, Port.DATASET_FRONT)
+        try:
+            async with asyncio.timeout(SHAPE_S):
+                shape = decode(await ask(sock, encode(DatasetShapeRequested(*self.header))))
+        except TimeoutError:
+            self.log.warning(
+                "the dataset manager has not sent its shape in %g s: profile_export.jsonl has the "
+                "ids of session trees, and not those of their streams",
+                SHAPE_S,
+            )
+            return
+        finally:
+            sock.close()
+        assert isinstance(shape, DatasetShape)
+        self._streams = shape.turns, shape.streams
+        self._renderer.streams = RequestStreams(*self._streams)
 
     async def _copy_inputs(self) -> None:
         """Write the prompts beside the results if the dataset manager cannot reach that folder."""
@@ -384,6 +416,7 @@ class RecordsManager(ResultsService[RunProgress]):
             early_end=self._early_end if self.ends_early else None,
             is_complete=not self.is_cancelling and not self.ends_early,
             cli_command=self.context.run.cli_command,
+            streams=self._streams,
             host=host_facts(),
             topology=RunLayout(
                 layout=self.context.topology.layout,

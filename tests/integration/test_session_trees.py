@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from aiperf_svc.adapters.exports.jsonl_export import write_lines
 from aiperf_svc.core.datasets.weka_trace import read_tree
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import request_id
@@ -246,3 +247,34 @@ async def test_complete_messages_are_sent_without_a_history(tmp_path: Path) -> N
         async with stack(settings, tmp_path) as run:
             await run.results()
     assert prompts == arrays
+
+
+def metadata_of(line: str) -> dict[str, Any]:
+    metadata: dict[str, Any] = json.loads(line)["metadata"]
+    return metadata
+
+
+async def test_lines_have_the_ids_of_streams(tmp_path: Path) -> None:
+    line = weka(call(0, [1]), subagent(1, call(1, [7], 0.01)), call(1.02, [1, 2]))
+    given = dataset(tmp_path, "weka_trace", line, delay_factor=0.01)
+    with server(tokens=2) as mock:
+        settings = config(mock.url, dataset=given, concurrency=1, requests=3)
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+            await run.wait_for_state("done")
+    folder = tmp_path / "artifacts"
+    write_lines(folder / "records.parquet", folder / "again.jsonl")
+    found, again = (
+        {each["turn_index"]: each for each in map(metadata_of, path.read_text().splitlines())}
+        for path in (folder / "profile_export.jsonl", folder / "again.jsonl")
+    )
+    ids = ("x_correlation_id", "root_correlation_id", "parent_correlation_id", "agent_depth")
+    for number in range(3):
+        assert all(again[number].get(name) == found[number].get(name) for name in ids)
+    lines = found
+    root, child = (request_id("test", Phase.PROFILING, 0, number) for number in (0, 1))
+    assert [lines[number]["x_correlation_id"] for number in range(3)] == [root, child, root]
+    assert {each["root_correlation_id"] for each in lines.values()} == {root}
+    assert [lines[number].get("parent_correlation_id") for number in range(3)] == [None, root, None]
+    assert [lines[number]["agent_depth"] for number in range(3)] == [0, 1, 0]
+    assert [each["conversation_id"] for each in lines.values()] == ["session_000000"] * 3

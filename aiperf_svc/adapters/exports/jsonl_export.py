@@ -6,6 +6,7 @@ kind.
 """
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from aiperf_svc.adapters.exports.parquet_export import (
     FORMAT_KEY,
     MESSAGES_KEY,
     RUN_KEY,
+    STREAMS_KEY,
     WARMUP_KEY,
 )
-from aiperf_svc.core.lines.renderer import LineRenderer, Source
+from aiperf_svc.core.lines.renderer import LineRenderer, RequestStreams, Source
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, RARE, Rows
@@ -57,7 +59,12 @@ def _batches(records: Path) -> Iterator[bytes]:
             f"version that wrote it ({known.get('aiperf_svc.version', 'unknown')})"
         )
     workers, messages = json.loads(known[CLOCKS_KEY]), json.loads(known[MESSAGES_KEY])
-    renderer = LineRenderer(run_id=known[RUN_KEY], has_warmup=json.loads(known[WARMUP_KEY]))
+    streams = [b64decode(each) for each in json.loads(known.get(STREAMS_KEY, "[]"))]
+    renderer = LineRenderer(
+        run_id=known[RUN_KEY],
+        has_warmup=json.loads(known[WARMUP_KEY]),
+        streams=RequestStreams(*streams) if streams else None,
+    )
     for batch in reader:
         rows = _rows(batch)
         yield _lines(rows[rows["phase"] == Phase.PROFILING], renderer, workers, messages)

@@ -6,6 +6,7 @@ they are stored as differences; zstd does the rest.
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -37,6 +38,8 @@ manager's clock, and its uncertainty; linear in between."""
 MESSAGES_KEY = "aiperf_svc.error_messages"
 """Metadata key of the first message of the profiling phase for each `error/status`."""
 WARMUP_KEY = "aiperf_svc.has_warmup"
+STREAMS_KEY = "aiperf_svc.streams"
+"""Streams of session trees: `turns` and `streams` of the dataset's shape, in base 64."""
 
 _TYPES = {
     "u1": DataType.uint8,
@@ -171,4 +174,12 @@ def _metadata(context: FinishedRun) -> dict[str, str]:
         CLOCKS_KEY: json.dumps(clocks),
         MESSAGES_KEY: json.dumps(messages),
         WARMUP_KEY: json.dumps(context.config.load.has_warmup),
+        **_streams(context),
     }
+
+
+def _streams(context: FinishedRun) -> dict[str, str]:
+    """Return the streams of session trees, if the run has any."""
+    if context.streams is None:
+        return {}
+    return {STREAMS_KEY: json.dumps([b64encode(each).decode() for each in context.streams])}

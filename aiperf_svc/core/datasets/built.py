@@ -18,6 +18,8 @@ class BuiltDataset(msgspec.Struct, frozen=True):
     report: DatasetReport
     due_ns: bytes = b""
     """Fixed schedule: when each entry of profiling is due, int64 little-endian."""
+    streams: bytes = b""
+    """Empty: entries are no session trees."""
 
     @property
     def entry_count(self) -> int:

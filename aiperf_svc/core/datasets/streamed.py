@@ -30,6 +30,8 @@ class StreamedDataset:
     """All entries of a run, made block by block. The last `warmup_entries` are only for the
     warmup."""
 
+    streams = b""
+
     def __init__(
         self,
         config: BenchmarkConfig,

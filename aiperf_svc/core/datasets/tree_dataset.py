@@ -5,7 +5,7 @@ then a tree is read again, and its requests are made, when a worker is about to 
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -36,6 +36,9 @@ class TreeIndex:
         self.inputs, self.outputs = array("i"), array("i")
         """Recorded tokens of each request; -1: unknown."""
         self.streams = 0
+        self.of_requests = array("H")
+        """Of each request the first ones of its stream, of the stream that spawned it and of the
+        root, and the depth of its stream: what ids of streams are made of."""
         self.left_out = 0
         self.blocks = self.hit_blocks = 0
         """Blocks of all prompts, and those that a cache without a limit would have had."""
@@ -56,12 +59,26 @@ class TreeIndex:
         self.hit_blocks += hits
         self.blocks += blocks
         texts = 0
+        self.of_requests.extend(_streams_of_requests(tree))
         for request in tree.requests:
             self.inputs.append(request.input_tokens)
             self.outputs.append(-1 if request.output_tokens is None else request.output_tokens)
             texts += _BYTES_PER_REQUEST + 4 * len(request.hash_ids)
         texts += distinct * tree.block_size * _BYTES_PER_TOKEN
         self.sizes.append(texts + _message_bytes(tree))
+
+
+def _streams_of_requests(tree: TracedTree) -> Iterator[int]:
+    """Yield four numbers for each request, as `TreeIndex.of_requests` has them."""
+    first: dict[int, int] = {}
+    for number, plan in enumerate(tree.plans):
+        first.setdefault(plan.stream, number)
+    parents, depths = [each.parent for each in tree.streams], [0] * len(tree.streams)
+    for stream, parent in enumerate(parents):
+        depths[stream] = depths[parent] + 1 if parent >= 0 else 0
+    for plan in tree.plans:
+        parent = parents[plan.stream]
+        yield from (first[plan.stream], first.get(parent, 0), first.get(0, 0), depths[plan.stream])
 
 
 def _prefixes(tree: TracedTree) -> tuple[int, int, int]:
@@ -120,6 +137,7 @@ class TreeDataset:
         self._order = entry_order(config, self.entry_count, self.warmup_entries)
         turns = np.frombuffer(index.turns, dtype=np.int32)[self._order]
         self.turns = turns.astype("<u2").tobytes()
+        self.streams = _in_order(index, self._order)
         self.starts: NDArray[np.uint32] = starts_of(
             np.frombuffer(index.sizes, dtype=np.int64)[self._order]
         )
@@ -135,6 +153,14 @@ class TreeDataset:
         ends = np.append(self.starts, self.entry_count)
         numbers = self._order[int(ends[number]) : int(ends[number + 1])].tolist()
         return tuple(self._contents.entry(self._read(each), each) for each in numbers)
+
+
+def _in_order(index: TreeIndex, order: NDArray[np.int64]) -> bytes:
+    """Return the numbers of `TreeIndex.of_requests` in the order of the entries, as uint16."""
+    numbers = np.frombuffer(index.of_requests, dtype=np.uint16).reshape(-1, 4)
+    ends = np.cumsum(np.frombuffer(index.turns, dtype=np.int32))
+    trees = np.split(numbers, ends[:-1])
+    return np.concatenate([trees[number] for number in order.tolist()]).astype("<u2").tobytes()
 
 
 def _report(

@@ -40,13 +40,16 @@ _METADATA: Final = (
     ("ack_wall_ns", INTEGER),
 )
 """Numbers in the order in which a template takes them; the last one is left out if it is 0."""
+_STREAM_IDS: Final = ("id_stream", "id_index", "id_root", "id_index")
+_PARENT_ID: Final = ("id_parent", "id_index")
+_DEPTH: Final = "depth"
+"""Numbers of a session tree's requests, in place of the ids of a conversation."""
 _HOLE: Final = "\0"
 """Placeholder for a number in a template. In JSON this character only appears escaped, as do the
 next three."""
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
 _TRACE: Final = b"\3"
-_METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
 _KNOWN_TEMPLATES: Final = 4_096
 """Most templates kept: 20 MB."""
 
@@ -76,10 +79,30 @@ class Source(NamedTuple):
     processor_id: str
 
 
+class RequestStreams:
+    """Which stream of a session tree each request belongs to."""
+
+    def __init__(self, turns: bytes, streams: bytes) -> None:
+        """`turns` and `streams` are those of the dataset's shape."""
+        ends = np.cumsum(np.frombuffer(turns, dtype="<u2"), dtype=np.int64)
+        self._begins = np.append(np.int64(0), ends)
+        self._numbers = np.frombuffer(streams, dtype="<u2").reshape(-1, 4).astype(np.int64)
+
+    def of(self, rows: Rows) -> NDArray[np.int64]:
+        """Return of each row the first requests of its stream, of the one that spawned it and of
+        the root, and the depth of its stream; shape (rows, 4)."""
+        found: NDArray[np.int64] = self._numbers[self._begins[rows["entry"]] + rows["turn"]]
+        return found
+
+
 class LineRenderer:
     """Renders the lines of one run."""
 
-    def __init__(self, *, run_id: str, has_warmup: bool) -> None:
+    def __init__(
+        self, *, run_id: str, has_warmup: bool, streams: RequestStreams | None = None
+    ) -> None:
+        """`streams` are those of session trees."""
+        self.streams = streams
         self._prefix = id_prefix(run_id, Phase.PROFILING)
         self._phase_index = int(has_warmup)
         """Index of the phase: AIPerf counts phases from 0, including the warmup."""
@@ -104,6 +127,7 @@ class LineRenderer:
         place of each row with an error; `traces` the JSON of their HTTP traces, empty without one.
         """
         values = _values(rows)
+        of_streams = self.streams.of(rows) if self.streams is not None else None
         has = np.vstack(
             [
                 ~np.isnan(values),
@@ -112,6 +136,7 @@ class LineRenderer:
                 np.isin(rows["outcome"], (Outcome.CANCELLED, Outcome.ABANDONED)),
                 rows["error"] != 0,
                 [bool(each) for each in traces],
+                np.zeros(len(rows), bool) if of_streams is None else of_streams[:, 3] > 0,
             ]
         )
         groups = _alike(has, whose)
@@ -119,8 +144,8 @@ class LineRenderer:
         for places in groups:
             what = has[:, places[0]]
             template = self._template(sources[whose[places[0]]], what)
-            has_gaps, _, _, has_error, has_trace = what[len(_METRICS) :].tolist()
-            kinds, numbers = _numbers(rows, values, places, what)
+            has_gaps, _, _, has_error, has_trace, _ = what[len(_METRICS) :].tolist()
+            kinds, numbers = _numbers(rows, values, places, what, of_streams)
             text = filled(template, kinds, numbers, len(places))
             if has_gaps:
                 text = _filled(text, _GAPS, [gaps[place] for place in places])
@@ -145,7 +170,7 @@ class LineRenderer:
         return template
 
     def _new_template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
-        *defined, has_gaps, has_ack, is_cancelled, has_error, has_trace = what.tolist()
+        *defined, has_gaps, has_ack, is_cancelled, has_error, has_trace, is_child = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         first = f"{prefix}{TURN_BASE}-"
         # The placeholders have the number and order of `_METADATA`.
@@ -154,6 +179,7 @@ class LineRenderer:
             "x_request_id": f'"{prefix}{_HOLE}-{_HOLE}"',
             "x_correlation_id": f'"{first}{_HOLE}"',
             "root_correlation_id": f'"{first}{_HOLE}"',
+            **({"parent_correlation_id": f'"{prefix}{_HOLE}-{_HOLE}"'} if is_child else {}),
             "conversation_id": f'"session_{_HOLE}"',
             "turn_index": _HOLE,
             "credit_issued_ns": _HOLE,
@@ -170,8 +196,11 @@ class LineRenderer:
             "phase_kind": phase,
             "was_cancelled": "true" if is_cancelled else "false",
             "context_overflow_skip": "false",
-            "agent_depth": "0",
+            "agent_depth": "0" if self.streams is None else _HOLE,
         }
+        if self.streams is not None:
+            for name in ("x_correlation_id", "root_correlation_id"):
+                metadata[name] = f'"{prefix}{_HOLE}-{_HOLE}"'
         metrics = {
             metric.tag: f'{{"value":{_HOLE},"unit":"{_literal(metric.unit)}"}}'
             for metric, is_defined in zip(_METRICS, defined, strict=True)
@@ -215,23 +244,44 @@ def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int
 
 
 def _numbers(
-    rows: Rows, values: NDArray[np.float64], places: Sequence[int], what: NDArray[np.bool_]
+    rows: Rows,
+    values: NDArray[np.float64],
+    places: Sequence[int],
+    what: NDArray[np.bool_],
+    of_streams: NDArray[np.int64] | None,
 ) -> tuple[bytes, list[NDArray[Any]]]:
     """Return the kinds and the numbers of rows that have the same metrics, in the order of their
     template, as `filled` takes them."""
     if len(places) != len(rows):
         rows, values = rows[places], values[:, places]
-    metadata = _METADATA if what[len(_METRICS) + 1] else _METADATA[:-1]
+        of_streams = None if of_streams is None else of_streams[places]
+    metadata: Sequence[tuple[str, bytes]] = _METADATA
+    if not what[len(_METRICS) + 1]:
+        metadata = _METADATA[:-1]
     by_name = {
         name: rows[name].astype(np.int64) for name, _ in metadata if not name.startswith("id_")
     }
+    if of_streams is not None:
+        metadata = _with_streams(metadata, is_child=bool(what[-1]))
+        for name, column in zip(("id_stream", "id_parent", "id_root"), of_streams.T, strict=False):
+            by_name[name] = column + TURN_BASE
+        by_name[_DEPTH] = np.ascontiguousarray(of_streams[:, 3])
     by_name["id_index"] = by_name["index"] + INDEX_BASE
     by_name["id_turn"] = by_name["turn"] + TURN_BASE
     defined = np.flatnonzero(what[: len(_METRICS)])
     integers = values[defined[defined < _INTEGERS]].astype(np.int64)
     reals = np.ascontiguousarray(values[defined[defined >= _INTEGERS]])
-    kinds = _METADATA_KINDS[: len(metadata)] + INTEGER * len(integers) + DECIMAL * len(reals)
+    kinds = b"".join(kind for _, kind in metadata) + INTEGER * len(integers) + DECIMAL * len(reals)
     return kinds, [*(by_name[name] for name, _ in metadata), *integers, *reals]
+
+
+def _with_streams(
+    metadata: Sequence[tuple[str, bytes]], *, is_child: bool
+) -> list[tuple[str, bytes]]:
+    """Return the numbers of a template for session trees: those of a request id come first."""
+    ids = (*_STREAM_IDS, *(_PARENT_ID if is_child else ()))
+    own = [(name, INTEGER) for name in ids]
+    return [*metadata[:3], *own, *metadata[5:], (_DEPTH, INTEGER)]
 
 
 def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:

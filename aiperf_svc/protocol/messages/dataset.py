@@ -94,7 +94,8 @@ class DatasetBlock(Message, frozen=True):
 
 
 class DatasetShapeRequested(Message, frozen=True):
-    """Asks for the number of turns of each entry; sent by the timing manager."""
+    """Asks for the number of turns of each entry; sent by the timing manager, and for session
+    trees by the records manager."""
 
 
 class DatasetShape(Message, frozen=True):
@@ -107,6 +108,9 @@ class DatasetShape(Message, frozen=True):
     due_ns: bytes = b""
     """Fixed schedule: when each entry of profiling is due from the start of a phase, int64
     little-endian and ascending."""
+    streams: bytes = b""
+    """Session trees: of each request of each entry the first ones of its stream, of the stream that
+    spawned it and of the root, and the depth of its stream, uint16 little-endian."""
 
 
 class ForcedLengthAsked(Message, frozen=True):
