@@ -105,7 +105,9 @@ def read_draft(
             draft.data.setdefault("load", {})
             return draft
         if draft.data.get("scenario"):  # which says how long it takes
-            draft.data.setdefault("load", {}).setdefault("concurrency", 1)
+            load = draft.data.setdefault("load", {})
+            if "load.concurrency" not in varied:
+                load.setdefault("concurrency", 1)
             return draft
         if "load.concurrency" not in varied and "load.request_rate" not in varied:
             scenario = experiment.get("scenario")

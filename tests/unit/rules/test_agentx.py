@@ -82,6 +82,14 @@ def test_flags_name_the_scenario_as_aiperf_does(tmp_path: Path) -> None:
         assert config.load.requests is None
 
 
+def test_concurrencies_of_flags_are_trials() -> None:
+    flags = ("--scenario", "agentx", "--input-file", "x", "--concurrency", "4,8")
+    config = flag_config(*TARGET, *flags)
+    assert config.experiment is not None
+    assert config.experiment.size == 2
+    assert config.load.duration == 3600 * 10**9
+
+
 def missed(seconds: float = 3600.0, errors: float = 0.0, **parts: Any) -> dict[str, str]:
     metrics = {
         name: MetricStats(unit="requests", avg=value)

@@ -1,0 +1,127 @@
+"""Measures what an agent trace of many requests costs before the load.
+
+    python -m benchmarks.agent_traces [--requests N] [--trees N] [--tokenizer FILE]
+
+The trace is one of Weka's format with 40 to 160 requests in a session, up to 102,400 tokens in a
+prompt and subagents. It is read twice, as in a run: once before anything is started, and once by
+the dataset manager. Then the requests of the first trees are made, as many as the load has users.
+CPU times do not depend on what else the machine does.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.datasets.builder import build_dataset
+from aiperf_svc.adapters.datasets.checks import check_dataset
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.datasets.tree_dataset import TreeDataset
+
+BLOCK_SIZE = 64
+MOST_BLOCKS = 1_600
+
+
+class Session:
+    """Makes the requests of one session."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._next_id = 1
+        self.count = 0
+
+    def _ids(self, number: int) -> list[int]:
+        first, self._next_id = self._next_id, self._next_id + number
+        return list(range(first, first + number))
+
+    def _request(self, at_s: float, ids: list[int], taken_s: float) -> dict[str, Any]:
+        self.count += 1
+        return {
+            "t": round(at_s, 3), "type": "s", "model": "m", "hash_ids": ids,
+            "in": len(ids) * BLOCK_SIZE - self._rng.randrange(BLOCK_SIZE),
+            "out": self._rng.randint(20, 900), "api_time": round(taken_s, 3),
+        }  # fmt: skip
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return the requests, with those of subagents."""
+        rng, now, found = self._rng, 0.0, list[dict[str, Any]]()
+        shared = self._ids(200)
+        ids = list(shared)
+        for _ in range(rng.randint(40, 160)):
+            ids = ids + self._ids(rng.randint(1, 30))
+            if len(ids) > MOST_BLOCKS:
+                ids = shared + self._ids(100)
+            taken = rng.uniform(1, 20)
+            found.append(self._request(now, ids, taken))
+            now += taken
+            if rng.random() < 0.1:
+                begin, own, inner = now, self._ids(80), list[dict[str, Any]]()
+                for _ in range(rng.randint(2, 15)):
+                    taken = rng.uniform(1, 8)
+                    inner.append(self._request(now, own, taken))
+                    now, own = now + taken + 0.5, own + self._ids(10)
+                name = f"agent-{self._next_id}"
+                found.append({"t": begin, "type": "subagent", "agent_id": name, "requests": inner})
+            now += rng.expovariate(1 / 5)
+        return found
+
+
+def lines(requests: int) -> Iterator[str]:
+    """Yield the lines of a trace with at least so many requests."""
+    rng, count, number = random.Random(1), 0, 0
+    while count < requests:
+        session = Session(rng)
+        members = {"id": f"trace{number}", "block_size": BLOCK_SIZE, "hash_id_scope": "local"}
+        yield json.dumps({**members, "models": ["m"], "requests": session.requests()}) + "\n"
+        count, number = count + session.count, number + 1
+
+
+def main() -> None:
+    """Print the times and the memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--trees", type=int, default=16)
+    parser.add_argument("--tokenizer")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.jsonl"
+        with file.open("w") as out:
+            out.writelines(lines(args.requests))
+        config = BenchmarkConfig.model_validate(
+            {
+                "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
+                "load": {"concurrency": args.trees, "duration": "1h", "agentic": {}},
+                "dataset": {"kind": "weka_trace", "file": str(file)},
+                "tokenizer": {"name": args.tokenizer},
+            }
+        )
+        begin = time.process_time()
+        check_dataset(config)
+        checked = time.process_time()
+        dataset = asyncio.run(build_dataset(config))
+        assert isinstance(dataset, TreeDataset)
+        built = time.process_time()
+        number = made = 0
+        while made < min(args.trees, dataset.entry_count):
+            made += len(dataset.block(number))
+            number += 1
+        ended = time.process_time()
+        dataset.close()
+        report = dataset.report
+        print(
+            f"{report.turns:,} requests in {report.entries:,} trees, "
+            f"{file.stat().st_size / 2**20:,.0f} MiB\n"
+            f"checked in {checked - begin:.1f} s, read in {built - checked:.1f} s, "
+            f"{made} trees made in {ended - built:.1f} s of CPU time\n"
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB of memory"
+        )
+
+
+if __name__ == "__main__":
+    main()
