@@ -67,7 +67,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return labels
 
     def selector(self, component: str = "") -> dict[str, str]:
-        """Return labels that select pods of the stack, whatever their run. A selector cannot be
+        """Return labels that select pods of all runs of the stack. A selector cannot be
         changed later, and an empty one would also select the namespace owner's pods."""
         selector = {STACK_LABEL: self.stack}
         if component:

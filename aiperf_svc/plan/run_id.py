@@ -46,7 +46,7 @@ def run_id_of(
 ) -> str:
     """Return the id of the run of a config that is in order, as is its `experiment`."""
     asked = non_defaults(config.model_copy(update={"experiment": None}))
-    # The runner finds these, and they change while the same run goes on.
+    # The runner finds these, and they change while the same run continues.
     asked.get("telemetry", {}).pop("exporters", None)
     asked.get("deployment", {}).pop("api_server_cidrs", None)
     parts = [json.dumps({k: v for k, v in asked.items() if v != {}}), images, str(generation)]

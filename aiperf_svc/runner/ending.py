@@ -16,7 +16,7 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 
 
-def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
+def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     """Return the outcome, with an error if a tracker did not take the run."""
     has_tracker = artifacts.mlflow is not None or artifacts.wandb is not None
     if not has_tracker or outcome.artifacts is None or outcome.results is None:
@@ -40,10 +40,10 @@ def sent(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     return replace(outcome, artifact_error="; ".join(text for text in texts if text))
 
 
-def refresh(folder: Path) -> None:
+def refresh_manifest(folder: Path) -> None:
     """Renew what has changed in a folder since its manifest; nothing without a manifest."""
     path = folder / NAME
-    # The records manager has said what was wrong with this folder, if anything was.
+    # The records manager has reported errors of this folder.
     with suppress(OSError):
         known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         manifest = build_manifest(folder, known.run_id, known=known)
@@ -54,7 +54,7 @@ def refresh(folder: Path) -> None:
 
 @contextmanager
 def errors_of(run_id: str) -> Iterator[None]:
-    """Let an error that ends the block name its run, for `--json`."""
+    """Add the id of the run to an error that ends the block, for `--json`."""
     try:
         yield
     except AiperfError as error:
@@ -66,8 +66,8 @@ def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> Ex
     """Bring the manifest up to date, send the run to its trackers, and print it; return the exit
     code. All processes of the run have ended."""
     if outcome.artifacts is not None:
-        refresh(outcome.artifacts)
-    outcome = sent(outcome, artifacts)
+        refresh_manifest(outcome.artifacts)
+    outcome = send_to_trackers(outcome, artifacts)
     # Rich takes long to import.
     from aiperf_svc.runner import printing
 

@@ -68,7 +68,7 @@ class LocalRun:
         except OSError as error:
             raise EnvironmentProblem(
                 f"cannot write {self.private}: {error.strerror or error}; "
-                "free some space there, or give temporary files another place (TMPDIR)"
+                "free some space there, or set TMPDIR to another folder"
             ) from error
 
     def shared_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

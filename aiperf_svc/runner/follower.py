@@ -52,7 +52,7 @@ class StartGate(Protocol):
 
 
 Watch = Callable[["Follower"], Coroutine[Any, Any, None]]
-"""Watches something that the run needs. Raises AiperfError when the run cannot go on without it;
+"""Watches something that the run needs. Raises AiperfError when the run cannot continue without it;
 never returns."""
 
 
@@ -153,7 +153,7 @@ class Follower:
         return results
 
     async def _open_gate(self) -> None:
-        """Have a held run started. A run that cannot be started is stopped."""
+        """Start a held run. A run that cannot be started is stopped."""
         if self._gate is None:
             return
         try:
@@ -203,8 +203,7 @@ def check_single(options: RunOptions) -> None:
     """Raise ConfigError if the options are for one run only, and there are several at once."""
     if options.metrics_address is not None:
         raise ConfigError(
-            "--serve-metrics: a page shows one run, and these are several at the same time; use "
-            "--otlp"
+            "--serve-metrics: the page shows one run, and several run at the same time; use --otlp"
         )
 
 

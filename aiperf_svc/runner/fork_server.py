@@ -89,7 +89,7 @@ class ForkServer:
 
 
 _with_orphans: set[ForkServer] = set()
-"""Those whose forks have still to be adopted. Each of several targets has one."""
+"""Servers whose forks are not adopted yet. Each of several targets has one."""
 
 
 @contextmanager

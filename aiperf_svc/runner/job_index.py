@@ -46,7 +46,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.workloads.shapes import shape_config
 
 SENT = (NAME, TRIALS, "logs")
-"""What is sent of the folder of the run. The rest is reason of the trials of all indexes."""
+"""Parts of the run's folder that are sent. The rest would describe one index only."""
 POLL_S = 0.25
 """Seconds between two looks at the server."""
 PAGE_S = 5.0
@@ -55,7 +55,7 @@ PAGE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class IndexPlace:
-    """Where an index runs, as the environment of its pod says."""
+    """The settings of an index, from the environment of its pod."""
 
     chosen: ChosenShape
     run_id: str

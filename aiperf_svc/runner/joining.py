@@ -155,7 +155,7 @@ def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:
         each.results is None for each in outcomes
     ):
         return codes[0]
-    # A run without results is a hole in the joint result, whatever the reason.
+    # A run without results is missing in the joint result.
     codes = [
         ExitCode.BENCHMARK_FAILED if each.results is None and code not in _OF_ALL else code
         for each, code in zip(outcomes, codes, strict=True)
@@ -222,7 +222,7 @@ def join_experiment(
     runs: Sequence[JointRun],
 ) -> JointExperiment:
     """Return what the runs are together, trial by trial, from their folders; that of the joint
-    result is `folder`. A run whose trials cannot be read is in no total, and says so."""
+    result is `folder`. A run whose trials cannot be read is in no total, and in the notes."""
     members = [_member(run) for run in runs]
     known = {n: each for member in members for n, each in member.entries.items()}
     # A run of which no trial has ended is missing in all totals alike.

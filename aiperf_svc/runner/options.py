@@ -31,7 +31,7 @@ class RunOptions:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for the services that need them only, e.g. the target's API key."""
     resume: Path | None = None
-    """Folder of the experiment to go on with."""
+    """Folder of the experiment to resume."""
     otlp: OtlpTarget | None = None
     """Where the metrics of the run are sent."""
     metrics_address: tuple[str, int] | None = None
@@ -49,7 +49,7 @@ class StackOptions:
     yes: bool = False
     """True to ask no questions."""
     keep: bool = False
-    """True to leave the stack whatever its outcome, unless the user stops it."""
+    """True to keep the stack, unless the user stops the run."""
     keep_on_failure: bool = False
     timeout_s: float | None = None
     """Time limit from the start of `up` to the results; the teardown is not limited."""

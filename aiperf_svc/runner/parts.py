@@ -68,7 +68,7 @@ class Work:
 
 
 class PartContext:
-    """What a session gives to a part while it runs."""
+    """What a part uses of its session: interrupts, screen, start gate, time limit."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def _print_end(outcome: RunOutcome, console: Console) -> None:
         where = report if report.is_file() else f"{outcome.artifacts}/"
         console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
         if outcome.was_interrupted and isinstance(outcome.results, ExperimentResult):
-            how = f"the trials that are left: the same command with --resume {outcome.artifacts}"
+            how = f"to run the remaining trials: the same command with --resume {outcome.artifacts}"
             console.print(Text(how), soft_wrap=True)
     if outcome.uploaded_to:
         console.print(Text(f"Uploaded: {outcome.uploaded_to}/"), soft_wrap=True)

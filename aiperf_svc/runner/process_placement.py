@@ -187,7 +187,7 @@ def share_of(facts: Facts, count: int) -> Facts:
 
 
 def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
-    """Print what may be wrong with a run that goes on."""
+    """Print warnings about a run."""
     for warning in workload_of(config).warnings(config, facts, topology, os.environ):
         print(f"warning: {warning}", file=sys.stderr)
 
@@ -201,7 +201,7 @@ class LocalServices:
         self._forks = forks
         self._processes: list[Process] = []
         self._control: list[Process] = []
-        """Those without which a run cannot go on."""
+        """Processes without which the run fails."""
         self._orders: dict[str, Order] = {}
         """What each process is, by name."""
         self._replaced: Counter[str] = Counter()
@@ -340,7 +340,7 @@ class LocalServices:
             raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
         another = self._replace(process)
         follows = (
-            "another one takes part in the next trial" if another else "the run goes on without it"
+            "a new one takes part in the next trial" if another else "the run continues without it"
         )
         follower.display.note(f"{process.name} {process.how_it_ended}; {follows}")
         if another is not None:

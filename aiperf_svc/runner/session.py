@@ -16,11 +16,11 @@ from aiperf_svc.adapters.terminal.screens import Screen, open_screens
 from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import (
     OUT_OF_TIME,
+    AssignStart,
     CloseRound,
     EndSession,
     Event,
     FindRoom,
-    GiveStart,
     Instruction,
     Interrupted,
     LookAgain,
@@ -75,7 +75,7 @@ class Session:
         self._ended: dict[Part, RunOutcome] = {}
         """Outcomes of the parts of rounds that are not closed."""
         self._error: BaseException | None = None
-        """What ended the only part before anything of it was made, or a mistake of this program."""
+        """Error of the only part before anything of it was created, or a bug of this program."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> ExitCode:
@@ -163,8 +163,8 @@ class Session:
                     self._spawn(self._run_part(part), f"part {part.round} {part.member}")
                 case SkipPart():
                     self._skip(each)
-                case GiveStart(round_, trial_number):
-                    self._starts.give(round_, trial_number)
+                case AssignStart(round_, trial_number):
+                    self._starts.assign(round_, trial_number)
                 case FindRoom():
                     self._spawn(self._find_room(each), "find room")
                 case WaitForRoom():
@@ -179,9 +179,9 @@ class Session:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._on_task_end)
 
-    def _forget(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = self._error or error
@@ -224,7 +224,7 @@ class Session:
     # --- one part --------------------------------------------------------------------------------
 
     async def _run_part(self, part: Part) -> None:
-        """Run a part. Errors become outcomes: the others must go on to their ends."""
+        """Run a part. Errors become outcomes, so that the others continue."""
         trial = self._trials.get(part.round)
         work = self._results.work(part, trial)
         screen, left_s = self._screen(work), self._left_s()
@@ -232,17 +232,17 @@ class Session:
         context = PartContext(self._interrupts, screen, gate=gate, left_s=left_s)
         try:
             if left_s is not None and left_s <= 0:
-                outcome = self._unmade(work, OUT_OF_TIME, was_interrupted=False)
+                outcome = self._not_begun(work, OUT_OF_TIME, was_interrupted=False)
             else:
                 outcome = await self._unless_interrupted(work, context)
         except Exception as error:
-            if self._is_alone:
+            if self._has_one_part:
                 raise
             more = self._placement.more(work)
             outcome = outcome_of(RunEnd(run_id=work.run_id, error=error, more=more))
             screen.say(f"error: {outcome.reason}")
         if outcome.artifacts is not None:
-            ending.refresh(outcome.artifacts)
+            ending.refresh_manifest(outcome.artifacts)
         if gate is not None:
             self._results.add_offsets(part.member, gate.offsets, trial)
         screen.end(outcome.in_words)
@@ -250,7 +250,7 @@ class Session:
         self._handle(PartEnded(part, has_failed(outcome), bool(outcome.more.get("kept"))))
 
     @property
-    def _is_alone(self) -> bool:
+    def _has_one_part(self) -> bool:
         """Whether the session has one part, whose errors are those of the session."""
         has_one_round = not self._expansion.is_driven and len(self._expansion.rounds) == 1
         return has_one_round and not self._expansion.is_joint
@@ -270,13 +270,13 @@ class Session:
                 task.cancel()
             await asyncio.gather(running, counting, stopped, return_exceptions=True)
         if running.cancelled():
-            return self._unmade(work, NOTHING_MADE, was_interrupted=True)
+            return self._not_begun(work, NOTHING_MADE, was_interrupted=True)
         return running.result()
 
     def _skip(self, skipped: SkipPart) -> None:
         """Record that a part does not begin."""
         work = self._results.work(skipped.part)
-        outcome = self._unmade(
+        outcome = self._not_begun(
             work,
             skipped.reason,
             was_interrupted=self._interrupts.count > 0,
@@ -286,7 +286,7 @@ class Session:
         if self._screens:
             self._screen(work).end(outcome.in_words)
 
-    def _unmade(
+    def _not_begun(
         self,
         work: Work,
         reason: str,

@@ -49,7 +49,7 @@ class MemberResults:
     offsets: dict[int, Offset] = field(default_factory=dict)
     """Its clock at the start of each trial, by number."""
     error: str = ""
-    """What kept its files from being written."""
+    """Why its files could not be written."""
 
 
 def check_resumed(expansion: Expansion, folder: Path) -> None:
@@ -129,7 +129,7 @@ class SessionResults:
                 each.trials.add_finished()
 
     def _add_needless(self, trials: "ShapeTrials", *, is_local: bool) -> None:
-        """Take the trials that the finished ones have made needless as finished too."""
+        """Count trials that the finished ones have made needless as finished."""
         config = self._expansion.first.config
         if self.finished:
             trials.add_finished()
@@ -207,7 +207,7 @@ class SessionResults:
         )
 
     def _goes_on(self, folder: Path) -> bool:
-        """Return whether the part that has this folder goes on with what is in it."""
+        """Return whether the part that has this folder continues the experiment in it."""
         if self._placement.where == "local":
             return is_experiment(folder)
         # That of a round is there if a runner was killed while its stack was up.
@@ -235,7 +235,7 @@ class SessionResults:
             trial = self.driven.end(begun, ended, self._total(ended, begun))
             return RoundClosed(round_, trial)
         for name, outcome in ended.items():
-            self._take(self.members[name], round_, outcome)
+            self._collect(self.members[name], round_, outcome)
         return RoundClosed(round_)
 
     def _add_driven(self, results: MemberResults, begun: BeginTrial, outcome: RunOutcome) -> None:
@@ -260,8 +260,8 @@ class SessionResults:
         ]
         return joining.total_of(runs, self.folder, begun.trial)
 
-    def _take(self, results: MemberResults, round_: int, outcome: RunOutcome) -> None:
-        """Take the trials that a part has left."""
+    def _collect(self, results: MemberResults, round_: int, outcome: RunOutcome) -> None:
+        """Add the trials of a part that has ended."""
         trials = results.trials
         if trials is None:
             return
@@ -271,12 +271,12 @@ class SessionResults:
         was_ended_by_trial = is_failed and stops and outcome.results is not None
         try:
             if outcome.artifacts is not None:
-                trials.take(round_, outcome.artifacts)
+                trials.collect(round_, outcome.artifacts)
             if is_failed and not was_ended_by_trial:
-                trials.fail(round_, outcome.reason)
+                trials.fail_unfinished(round_, outcome.reason)
                 trials.write_progress()
         except Exception as error:
-            # The other parts must go on to their ends.
+            # The other parts must continue.
             results.error = results.error or f"shape {round_}: {error}"
 
     # --- all parts -------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class SessionResults:
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
         stopped = next((each for each in outcomes if each.state == RunState.CANCELLED), None)
         reasons = [each.reason for each in (failed, stopped) if each is not None]
-        # A driver goes on after trials that failed, as services do.
+        # A driver continues after failed trials, as services do.
         has_failed = failed is not None and not trials.finished and self.driven is None
         is_complete = self.driven.is_done if self.driven is not None else trials.is_complete
         is_whole = is_complete and not has_failed

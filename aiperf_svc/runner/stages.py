@@ -1,4 +1,4 @@
-"""The lifecycle of a stack: decides which stage comes next, whatever happens. Pure.
+"""The lifecycle of a stack: decides which stage comes next. Pure.
 
     preflight ─> preview ─> up ─> run ─> collect ─┬────────────> destroy ─> check ─> finished
         │           │        │      │        │    │                 ▲

@@ -50,7 +50,7 @@ class StartTimes:
         self._lead_ns = round(lead_s * 1e9)
         self._starts: defaultdict[tuple[int, int], _Start] = defaultdict(_Start)
 
-    def give(self, round_: int, trial: int) -> None:
+    def assign(self, round_: int, trial: int) -> None:
         """Set the start of a trial of a round."""
         start = self._starts[round_, trial]
         start.at_wall_ns = time_ns() + self._lead_ns

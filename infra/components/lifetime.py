@@ -162,7 +162,7 @@ class Lifetime(pulumi.ComponentResource):
             "benchmark",
             metadata=scope.named(budget.name),
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=selector),
-            # Kubernetes evicts no pod that two budgets select, and says so by an error that
+            # Kubernetes evicts no pod that two budgets select, and reports it by an error that
             # `kubectl drain` does not wait for.
             opts=pulumi.ResourceOptions.merge(
                 scope.options(self), pulumi.ResourceOptions(delete_before_replace=True)

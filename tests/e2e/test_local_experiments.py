@@ -143,7 +143,7 @@ def test_a_lost_worker_is_replaced_before_the_next_trial(tmp_path: Path) -> None
         served = mock.truth()["requests"] - before
     first, second = trials(tmp_path)
     assert (first["state"], first["verdict"]) == ("done", "invalid")
-    assert "worker-0 ended by SIGKILL; another one takes part in the next trial" in command.errors
+    assert "worker-0 ended by SIGKILL; a new one takes part in the next trial" in command.errors
     assert second["state"] == "done"
     assert 0 < second["values"]["request_count_avg"] <= served
     command.assert_nothing_is_left()

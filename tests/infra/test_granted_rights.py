@@ -11,7 +11,7 @@ from tests.support.recording import record, stack_config
 
 
 @pytest.mark.parametrize("mode", ["create", "existing"])
-def test_the_roles_of_a_stack_of_jobs_are_what_its_creator_needs(mode: str) -> None:
+def test_job_stack_roles_match_creator_rights(mode: str) -> None:
     config: dict[str, Any] = stack_config("bench-variants")
     deployment = config["aiperf:benchmark"]["deployment"]
     deployment["namespace"] = {"mode": mode, "name": "own"}

@@ -51,17 +51,17 @@ def _refuse(holders: ModuleType, *, environ: dict[str, str], render_to: str | No
     holders.refuse_if_held(plan_it(config, stack="s", version="1"), cluster, environ)
 
 
-def test_plain_up_of_a_stack_that_somebody_works_on_is_refused(holders: ModuleType) -> None:
+def test_plain_up_of_held_stack_is_refused(holders: ModuleType) -> None:
     with pytest.raises(pulumi.RunError, match=r"alice@build .* Nothing was changed"):
         _refuse(holders, environ={})
 
 
-def test_the_runner_has_looked_itself_and_manifests_need_no_cluster(holders: ModuleType) -> None:
+def test_runner_and_manifests_skip_holder_check(holders: ModuleType) -> None:
     _refuse(holders, environ={HOLDER: "alice@build process 42 a1"})
     _refuse(holders, environ={}, render_to="/manifests")
 
 
-def test_a_cluster_that_does_not_respond_is_left_to_the_provider(
+def test_silent_cluster_is_left_to_provider(
     holders: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager

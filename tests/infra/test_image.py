@@ -26,7 +26,7 @@ def _pins(path: str) -> set[str]:
     return set(re.findall(r"^(\S+==\S+)", (ROOT / path).read_text(), re.MULTILINE))
 
 
-def test_the_name_says_version_and_content_and_is_the_same_twice() -> None:
+def test_image_name_has_version_and_content() -> None:
     version = re.escape(aiperf_svc.__version__)
     name = _tag()
     assert re.fullmatch(rf"localhost/aiperf-svc:{version}-[0-9a-f]{{12}}", name)
@@ -54,7 +54,7 @@ def _build(folder: Path, **environ: str) -> tuple[subprocess.CompletedProcess[st
     return done, asked.read_text().splitlines() if asked.exists() else []
 
 
-def test_a_base_with_a_digest_is_written_into_the_image(tmp_path: Path) -> None:
+def test_pinned_base_is_written_into_image(tmp_path: Path) -> None:
     done, asked = _build(tmp_path, BASE=BASE, REQUIRE_DIGESTS="1")
     assert (done.returncode, done.stderr) == (0, "")
     assert {f"BASE={BASE}", f"BUILDER={BASE}"} <= set(asked)
@@ -62,7 +62,7 @@ def test_a_base_with_a_digest_is_written_into_the_image(tmp_path: Path) -> None:
     assert f"org.opencontainers.image.base.digest=sha256:{'0a' * 32}" in asked
 
 
-def test_a_base_that_is_only_a_tag_is_told_and_refused_on_request(tmp_path: Path) -> None:
+def test_tagged_base_is_noted_or_refused(tmp_path: Path) -> None:
     done, asked = _build(tmp_path)
     assert done.returncode == 0
     assert done.stderr.count("pin it as NAME@sha256:DIGEST") == 2
@@ -73,7 +73,7 @@ def test_a_base_that_is_only_a_tag_is_told_and_refused_on_request(tmp_path: Path
     assert "error: REQUIRE_DIGESTS is set and python:3.12 has none" in refused.stderr
 
 
-def test_the_image_of_a_workload_has_the_name_that_its_ranks_ask_for(tmp_path: Path) -> None:
+def test_workload_image_has_the_rank_name(tmp_path: Path) -> None:
     done, asked = _build(tmp_path, WORKLOAD="iperf", IMAGE_REPOSITORY="registry.example/x")
     name = f"registry.example/x-iperf:{aiperf_svc.__version__}"
     assert done.stdout.splitlines()[-1] == name
@@ -86,15 +86,13 @@ def test_the_image_of_a_workload_has_the_name_that_its_ranks_ask_for(tmp_path: P
 @pytest.mark.parametrize(
     ("workload", "said"), [("iprf", "kinds with an image: fio iperf"), ("nccl", "BASE=...")]
 )
-def test_a_workload_without_a_recipe_or_a_base_is_refused(
-    tmp_path: Path, workload: str, said: str
-) -> None:
+def test_workload_without_recipe_is_refused(tmp_path: Path, workload: str, said: str) -> None:
     done, asked = _build(tmp_path, WORKLOAD=workload)
     assert (done.returncode, asked) == (1, [])
     assert said in done.stderr
 
 
-def test_the_image_has_the_versions_that_the_tests_run_with() -> None:
+def test_image_has_tested_versions() -> None:
     pins = _pins("images/requirements.lock")
     assert pins
     assert pins <= _pins("requirements.lock")

@@ -33,7 +33,7 @@ def unlimited() -> Recording:
     return record(STACK, {"aiperf:benchmark": deployed | {"load": load}})
 
 
-def test_a_namespace_of_its_own_gets_its_name_from_pulumi(usual: Recording) -> None:
+def test_pulumi_names_the_own_namespace(usual: Recording) -> None:
     made = usual.registration("Namespace", f"aiperf-{STACK}")
     assert "name" not in made.inputs["metadata"]
     assert usual.outputs["namespace"] == f"aiperf-{STACK}-{SUFFIX}"
@@ -89,9 +89,7 @@ def test_in_an_own_namespace_everything_goes_with_it(usual: Recording, guest: Re
     assert not [made for made in guest.objects.values() if made.deleted_with]
 
 
-def test_no_deletion_leaves_an_object_behind_until_its_dependents_are_gone(
-    usual: Recording, guest: Recording
-) -> None:
+def test_deletions_wait_for_dependents(usual: Recording, guest: Recording) -> None:
     for manifest in usual.manifests + guest.manifests:
         policy = manifest["metadata"]["annotations"]["pulumi.com/deletionPropagationPolicy"]
         assert policy == "background", _named(manifest)
@@ -108,7 +106,7 @@ def _named(manifest: Manifest) -> str:
         ("existing", "configmaps", f"anchor-{STACK}"),
     ],
 )
-def test_the_only_rights_are_to_end_the_stack_and_the_run_s_budget_and_to_renew_the_lease(
+def test_deadline_role_has_only_needed_rights(
     mode: str, resource: str, name: str, usual: Recording, guest: Recording
 ) -> None:
     recording = guest if mode == "existing" else usual
@@ -137,7 +135,7 @@ def test_the_only_rights_are_to_end_the_stack_and_the_run_s_budget_and_to_renew_
     assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
 
 
-def test_the_lease_names_the_owner_and_leaves_the_rest_to_who_works_on_it(
+def test_lease_names_only_the_owner(
     usual: Recording,
 ) -> None:
     lease = usual.manifest("Lease", f"owner-{STACK}")
@@ -151,9 +149,7 @@ def _budget(recording: Recording) -> Manifest:
     return budget
 
 
-def test_a_budget_is_of_one_run_and_its_time_is_the_start_s_and_the_load_s(
-    usual: Recording, guest: Recording
-) -> None:
+def test_budget_covers_start_and_load_of_one_run(usual: Recording, guest: Recording) -> None:
     names = {_budget(each)["metadata"]["name"] for each in (usual, guest)}
     assert names == {f"benchmark-{each.outputs['runId'][:8]}-{STACK}" for each in (usual, guest)}
     assert len(names) == 2
@@ -165,7 +161,7 @@ def test_a_budget_is_of_one_run_and_its_time_is_the_start_s_and_the_load_s(
     assert env["AIPERF_BUDGET_SECONDS"] == "375"
 
 
-def test_without_a_duration_of_the_load_the_budget_stays_as_long_as_the_stack(
+def test_budget_without_duration_lasts_with_stack(
     unlimited: Recording,
 ) -> None:
     assert _budget(unlimited)
@@ -197,7 +193,7 @@ def test_only_the_deadline_pod_gets_a_token(usual: Recording) -> None:
     assert mounting == ["deadline"]
 
 
-def test_pods_are_made_after_the_deadline_pod_and_nothing_else_waits_for_it(
+def test_only_pods_wait_for_deadline_pod(
     usual: Recording,
 ) -> None:
     holder = next(
@@ -217,7 +213,7 @@ def test_pods_are_made_after_the_deadline_pod_and_nothing_else_waits_for_it(
     assert ("NetworkPolicy", "deadline") in known
 
 
-def test_the_deadline_pod_is_ready_when_the_api_server_has_responded(
+def test_deadline_pod_is_ready_after_api_response(
     usual: Recording,
 ) -> None:
     pods = {component_of(t): t["spec"] for t in pod_templates(usual)}

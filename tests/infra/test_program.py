@@ -98,21 +98,19 @@ def test_the_provider_has_the_version_that_the_lock_brings(usual: Recording) -> 
     assert {made.version for made in providers} == {locked[1]}
 
 
-def test_a_key_of_the_stack_changes_the_provider_s_version(next_generation: Recording) -> None:
+def test_stack_key_sets_the_provider_version(next_generation: Recording) -> None:
     made = next_generation.resources.values()
     assert {each.version for each in made if each.type.startswith(PROVIDER)} == {"4.99.0"}
 
 
-def test_a_new_generation_is_a_new_run_in_every_pod(
-    usual: Recording, next_generation: Recording
-) -> None:
+def test_new_generation_changes_every_pod(usual: Recording, next_generation: Recording) -> None:
     run_id = next_generation.outputs["runId"]
     assert run_id != usual.outputs["runId"]
     for template in pod_templates(next_generation):
         assert template["metadata"]["labels"][RUN_LABEL] == run_id
 
 
-def test_services_start_when_target_policies_and_names_are_there_and_not_one_after_another(
+def test_services_start_together_after_target(
     usual: Recording,
 ) -> None:
     for name in ("system-controller", "records-manager", "worker", "record-processor"):
@@ -174,7 +172,7 @@ def test_without_network_policies_the_reviewer_is_told(compact: Recording) -> No
     assert "deployment.network_policies is off" in compact.outputs["notes"][0]
 
 
-def test_a_stack_that_holds_no_drain_has_no_disruption_budget_and_no_right_on_one(
+def test_no_drain_hold_means_no_budget(
     compact: Recording,
 ) -> None:
     assert not [m for m in compact.manifests if m["kind"] == "PodDisruptionBudget"]
@@ -206,7 +204,7 @@ def test_the_program_only_wires() -> None:
     assert len((INFRA / "__main__.py").read_text().splitlines()) < 40
 
 
-def test_labels_and_annotations_of_the_user_are_on_all_objects_and_pods() -> None:
+def test_user_labels_are_on_all_objects() -> None:
     labels, annotations = {"owner": "team-a"}, {"example.com/cost-center": "47 11"}
     recording = recorded(labels=labels, annotations=annotations)
     every = [each["metadata"] for each in recording.manifests]
@@ -228,7 +226,7 @@ def test_labels_and_annotations_of_the_user_are_on_all_objects_and_pods() -> Non
         ({"KUBECONFIG": "/home/me/config", HOLDER: "yes"}, False),
     ],
 )
-def test_plain_pulumi_warns_of_copies_of_a_kubeconfig_and_shows_the_summary(
+def test_plain_pulumi_warns_and_shows_summary(
     environ: dict[str, str], is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warned: list[str] = []

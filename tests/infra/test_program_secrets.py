@@ -78,7 +78,7 @@ def test_only_workers_read_the_targets_key(keyed: Recording) -> None:
     assert "api_key_env: AIPERF_TARGET_API_KEY" in config_file(keyed)
 
 
-def test_only_the_records_manager_reads_the_keys_of_an_upload(keyed: Recording) -> None:
+def test_only_records_manager_reads_upload_keys(keyed: Recording) -> None:
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     assert _readers(keyed, "upload") == [("records-manager", name) for name in names]
 
@@ -112,7 +112,7 @@ def test_a_file_for_several_clusters_is_refused() -> None:
         record(STACK, config)
 
 
-def test_a_bad_benchmark_is_one_message_that_names_the_key() -> None:
+def test_bad_benchmark_names_its_key() -> None:
     config = {"aiperf:benchmark": benchmark() | {"laod": {}}}
     with pytest.raises(pulumi.RunError, match=r"aiperf:benchmark.*laod"):
         record(STACK, config)

@@ -80,7 +80,7 @@ def test_apart_and_together_are_rules_and_not_wishes(
     assert "affinity" not in pod_of(anywhere)["spec"]
 
 
-def test_each_rank_on_a_named_node_is_a_set_with_the_rank_s_own_id(
+def test_rank_on_named_node_is_own_set(
     on_named_nodes: Recording,
 ) -> None:
     for number, node in enumerate("ab"):
@@ -125,7 +125,7 @@ def test_a_folder_of_the_node_must_be_there(on_named_nodes: Recording) -> None:
     assert pod["spec"]["securityContext"]["runAsUser"] == 0
 
 
-def test_only_the_init_container_that_sets_the_mtu_is_root_with_net_admin(
+def test_only_mtu_init_container_is_root(
     anywhere: Recording,
 ) -> None:
     pod = pod_of(anywhere)
@@ -137,7 +137,7 @@ def test_only_the_init_container_that_sets_the_mtu_is_root_with_net_admin(
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_status_of_an_additional_network_is_a_file_of_the_courier(
+def test_network_status_is_a_courier_file(
     anywhere: Recording,
 ) -> None:
     pod = pod_of(anywhere)
@@ -156,7 +156,7 @@ def test_devices_are_requested_and_limited(anywhere: Recording) -> None:
         assert rank["resources"][bound]["rdma/hca"] == "1"
 
 
-def test_a_secret_of_the_workload_is_read_by_the_courier_alone(anywhere: Recording) -> None:
+def test_only_courier_reads_workload_secrets(anywhere: Recording) -> None:
     assert anywhere.manifest("Secret", "workload-s")["data"] == {"hubToken": "(secret)"}
     pod = pod_of(anywhere)
     (variable,) = (e for e in container(pod, "courier")["env"] if e["name"] == "TOKEN")

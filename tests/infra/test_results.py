@@ -64,7 +64,7 @@ def _own_objects(recording: Recording) -> list[Manifest]:
     ]
 
 
-def test_by_default_the_results_need_no_object_of_their_own(usual: Recording) -> None:
+def test_results_need_no_object_by_default(usual: Recording) -> None:
     assert _own_objects(usual) == []
     forward = f"-n aiperf-{STACK}-{SUFFIX} port-forward service/records-manager-{STACK} 9090"
     assert usual.outputs["results"]["portForward"].endswith(forward)
@@ -79,7 +79,7 @@ def test_results_on_a_node_port_are_not_waited_for(node_port: Recording) -> None
     assert node_port.outputs["results"]["url"] == "http://NODE:30090"
 
 
-def test_results_on_a_load_balancer_come_after_the_pod_and_are_limited(
+def test_load_balancer_follows_pod_with_limits(
     load_balancer: Recording,
 ) -> None:
     service = _own_objects(load_balancer)[0]
@@ -108,7 +108,7 @@ def balancer_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], st
         (None, None, ""),
     ],
 )
-def test_the_url_of_a_load_balancer_has_its_name_or_its_address_of_either_version_of_ip(
+def test_load_balancer_url_has_name_or_address(
     balancer_url: Callable[[Any], str], hostname: str | None, ip: str | None, url: str
 ) -> None:
     point = SimpleNamespace(hostname=hostname, ip=ip)
@@ -127,9 +127,7 @@ def test_where_the_results_go_is_an_output(usual: Recording, ingress: Recording)
     assert ingress.outputs["results"]["bucket"] == "s3://bucket/runs"
 
 
-def test_an_hour_costs_what_the_prices_say_and_without_prices_nothing_is_said(
-    usual: Recording, ingress: Recording
-) -> None:
+def test_cost_output_needs_prices(usual: Recording, ingress: Recording) -> None:
     assert "costPerHour" not in usual.outputs
     assert re.fullmatch(r"[1-9]\d*(\.\d+)? EUR", ingress.outputs["costPerHour"])
 
@@ -152,7 +150,7 @@ def test_without_monitoring_nothing_invites_a_prometheus(usual: Recording) -> No
     assert "AIPERF_METRICS_TOKEN" not in environment_of(template)
 
 
-def test_annotations_are_on_the_one_pod_that_has_a_page(node_port: Recording) -> None:
+def test_annotations_are_on_metrics_pod_only(node_port: Recording) -> None:
     annotated = [
         component_of(template)
         for template in pod_templates(node_port)
@@ -168,7 +166,7 @@ def test_annotations_are_on_the_one_pod_that_has_a_page(node_port: Recording) ->
     assert _with_the_page(node_port)["metadata"]["annotations"].items() >= annotations.items()
 
 
-def test_the_operator_reads_the_page_with_a_token_that_opens_nothing_else(
+def test_operator_token_opens_metrics_only(
     load_balancer: Recording,
 ) -> None:
     template, objects = _with_the_page(load_balancer), _operators_objects(load_balancer)

@@ -157,7 +157,7 @@ def test_dead_control_process_ends_the_run(play: Play, tmp_path: Path) -> None:
 def test_a_run_goes_on_without_a_worker(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("lost worker") is ExitCode.OK
     err = capsys.readouterr().err
-    assert "worker-0 ended with code 9; the run goes on without it" in err
+    assert "worker-0 ended with code 9; the run continues without it" in err
 
 
 def test_a_command_that_is_not_there_is_named(play: Play) -> None:

@@ -188,33 +188,33 @@ def returning(value: Any) -> Callable[..., Awaitable[Any]]:
     return response
 
 
-def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
+def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
     """One whose parts are in the places of the real ones."""
-    played = FakeStackRun(folder)
+    stack_run = FakeStackRun(folder)
 
     async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
-        if error := played.check_errors.get(plan.identity.run_id):
+        if error := stack_run.check_errors.get(plan.identity.run_id):
             raise error
         return ()
 
     async def up(*_: Any, plan: StackPlan, **__: Any) -> bool:
-        run_ids = [each.identity.run_id for each in played.request.plans]
+        run_ids = [each.identity.run_id for each in stack_run.request.plans]
         shape = run_ids.index(plan.identity.run_id) + 1
-        played.uploads.append(plan.services[0].env.get("AIPERF_UPLOAD_INTO", ""))
-        played.note_watched("up")
-        played.ups.append(shape)
-        if error := played.up_errors.get(shape):
+        stack_run.uploads.append(plan.services[0].env.get("AIPERF_UPLOAD_INTO", ""))
+        stack_run.note_watched("up")
+        stack_run.ups.append(shape)
+        if error := stack_run.up_errors.get(shape):
             raise error
-        if played.up_error:
-            raise played.up_error
-        if played.stops_up_of == shape:
-            played.interrupts.add()
-        return played.stops_up_of != shape
+        if stack_run.up_error:
+            raise stack_run.up_error
+        if stack_run.stops_up_of == shape:
+            stack_run.interrupts.add()
+        return stack_run.stops_up_of != shape
 
     monkeypatch.setattr(preflight, "check", check)
 
     async def running_shape(_: Any, shapes: list[int], *__: Any) -> int | None:
-        return played.running if played.running in shapes else None
+        return stack_run.running if stack_run.running in shapes else None
 
     monkeypatch.setattr(bring_up, "running_shape", running_shape)
     parts = {"preview": "", "first_record": RECORD, "find_own": RECORD, "refuse_in_use": None}
@@ -224,23 +224,25 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
         monkeypatch.setattr(collection, name, returning(()))
     monkeypatch.setattr(preflight, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
-    monkeypatch.setattr(measure, "Measuring", lambda *_: played)
-    monkeypatch.setattr(teardown, "Teardown", lambda **_: played)
-    monkeypatch.setattr(launch, "watched_contact", played.watched_contact)
-    return played
+    monkeypatch.setattr(measure, "Measuring", lambda *_: stack_run)
+    monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)
+    monkeypatch.setattr(launch, "watched_contact", stack_run.watched_contact)
+    return stack_run
 
 
-def in_shapes(played: FakeStackRun, *, on_failure: str = "continue", number: int = 3) -> list[str]:
+def in_shapes(
+    stack_run: FakeStackRun, *, on_failure: str = "continue", number: int = 3
+) -> list[str]:
     """Give the stack trials of so many shapes, two of each; the ids of their runs."""
     experiment = {
         "product": {"workers.max": list(range(1, number + 1))},
         "repetitions": 2,
         "on_failure": on_failure,
     }
-    played.benchmark = {**played.benchmark, "experiment": experiment}
-    config = parse_config(played.benchmark, "")
-    played.request = StackRequest(stack="s", config=config, environ={})
-    return [plan.identity.run_id for plan in played.request.plans]
+    stack_run.benchmark = {**stack_run.benchmark, "experiment": experiment}
+    config = parse_config(stack_run.benchmark, "")
+    stack_run.request = StackRequest(stack="s", config=config, environ={})
+    return [plan.identity.run_id for plan in stack_run.request.plans]
 
 
 def trials_of(outcome: RunOutcome) -> list[tuple[int, str, str]]:

@@ -55,7 +55,7 @@ class FakeIndexCluster:
         self.alive: list[Object] = []
         self.lasts_s = math.inf
         self.parallelism: list[int] = []
-        self.was_seen, self.is_told = threading.Event(), threading.Event()
+        self.was_seen, self.is_applied = threading.Event(), threading.Event()
         self.may_respond = threading.Event()
         self.may_respond.set()
 
@@ -69,7 +69,7 @@ class FakeIndexCluster:
         if self.seen is None:
             return False
         self.parallelism.append(parallelism)
-        self.is_told.set()
+        self.is_applied.set()
         assert self.may_respond.wait(INDEX_S)
         return True
 

@@ -202,7 +202,7 @@ def is_fine(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def _statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _statuses(pod: Mapping[str, Any]) -> list[Json]:
     status = pod.get("status", {})
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import aiohttp
 from aiohttp import web
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 PROBE_S = 5.0
@@ -60,7 +60,7 @@ async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> Async
     which works as soon as its pod does.
     """
     results = outputs["results"]
-    where: dict[str, Any] = {
+    where: Json = {
         "namespace": str(outputs["namespace"]),
         "service": str(results["service"]),
         "port": int(results["port"]),
@@ -94,7 +94,7 @@ async def _exposed(cluster: Cluster, url: str) -> list[str]:
     return [url.replace(NODE, address) for address in node_addresses(nodes)]
 
 
-def node_addresses(nodes: list[dict[str, Any]]) -> list[str]:
+def node_addresses(nodes: list[Json]) -> list[str]:
     """Return the nodes' addresses, external ones first."""
     found = [each for node in nodes for each in node.get("status", {}).get("addresses", ())]
     return [
@@ -315,11 +315,11 @@ async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
     return str(candidates[-1]["metadata"]["name"])
 
 
-def _may_respond(pod: dict[str, Any]) -> bool:
+def _may_respond(pod: Json) -> bool:
     is_going = "deletionTimestamp" in pod["metadata"]
     return not is_going and pod.get("status", {}).get("phase") not in ENDED
 
 
-def _rank(pod: dict[str, Any]) -> tuple[bool, str]:
+def _rank(pod: Json) -> tuple[bool, str]:
     running = pod.get("status", {}).get("phase") == "Running"
     return running, pod["metadata"]["creationTimestamp"]

@@ -218,29 +218,29 @@ class JobShares:
     def __init__(self, cluster: ClusterJobs) -> None:
         self._cluster = cluster
         self._wanted: dict[str, int] = {}
-        self._untold: set[str] = set()
-        """Jobs whose parallelism the cluster has not taken."""
+        self._pending: set[str] = set()
+        """Jobs whose parallelism the cluster has not accepted."""
 
     def set(self, job: str, parallelism: int) -> None:
-        """Set what a Job should have. `tell` tells it."""
+        """Set what a Job should have. `apply` sends it."""
         self._wanted[job] = parallelism
-        self._untold.add(job)
+        self._pending.add(job)
 
     @property
     def released(self) -> list[str]:
         """Jobs that may run pods."""
         return [name for name, share in self._wanted.items() if share]
 
-    async def tell(self) -> None:
-        """Tell the cluster each parallelism that it does not have. Raises EnvironmentProblem."""
-        for name in sorted(self._untold):
+    async def apply(self) -> None:
+        """Send the cluster each parallelism that it does not have. Raises EnvironmentProblem."""
+        for name in sorted(self._pending):
             # A value that is set during a request is sent with the next one.
-            self._untold.discard(name)
-            is_told = False
+            self._pending.discard(name)
+            is_applied = False
             try:
-                is_told = await asyncio.to_thread(
+                is_applied = await asyncio.to_thread(
                     self._cluster.set_parallelism, name, self._wanted[name]
                 )
             finally:
-                if not is_told:
-                    self._untold.add(name)
+                if not is_applied:
+                    self._pending.add(name)

@@ -100,7 +100,7 @@ class Uploader:
                 if have >= entry.size:
                     return
                 if not data:
-                    raise EnvironmentProblem(f"{path} has become shorter while it was sent")
+                    raise EnvironmentProblem(f"{path} became shorter while it was sent")
 
     async def _send(self, message: Message) -> CollectorReply:
         try:
@@ -148,19 +148,19 @@ class Receiver:
         """The attempts whose ends were taken: their messages may come again."""
 
     async def run(self) -> None:
-        """Take messages until cancelled."""
+        """Handle messages until cancelled."""
         while True:
             data: bytes = await self._sock.recv()
             try:
                 reply = await self._reply(decode(data))
             except (ProtocolMismatch, AiperfError, OSError) as error:
-                log.warning("a message of an index was not taken: %s", error)
+                log.warning("a message of an index was rejected: %s", error)
                 reply = CollectorReply(*self._header, problem=str(error))
             await self._sock.send(encode(reply))
 
     async def _reply(self, message: object) -> CollectorReply:
         if not isinstance(message, IndexBegun | IndexFilePart | IndexEnded):
-            raise EnvironmentProblem(f"{type(message).__name__} is no message of an index")
+            raise EnvironmentProblem(f"{type(message).__name__} is not a message of an index")
         shape, attempt = message.shape, (message.sender, message.epoch)
         if message.run_id != self._header[0] or shape not in self._shapes:
             raise EnvironmentProblem(f"shape {shape} of run {message.run_id!r} is not of this run")
@@ -215,7 +215,7 @@ class Receiver:
             entry = ManifestEntry(each.name, each.size, each.sha256)
             check_entry(entry)
             if not is_whole(folder / each.name, entry):
-                raise EnvironmentProblem(f"{each.name} has not arrived as it was sent")
+                raise EnvironmentProblem(f"{each.name} arrived damaged")
         names = {each.name for each in files}
         found = (path for path in folder.rglob("*") if path.is_file())
         if other := [

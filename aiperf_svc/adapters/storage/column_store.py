@@ -177,5 +177,5 @@ def _write_all(file: FileIO, data: memoryview) -> None:
 def _problem(folder: Path, error: OSError) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"cannot keep metric records in {folder}: {error.strerror or error}; "
-        "free some space there, or give temporary files another place (TMPDIR)"
+        "free some space there, or set TMPDIR to another folder"
     )

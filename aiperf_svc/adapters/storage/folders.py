@@ -50,7 +50,7 @@ def locked_private_folder() -> Iterator[tuple[Path, int | None]]:
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot make a temporary folder in {tempfile.gettempdir()}: "
-            f"{error.strerror or error}; TMPDIR names another place"
+            f"{error.strerror or error}; set TMPDIR to another folder"
         ) from error
     lock = _lock(folder / f".{_LOCK}")
     (folder / f".{_LOCK}").rename(folder / _LOCK)
@@ -173,7 +173,7 @@ def is_collecting(folder: Path) -> bool:
 
 
 def end_collecting(folder: Path) -> None:
-    """Take the mark of incomplete results from a folder."""
+    """Remove the mark of incomplete results from a folder."""
     (folder / _COLLECTING).unlink(missing_ok=True)
 
 

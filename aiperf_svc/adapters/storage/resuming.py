@@ -1,6 +1,6 @@
-"""Goes on with an experiment that was ended before its last trial.
+"""Resumes an experiment that was ended before its last trial.
 
-The trials that have ended are in its folder. On a cluster, trials go on without a runner: if the
+The trials that have ended are in its folder. On a cluster, trials continue without a runner: if the
 stack is still up, its run is followed to the end and collected, as the killed runner would have.
 """
 
@@ -67,7 +67,7 @@ def keep_finished(opened: Sequence[ShapeTrials], *, may_split_shapes: bool) -> f
     if not may_split_shapes:
         finished = opened[0].of_whole_shapes(finished)
     for each in opened:
-        each.keep(finished)
+        each.keep_only(finished)
         each.write_progress()
         set_aside(each.folder, finished)
     return finished
@@ -113,7 +113,7 @@ def begin(folder: Path, config: Config) -> None:
 
 
 def set_aside(folder: Path, finished: frozenset[int]) -> None:
-    """Give the folders of all other trials another name, so that these can be run again. Raises
+    """Rename the folders of all other trials, so that these can be run again. Raises
     ConfigError, EnvironmentProblem."""
     trials = read_experiment_file(folder).trials
     _set_aside(folder, {each.folder for each in trials if each.number in finished})
@@ -121,7 +121,7 @@ def set_aside(folder: Path, finished: frozenset[int]) -> None:
 
 def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> ExperimentFile:
     if config.experiment is None:
-        raise ConfigError("--resume: this config has no experiment; a single run starts anew")
+        raise ConfigError("--resume: this config has no experiment, so there is nothing to resume")
     try:
         found = read_experiment_file(folder)
     except ConfigError as error:

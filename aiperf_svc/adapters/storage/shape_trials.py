@@ -71,7 +71,7 @@ class ShapeTrials:
         """Trials that have ended, by number. Their results as a whole would be 100 KB each."""
         self._moved: list[Path] = []
         """Folders of shapes that list trials which the progress does not have yet. A runner that
-        goes on after this one was killed takes them from there."""
+        continues after this one was killed reads them there."""
         self._rests_until_mono_s = 0.0
         self.needless: frozenset[int] = frozenset()
         """Trials that the others have made needless."""
@@ -107,12 +107,12 @@ class ShapeTrials:
         )
 
     def add_finished(self) -> None:
-        """Take the trials of an experiment that is resumed; those that failed are run again. Raises
+        """Add the trials of an experiment that is resumed; failed ones are run again. Raises
         ConfigError."""
         self.add(self.folder)
-        self.keep(self.finished)
+        self.keep_only(self.finished)
 
-    def keep(self, numbers: frozenset[int]) -> None:
+    def keep_only(self, numbers: frozenset[int]) -> None:
         """Forget all other trials."""
         self._rows = {number: self._rows[number] for number in sorted(numbers)}
 
@@ -123,26 +123,26 @@ class ShapeTrials:
         return frozenset(n for numbers in found if finished.issuperset(numbers) for n in numbers)
 
     def add(self, folder: Path) -> None:
-        """Take the trials that the services of a shape have left in a folder; nothing if none has
-        ended. Raises ConfigError."""
+        """Add the trials that the services of a shape have written into a folder; none if none
+        has ended. Raises ConfigError."""
         if is_experiment(folder):
-            self._take(folder)
+            self._read(folder)
 
-    def _take(self, listed: Path) -> None:
-        """Take the trials that experiment.json of a folder lists and that are in that of the
-        experiment."""
+    def _read(self, listed: Path) -> None:
+        """Add the trials that experiment.json of a folder lists and that are in the folder of
+        the experiment."""
         for entry in read_experiment_file(listed).trials:
             (found,) = read_outcomes(self.folder, (entry,))
             self._rows[entry.number] = row_of(found)
 
-    def take(self, shape: int, left: Path) -> None:
-        """Take the trials that a part has left in a folder: that of its shape, from which they are
-        moved, or that of the experiment. Nothing if none has ended. Raises ConfigError,
+    def collect(self, shape: int, left: Path) -> None:
+        """Add the trials of a part from its folder: that of its shape, from which they are moved,
+        or that of the experiment. None if none has ended. Raises ConfigError,
         EnvironmentProblem."""
         if not is_experiment(left):
             return
         if left == self.folder:
-            self._take(left)
+            self._read(left)
         else:
             self.move(shape)
 
@@ -156,7 +156,7 @@ class ShapeTrials:
         self._rows[outcome.trial.number] = row_of(outcome)
 
     def move(self, shape: int) -> None:
-        """Take the trials from the folder of a shape, and move them to those of the experiment.
+        """Move the trials from the folder of a shape to those of the experiment, and add them.
         Raises EnvironmentProblem."""
         folder = self.folder_of(shape)
         try:
@@ -166,7 +166,7 @@ class ShapeTrials:
                 if place.exists():  # of an earlier try, which failed after this move
                     _remove(place)
                 trial.rename(place)
-            self._take(folder)
+            self._read(folder)
         except OSError as error:
             raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
         self._moved.append(folder)
@@ -179,7 +179,7 @@ class ShapeTrials:
         for folder in sorted((self.folder / SHAPES).glob("*")):
             if is_experiment(folder) and not folders.is_collecting(folder):
                 self.move(int(folder.name))
-        self.keep(self.finished)
+        self.keep_only(self.finished)
 
     @property
     def has_upload(self) -> bool:
@@ -191,8 +191,8 @@ class ShapeTrials:
         return replace(run, upload_into=self._upload_folder())
 
     def _upload_folder(self) -> str:
-        """Return the folder of the bucket for all trials, the same for a runner that goes on after
-        this one; empty if the results are not uploaded."""
+        """Return the folder of the bucket for all trials, the same for a later runner of the
+        experiment; empty if the results are not uploaded."""
         experiment = self._config.experiment
         if self._config.artifacts.s3 is None or experiment is None:
             return ""
@@ -209,7 +209,7 @@ class ShapeTrials:
         manifest = read_manifest(self.folder)
         return upload(self.folder, manifest, s3, into=self._upload_folder(), environ=environ).url
 
-    def fail(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
+    def fail_unfinished(self, shape: int, reason: str, *, with_stopped: bool = False) -> None:
         """Record the trials of a shape that have not ended as failed; `with_stopped`: those too
         that were stopped."""
         for trial in self._shapes[shape - 1].trials:
@@ -224,8 +224,8 @@ class ShapeTrials:
         return [self._rows[t.number] for t in trials if t.number in self._rows]
 
     def write_progress(self) -> None:
-        """Write experiment.json with the trials so far, and their links, for a runner that goes on
-        after this one was killed. Raises EnvironmentProblem."""
+        """Write experiment.json with the trials so far, and their links, for a runner that
+        continues after this one was killed. Raises EnvironmentProblem."""
         began = time.monotonic()
         write_progress(self.folder, self._config, self._in_order())
         while self._moved:
@@ -283,12 +283,12 @@ class Attempts:
     def __init__(self, trials: ShapeTrials) -> None:
         self._trials = trials
 
-    def keep(self, shape: int, folder: Path) -> None:
+    def set_aside(self, shape: int, folder: Path) -> None:
         """Keep what an attempt has sent that is tried again. Raises EnvironmentProblem."""
         if is_experiment(folder):
             _replace(self._kept(shape), folder)
 
-    def take(self, shape: int, folder: Path | None = None) -> None:
+    def collect(self, shape: int, folder: Path | None = None) -> None:
         """Put the trials of an attempt among those of the experiment: those in its folder, else
         those that were kept; nothing if there are none. Raises ConfigError, EnvironmentProblem."""
         kept = self._kept(shape)
@@ -299,15 +299,15 @@ class Attempts:
             self._trials.move(shape)
         shutil.rmtree(kept, ignore_errors=True)
 
-    def take_begun(self) -> None:
-        """Take trials that a collector was taking when it ended. Raises ConfigError,
+    def collect_begun(self) -> None:
+        """Add trials that a collector was adding when it ended. Raises ConfigError,
         EnvironmentProblem."""
         for folder in sorted(self._trials.folder.glob(f"{SHAPES}/*")):
             if folder.name.isdecimal() and is_experiment(folder):
                 self._trials.move(int(folder.name))
 
     @property
-    def kept(self) -> list[int]:
+    def set_aside_shapes(self) -> list[int]:
         """Shapes of which something is kept."""
         folders = sorted(self._trials.folder.glob(f"{SHAPES}/*{STOPPED_SUFFIX}"))
         return [int(each.name.removesuffix(STOPPED_SUFFIX)) for each in folders]
@@ -317,7 +317,7 @@ class Attempts:
 
 
 def _replace(place: Path, folder: Path) -> None:
-    """Move a folder to a place, whatever is there. Raises EnvironmentProblem."""
+    """Move a folder to a place, and replace what is there. Raises EnvironmentProblem."""
     try:
         if place.exists():
             shutil.rmtree(place)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     outcome = signals.run(fetched(stacks[0]))
     if outcome.artifacts is not None:
-        ending.refresh(outcome.artifacts)
+        ending.refresh_manifest(outcome.artifacts)
     printing.print_outcome(outcome, RunOptions(json=args.json))
     return int(outcome.exit_code)
 

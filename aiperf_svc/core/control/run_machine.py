@@ -230,7 +230,7 @@ class RunMachine:
     def _check_losses(self) -> None:
         for member in self._members.values():
             if member.lost and member.service not in (Service.WORKER, Service.RECORD_PROCESSOR):
-                self._fail(f"{member.id} was lost; the run cannot go on without it")
+                self._fail(f"{member.id} was lost; the run cannot continue without it")
 
     def _fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:
         self._waiting = None

@@ -137,7 +137,7 @@ class WaitForRoom(NamedTuple):
     """Instruction: send `LookAgain` after a while."""
 
 
-class GiveStart(NamedTuple):
+class AssignStart(NamedTuple):
     """Instruction: give the parts of a round that wait for a trial one time to start it."""
 
     round: int
@@ -157,7 +157,7 @@ class EndSession(NamedTuple):
     """How the driver's trials ended."""
 
 
-Instruction = StartPart | SkipPart | FindRoom | WaitForRoom | GiveStart | CloseRound | EndSession
+Instruction = StartPart | SkipPart | FindRoom | WaitForRoom | AssignStart | CloseRound | EndSession
 
 
 class Schedule:
@@ -267,7 +267,7 @@ class Schedule:
             if key[0] == round_ and (first is None or first > key[1])
         ]
         self._given.update(found)
-        return [GiveStart(*key) for key in found]
+        return [AssignStart(*key) for key in found]
 
     # --- when it ends ----------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ async def attach(
         busy = home.holder(stack)
         if busy:
             raise EnvironmentProblem(
-                f"stack {stack} has no run yet, or no more: process {busy} makes or removes it"
+                f"stack {stack} has no run: process {busy} is creating or removing it"
             )
         raise EnvironmentProblem(
             f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "

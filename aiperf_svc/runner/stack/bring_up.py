@@ -72,7 +72,11 @@ async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deploy
         goes_on = request.config.experiment is not None
         raise EnvironmentProblem(
             f"stack {stack} is up with run {run_id} already, so this would measure nothing; "
-            + ("go on with it in the folder of a runner that ended (--resume), " if goes_on else "")
+            + (
+                "resume it from the folder of the command that ended (--resume), "
+                if goes_on
+                else ""
+            )
             + f"fetch the results of that run (aiperf-svc results {stack}), remove it (aiperf-svc "
             f"gc {stack}), or make a new run in its place, which discards its results "
             f"(--generation {request.used_generation + 1})"
@@ -265,7 +269,7 @@ async def up(
             (going, failing, stopped, taken), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
         )
         if going not in done:
-            say("interrupting `pulumi up`; it ends what it has begun")
+            say("interrupting `pulumi up`; it finishes the operations under way")
             stop.set()
         ended = await going
     finally:
@@ -282,7 +286,7 @@ async def up(
         raise EnvironmentProblem("--timeout: the stack did not come up in time")
     if ended.code and not progress.has_begun and is_locked(ended):
         raise StateLocked(
-            f"stack {request.stack}: somebody else works on its state, and nothing was made: "
+            f"stack {request.stack}: another process holds its state, and nothing was created: "
             f"{ended.reason}"
         )
     if ended.code:

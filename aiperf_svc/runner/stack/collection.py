@@ -1,5 +1,5 @@
-"""What a stack's run brings into its folder: results and logs, evidence of a failure, and the files
-of an experiment whose results do not come all at once."""
+"""Collects the files of a stack's run: results and logs, evidence of a failure, and the files of
+an experiment whose results do not come all at once."""
 
 import asyncio
 import shutil
@@ -89,7 +89,7 @@ class Collection:
         self.results: ExperimentResult | None = None
         """Of such an experiment."""
         self.uploaded_to = ""
-        """Where the runner has uploaded it to."""
+        """URL to which the runner has uploaded it."""
         self.error = ""
         """Why the artifacts are not all here."""
 
@@ -171,9 +171,9 @@ class Collection:
         return StageResult.DONE
 
     def fail_trials(self, shape: int, error: AiperfError) -> None:
-        """Let the trials of a shape that have no outcome fail."""
+        """Record the trials of a shape without an outcome as failed."""
         if self.trials is not None:
-            self.trials.fail(shape, str(error))
+            self.trials.fail_unfinished(shape, str(error))
 
     async def write_trials(self) -> None:
         """Write the files of an experiment whose results did not come all at once."""

@@ -388,7 +388,7 @@ class _Removal:
         """Return the record with the roots to remove: for a run of this machine, those that it
         created; for another stack, all if it was named, else those past their deadline."""
         if record.is_ephemeral:
-            # Nobody else uses its name.
+            # Its name is unique.
             self._is_proved = True
         if self._home.load(self._stack) is not None and not record.is_ephemeral:
             self._is_proved = cli is not None or bool(record.own or record.namespace_uid)

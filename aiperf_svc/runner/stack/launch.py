@@ -192,7 +192,7 @@ class Launch:
 
     def _find_rest(self, resumed: Resumed) -> StageResult:
         """Look for what is left of a stack whose trials have all ended."""
-        self._say(f"all trials have ended before; their results are in {resumed.folder}")
+        self._say(f"all trials have finished; their results are in {resumed.folder}")
         self._collection.open(resumed.folder)
         self._record = self._home.load(self._request.stack)
         return StageResult.DECLINED if self._record is None else StageResult.DONE
@@ -201,7 +201,7 @@ class Launch:
         request = self._request
         await bring_up.refuse_in_use(request, self._cluster, self._me)
         if self._running_shape is not None:
-            self._say(f"stack {request.stack} is up and runs these trials: going on with it")
+            self._say(f"stack {request.stack} is up and runs these trials; continuing with it")
         elif (result := await self._review()) is not StageResult.DONE:
             return result
         # Errors that can be found before anything is made are raised here.
@@ -280,7 +280,7 @@ class Launch:
         try:
             self._record = await bring_up.find_own(self._record, self._cluster, self._cli)
         except AiperfError as error:
-            self._say(f"what belongs to the stack is known by its label only: {error}")
+            self._say(f"the objects of the stack are known by their label only: {error}")
             self._record = msgspec.structs.replace(self._record, own=None)
         self._home.save(self._record)
 

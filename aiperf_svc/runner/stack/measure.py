@@ -38,7 +38,7 @@ between two attempts."""
 
 LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom", "step-failed"})
 """Checks of a benchmark on ranks that fail when a rank is lost, or processes of it. A run may end
-with the step that lost them, before the cluster says so."""
+with the step that lost them, before the cluster reports it."""
 
 
 class Measuring:
@@ -141,10 +141,10 @@ class Measuring:
         results_pod, target = self._plan.results_pod, self._plan.target
         display = follower.display
         if self._plan.jobs and loss.component == results_pod:
-            display.note(f"{loss.line}: it is started again, and goes on with what its pod has")
+            display.note(f"{loss.line}: it restarts, and continues with the files in its pod")
             return
         if not loss.component or loss.component == results_pod:
-            more = "" if not loss.component else ", and what was measured with it"
+            more = "" if not loss.component else "; the results in it are lost"
             raise BenchmarkFailed(f"{loss.line}{more}")
         if follower.is_over:
             return
@@ -157,7 +157,7 @@ class Measuring:
             display.note(loss.line)
             return
         follower.failure = follower.failure or BenchmarkFailed(
-            f"{loss.line}; the run cannot go on without it"
+            f"{loss.line}; the run cannot continue without it"
         )
         display.note(f"{follower.failure}: results so far are collected")
 

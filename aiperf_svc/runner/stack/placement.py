@@ -119,7 +119,7 @@ class StackPlacement(Placement):
         stacks; False if they decline. Raises AiperfError."""
         if self._options.keep and self.limit > 1:
             raise ConfigError(
-                "--keep: stacks that stay take the room of those that follow "
+                "--keep: kept stacks take the resources that later ones need "
                 "(experiment.parallel); --keep-on-failure keeps one that failed"
             )
         for request in self._requests.values():

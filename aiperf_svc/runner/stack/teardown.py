@@ -1,8 +1,8 @@
 """Removes a stack: its pods at once, the rest by Pulumi, and objects that Pulumi does not know by
 their label.
 
-The cluster tells whether an object is gone. Pulumi's provider waits for events and can miss one, so
-each of its attempts is watched.
+The cluster is asked whether an object is gone. Pulumi's provider waits for events and can miss
+one, so each of its attempts is watched.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class Teardown:
             if self.record.own:
                 await remove_roots(self.cluster, self.record)
         except AiperfError as error:
-            self.say(f"the stack's pods are left to Pulumi: {error}")
+            self.say(f"only Pulumi deletes the stack's pods: {error}")
 
     async def _destroyed(self, say: Say) -> Ended:
         for _ in range(ATTEMPTS):
@@ -218,7 +218,7 @@ async def unverified(record: RunRecord, report: LeakReport, cluster: Cluster) ->
             [
                 f"stack {stack}: {lines[0]}",
                 *lines[1:],
-                f"when the rights are back: aiperf-svc gc {stack}{until}",
+                f"when the rights are restored: aiperf-svc gc {stack}{until}",
             ]
         )
     )

@@ -2,7 +2,7 @@
 and serves the whole as one run, as a records manager does.
 
 `core/experiments/fan_out.py` decides; this carries it out. What it has received is in its folder,
-so that it goes on after a restart of its container.
+so that it continues after a restart of its container.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class CollectorPlace:
-    """Where a collector runs, as the environment of its pod says."""
+    """The settings of a collector, from the environment of its pod."""
 
     context: RunContext
     jobs: tuple[JobShapes, ...]
@@ -137,25 +137,25 @@ class Collector:
         )
         self._job_pods = JobPods(unplaced_s=config.deployment.ready_timeout / 1e9)
         self._cancelled = context.state / "cancelled"
-        """File with the reason of a cancel: a collector that is started again goes on with it."""
+        """File with the reason of a cancel: a restarted collector continues with it."""
         self._present: set[str] = set()
         """Jobs that have been seen."""
         self._asks_mono_s = 0.0
         """When the cluster is asked again for the end of the stack's time."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """Pods that have reported their own end."""
         self._ended = asyncio.Event()
         self._results: ExperimentResult | None = None
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Serve until this process is told to end."""
+        """Serve until `end` is called."""
         context, bus = self._context, make_bus(self._context)
         try:
             await bus.start()
             api = await serve_results(self, context)
             try:
-                await self._take_earlier()
+                await self._restore()
                 receiver = Receiver(
                     bus,
                     (context.run_id, COLLECTOR, context.epoch),
@@ -165,7 +165,7 @@ class Collector:
                         n for n in range(1, len(self._shapes) + 1) if self._trials.has_all(n)
                     ),
                     on_begin=self._begin,
-                    on_end=self._take,
+                    on_end=self._collect,
                 )
                 async with asyncio.TaskGroup() as group:
                     tasks = [
@@ -181,7 +181,7 @@ class Collector:
             await bus.close()
 
     def end(self) -> None:
-        """Let `run` return."""
+        """End `run`."""
         self._ended.set()
 
     # --- what indexes tell -----------------------------------------------------------------------
@@ -190,23 +190,23 @@ class Collector:
         self._progress.running[shape] = pod
         self._progress.changes.note()
 
-    async def _take(self, ended: IndexEnded, folder: Path) -> bool:
-        """Take the end of an attempt; whether the outcome of its shape is known."""
+    async def _collect(self, ended: IndexEnded, folder: Path) -> bool:
+        """Record the end of an attempt; return whether the outcome of its shape is known."""
         async with self._lock:
             shape, reason = ended.shape, one_line(ended.reason)
             self._progress.running.pop(shape, None)
             if reason != STOPPED:
-                self._told.add(ended.sender)
+                self._reported.add(ended.sender)
             if ended.is_tried_again and not self._machine.is_ending:
                 log.info("shape %d: %s; it is tried again", shape, reason)
-                await asyncio.to_thread(self._attempts.keep, shape, folder)
+                await asyncio.to_thread(self._attempts.set_aside, shape, folder)
                 self._carry_out(self._machine.handle(ShapeTried(shape, reason)))
                 return False
             # One that was stopped keeps the trials that have ended, and has not failed.
             failure = "" if ended.is_tried_again else reason
-            await asyncio.to_thread(self._attempts.take, shape, folder)
+            await asyncio.to_thread(self._attempts.collect, shape, folder)
             if failure and not self._progress.is_cancelling:
-                self._trials.fail(shape, failure, with_stopped=True)
+                self._trials.fail_unfinished(shape, failure, with_stopped=True)
                 await asyncio.to_thread(self._trials.write_progress)
             self._end_shape(shape)
             return True
@@ -219,12 +219,12 @@ class Collector:
         """Count the trials of a shape that have ended; return whether one has failed."""
         return self._progress.count(self._trials.rows_of(shape))
 
-    async def _take_earlier(self) -> None:
-        """Take what this collector had before its container was started again, and begin. Raises
+    async def _restore(self) -> None:
+        """Read what this collector had before its container restarted, and begin. Raises
         ConfigError, EnvironmentProblem."""
         self._carry_out(self._machine.begin())
         await asyncio.to_thread(self._trials.add, self._context.artifacts)
-        await asyncio.to_thread(self._attempts.take_begun)
+        await asyncio.to_thread(self._attempts.collect_begun)
         for shape in range(1, len(self._shapes) + 1):
             if self._trials.has_all(shape):
                 self._end_shape(shape)
@@ -248,7 +248,7 @@ class Collector:
                     last_error = str(error)
                     log.warning("%s", last_error)
             if self._progress.state.is_final:
-                await self._let_nothing_follow()
+                await self._apply_last_shares()
                 await self._finish()
                 return
             await asyncio.sleep(POLL_S)
@@ -256,7 +256,7 @@ class Collector:
     async def _look(self) -> None:
         """Look at all Jobs and their pods once. Raises EnvironmentProblem."""
         await self._look_at_time()
-        await self._shares.tell()
+        await self._shares.apply()
         pods = await asyncio.to_thread(self._cluster.pods)
         seen = [await self._see(job.name, pods) for job in self._jobs]
         released, progress = self._shares.released, self._progress
@@ -266,7 +266,7 @@ class Collector:
             events: list[Event] = [
                 ShapeTried(shapes[job][index], reason)
                 for pod, job, index, reason in found.pods
-                if job in shapes and pod not in self._told
+                if job in shapes and pod not in self._reported
             ]
             events += seen
             events += [JobFailed(*each) for each in found.jobs.items()]
@@ -296,10 +296,10 @@ class Collector:
         self._present.add(name)
         return found
 
-    async def _let_nothing_follow(self) -> None:
+    async def _apply_last_shares(self) -> None:
         """Set what the cluster has not taken: after the last look, a Job may still make pods."""
         try:
-            await self._shares.tell()
+            await self._shares.apply()
         except EnvironmentProblem as error:
             log.warning("%s", error)
 
@@ -320,17 +320,17 @@ class Collector:
     def _fail(self, shape: int, reason: str) -> None:
         """Keep the trials of a shape that have ended, and let the others fail."""
         try:
-            self._attempts.take(shape)
+            self._attempts.collect(shape)
         except AiperfError as error:
             log.error("%s", error)
-        self._trials.fail(shape, reason, with_stopped=True)
+        self._trials.fail_unfinished(shape, reason, with_stopped=True)
 
     async def _finish(self) -> None:
         """Write the files of the experiment, and upload them."""
         progress = self._progress
         try:
-            for shape in self._attempts.kept:
-                await asyncio.to_thread(self._attempts.take, shape)
+            for shape in self._attempts.set_aside_shapes:
+                await asyncio.to_thread(self._attempts.collect, shape)
                 self._count(shape)
             write = self._trials.write
             self._results = await asyncio.to_thread(write, self._context.run_id)
@@ -353,7 +353,7 @@ class Collector:
         await self._progress.changes.wait(after, timeout_s)
 
     def cancel(self, reason: str) -> None:
-        """Let no index begin, and end those that run; they send the trials that have ended."""
+        """Start no further index, and end the running ones, which send their ended trials."""
         if not self._progress.is_cancelling and not self._progress.state.is_final:
             self._progress.is_cancelling = True
             try:

@@ -1,4 +1,4 @@
-"""How far an experiment in Jobs is: counts the trials that have ended, and makes its status."""
+"""Counts the ended trials of an experiment in Jobs, and makes its status."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SHOWN_ROWS = 20
 
 
 class FanOutProgress:
-    """What is shown of the experiment."""
+    """The progress of the experiment."""
 
     def __init__(self, *, total: int, started_mono_s: float) -> None:
         """`total` is the number of trials."""
@@ -47,7 +47,7 @@ class FanOutProgress:
         return any(map(_has_failed, rows))
 
     def end_earlier(self) -> None:
-        """Take what was counted until now as measured before this process began."""
+        """Count all trials so far as measured before this process began."""
         self._earlier = len(self._counted)
 
     def status(self, now_mono_s: float) -> Status:

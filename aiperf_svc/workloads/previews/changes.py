@@ -16,7 +16,7 @@ class Change(msgspec.Struct, frozen=True):
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.key}: {_said(self.before)} → {_said(self.after)}"
+        return f"{self.key}: {_value_text(self.before)} → {_value_text(self.after)}"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "(default)"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

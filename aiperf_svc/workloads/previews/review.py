@@ -139,7 +139,7 @@ def _drains(plan: StackPlan) -> str:
     if plan.jobs:
         most = format_duration(min(cap or plan.config.deployment.ttl, plan.config.deployment.ttl))
         return (
-            f"of the collector wait until the stack is gone, at most {most}; an index begins anew "
+            f"of the collector wait until the stack is gone, at most {most}; an index restarts "
             "on another node"
         )
     if cap is not None and plan.budget.hold == cap:
@@ -157,7 +157,7 @@ def _monitoring(plan: StackPlan) -> str:
         return ""
     text = "a PodMonitor with a token for /metrics only, and a PrometheusRule"
     if deployment.monitoring == "annotations":
-        text = f"anyone who reaches {plan.results_pod} may read its /metrics without a token"
+        text = f"anyone who can reach {plan.results_pod} may read /metrics without a token"
     labels = " ".join(f"{key}={value}" for key, value in PROMETHEUS.items())
     is_limited = plan.policies and deployment.results.allow_cidrs
     return text + (f"; pods {labels} may reach it too" if is_limited else "")

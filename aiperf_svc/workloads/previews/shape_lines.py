@@ -36,7 +36,7 @@ def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int
         )
     return (
         f"`pulumi up` brings up shape {chosen} and runs its trials; `pulumi config set "
-        f"aiperf:shape {following}` and `pulumi up` go on with shape {following}, whose results "
+        f"aiperf:shape {following}` and `pulumi up` continue with shape {following}, whose results "
         f"replace these; `aiperf-svc run {stack}` runs all {len(shapes)} and collects them"
     )
 

@@ -46,7 +46,7 @@ def namespace_line(plan: StackPlan) -> str:
     """Return the namespace, and whether it is removed with the stack."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "existing":
-        return f"{wanted.name}: there before, stays; only our own objects are removed"
+        return f"{wanted.name}: exists and is kept; only the stack's own objects are removed"
     name = wanted.name or f"aiperf-{plan.identity.stack}-…"
     return f"{name}: created, removed with everything in it"
 
@@ -178,7 +178,7 @@ def _about(compared: Comparison) -> str:
     if compared.changed is None:
         return "Nothing to compare with: nothing is deployed."
     if not compared.is_new_run:
-        return "The benchmark is unchanged: no new run; another generation makes one."
+        return "The benchmark is unchanged: no new run; --generation makes one."
     number = len(compared.changed)
     what = f"{number} key{'s' * (number > 1)} of the benchmark changed"
     if not number:

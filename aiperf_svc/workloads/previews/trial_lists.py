@@ -36,7 +36,7 @@ def headline(
         words.append(experiment.order)
     length = _length_text(_times(config, members, replay_ns))
     is_at_once = is_side_by_side(config) or is_fanned_out(config)
-    return ", ".join([*words, f"in sum {length}" if is_at_once else length])
+    return ", ".join([*words, f"in total {length}" if is_at_once else length])
 
 
 def as_lines(
@@ -53,7 +53,7 @@ def as_lines(
     for trial, made in members[:MOST_ROWS]:
         values = (_value(trial.parameters[key]) for key in keys)
         again = [str(trial.repetition)] if has_repetitions else []
-        takes = _takes(workload_of(made).trial_times(made, replay_ns))
+        takes = _expected_text(workload_of(made).trial_times(made, replay_ns))
         rows.append((str(trial.number), *values, *again, takes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -140,7 +140,7 @@ def _length_text(times: TrialTimes) -> str:
     return f"about {human_time(times.expected)}, {longest}"
 
 
-def _takes(times: TrialTimes) -> str:
+def _expected_text(times: TrialTimes) -> str:
     if times.expected is not None:
         return human_time(times.expected)
     return "unknown" if times.longest is None else f"at most {human_time(times.longest)}"

@@ -155,7 +155,7 @@ def test_lost_rights_are_not_reported_as_removal(
     first = f"stack {runner.name}: it could not be removed: the right to delete configmaps, "
     assert first in ended.errors
     assert "  it is unknown whether anything is left: " in ended.errors
-    assert f"when the rights are back: aiperf-svc gc {runner.name}" in ended.errors
+    assert f"when the rights are restored: aiperf-svc gc {runner.name}" in ended.errors
     assert runner.call("gc", runner.name, "--yes").code == ExitCode.UNVERIFIED
     assert cluster.of_stack(runner.name) != []
 

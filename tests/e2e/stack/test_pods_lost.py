@@ -135,7 +135,7 @@ def test_lost_worker_is_accounted_and_not_valid(
 
 def test_lost_records_manager_fails_the_run(losses: dict[str, Loss]) -> None:
     loss = losses["records-manager"]
-    reason = f"pod {loss.lost} was deleted, and what was measured with it"
+    reason = f"pod {loss.lost} was deleted; the results in it are lost"
     assert loss.story == (ExitCode.BENCHMARK_FAILED, "failed", reason)
     evidence = loss.evidence()
     assert loss.lost in evidence.events

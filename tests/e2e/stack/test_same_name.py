@@ -141,7 +141,7 @@ def test_second_user_of_a_state_is_refused(
         spaces = cluster.objects("namespaces", *label)
         ended = second.run()
         assert ended.code == ExitCode.ERROR, ended.errors
-        assert "somebody else works on its state, and nothing was made" in ended.errors
+        assert "another process holds its state, and nothing was created" in ended.errors
         assert "destroying the stack" not in ended.errors
         after = cluster.objects("namespaces", *label)
         assert [each["metadata"]["uid"] for each in after] == [

@@ -59,7 +59,7 @@ async def test_files_that_are_not_whole_are_no_trial(place: Place) -> None:
             IndexFile(file.name, file.size + 1, file.sha256),
             IndexFile("trials/two", 1, file.sha256),
         ):
-            with pytest.raises(EnvironmentProblem, match="has not arrived as it was sent"):
+            with pytest.raises(EnvironmentProblem, match="arrived damaged"):
                 await uploader.end("", (broken,))
         with pytest.raises(EnvironmentProblem, match="is not in the list of files"):
             await uploader.end("", ())

@@ -266,7 +266,7 @@ def test_preview_shows_shapes_that_run_at_the_same_time(
     assert "shape 1 of 3 (deployment.target.replicas=3): trials 3, 6" in out
     assert "3 shapes, 2 at a time; load about " in out
     assert "many-1 to many-3" in out
-    assert "6 trials, in sum about " in out
+    assert "6 trials, in total about " in out
     assert cli.main(["preview", path, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parallel"] == 2

@@ -74,5 +74,5 @@ def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
 
 def test_one_page_cannot_show_several_runs() -> None:
     check_single(RunOptions())
-    with pytest.raises(ConfigError, match="a page shows one run, and these are several"):
+    with pytest.raises(ConfigError, match="the page shows one run, and several run"):
         check_single(RunOptions(metrics_address=("127.0.0.1", 9464)))

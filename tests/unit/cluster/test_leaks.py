@@ -136,7 +136,8 @@ async def test_lost_rights_are_named_with_a_remedy() -> None:
         "  it is unknown whether anything is left: pods could not be listed",
         "  the right to list configmaps, deployments.apps, pods, poddisruptionbudgets.policy and 6 "
         "more is missing in namespace n",
-        "  when the rights are back: aiperf-svc gc s; it removes itself at 2026-01-01 12:15 UTC",
+        "  when the rights are restored: aiperf-svc gc s; it removes itself at "
+        "2026-01-01 12:15 UTC",
     ]
 
 

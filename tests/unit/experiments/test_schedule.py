@@ -16,10 +16,10 @@ from aiperf_svc.core.experiments.schedule import (
     AFTER_END,
     OUT_OF_TIME,
     STOPPED,
+    AssignStart,
     CloseRound,
     EndSession,
     FindRoom,
-    GiveStart,
     Instruction,
     Interrupted,
     LookAgain,
@@ -153,7 +153,7 @@ def test_no_part_starts_before_the_last_is_ready() -> None:
     schedule = Schedule([1], ["eu", "us", "asia"])
     schedule.begin()
     assert starts(schedule, ("eu", 1, True), ("us", 1, False), ("us", 1, True)) == [[], [], []]
-    assert schedule.handle(PartEnded(Part(1, "asia"))) == [GiveStart(1, 1)]
+    assert schedule.handle(PartEnded(Part(1, "asia"))) == [AssignStart(1, 1)]
 
 
 def test_each_trial_has_one_start() -> None:
@@ -167,13 +167,13 @@ def test_each_trial_has_one_start() -> None:
         ("eu", 2, True),
         ("us", 2, True),
     )
-    assert found == [[], [GiveStart(1, 1)], [], [], [GiveStart(1, 2)]]
+    assert found == [[], [AssignStart(1, 1)], [], [], [AssignStart(1, 2)]]
 
 
 def test_a_part_beyond_a_trial_is_not_waited_for() -> None:
     schedule = Schedule([1], ["eu", "us"])
     schedule.begin()
-    assert starts(schedule, ("eu", 1, True), ("us", 2, False)) == [[], [GiveStart(1, 1)]]
+    assert starts(schedule, ("eu", 1, True), ("us", 2, False)) == [[], [AssignStart(1, 1)]]
 
 
 # --- a driver ------------------------------------------------------------------------------------

@@ -35,32 +35,32 @@ def shares(jobs: FakeJobs) -> JobShares:
     return JobShares(cast("ClusterJobs", jobs))
 
 
-async def test_each_value_is_told_once(jobs: FakeJobs, shares: JobShares) -> None:
+async def test_each_value_is_sent_once(jobs: FakeJobs, shares: JobShares) -> None:
     shares.set("b", 1)
     shares.set("a", 2)
     shares.set("b", 3)
-    await shares.tell()
-    await shares.tell()
+    await shares.apply()
+    await shares.apply()
     assert jobs.told == [("a", 2), ("b", 3)]
 
 
-async def test_a_job_that_is_not_there_yet_is_told_later(jobs: FakeJobs, shares: JobShares) -> None:
+async def test_absent_job_gets_its_value_later(jobs: FakeJobs, shares: JobShares) -> None:
     jobs.absent = {"a"}
     shares.set("a", 2)
     shares.set("b", 1)
-    await shares.tell()
+    await shares.apply()
     jobs.absent = set()
-    await shares.tell()
+    await shares.apply()
     assert jobs.told == [("b", 1), ("a", 2)]
 
 
-async def test_a_cluster_that_is_away_is_told_later(jobs: FakeJobs, shares: JobShares) -> None:
+async def test_silent_cluster_gets_the_value_later(jobs: FakeJobs, shares: JobShares) -> None:
     jobs.is_away = True
     shares.set("a", 2)
     with pytest.raises(EnvironmentProblem):
-        await shares.tell()
+        await shares.apply()
     jobs.is_away = False
-    await shares.tell()
+    await shares.apply()
     assert jobs.told == [("a", 2)]
 
 

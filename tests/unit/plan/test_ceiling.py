@@ -29,23 +29,23 @@ def warnings(facts: Facts = CALIBRATED, **how: Any) -> list[str]:
     return beyond_ceiling(asked, facts, plan(asked, facts))
 
 
-def test_open_loop_gets_the_workers_that_the_calibrated_rate_asks_for() -> None:
+def test_calibrated_rate_decides_open_loop_workers() -> None:
     assert plan(config(request_rate=20_000), CALIBRATED).workers == 5
     assert warnings(request_rate=20_000) == []
 
 
-def test_too_few_workers_are_named_with_the_number_that_would_do() -> None:
+def test_too_few_workers_name_the_needed_number() -> None:
     [text] = warnings(request_rate=20_000, workers={"max": 2})
     assert "2 workers" in text
     assert "5 would do" in text
 
 
-def test_a_rate_beyond_the_machine_is_named_with_workers_and_machines() -> None:
+def test_rate_beyond_machine_names_workers_and_machines() -> None:
     [text] = warnings(request_rate=90_000)
     assert "30,000/s" in text
     assert "23 workers on about 3" in text
 
 
-def test_without_a_calibration_and_in_closed_loop_nothing_is_said() -> None:
+def test_no_ceiling_warning_without_calibration() -> None:
     assert warnings(Facts(where="local"), request_rate=90_000) == []
     assert warnings(concurrency=10_000) == []

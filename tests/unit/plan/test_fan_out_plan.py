@@ -42,7 +42,7 @@ def planned(data: dict[str, Any], **how: Any) -> StackPlan:
     return plan_it(config, stack="bench", version="1.2.3", **how)
 
 
-def test_shapes_that_differ_in_arguments_and_variables_share_a_job() -> None:
+def test_shapes_differing_in_arguments_share_a_job() -> None:
     env = "deployment.target.env"
     plan = planned(benchmark({"zip": {f"{env}.A": ["1", "2"], f"{env}.B": ["x", "y"]}}))
     (job,) = plan.jobs
@@ -63,7 +63,7 @@ def test_shapes_with_other_pods_have_jobs_of_their_own() -> None:
     assert [job.pod.name for job in plan.jobs] == ["index-1", "index-2"]
 
 
-def test_of_more_jobs_than_may_run_together_the_largest_count() -> None:
+def test_totals_count_the_largest_parallel_jobs() -> None:
     command = {"kind": "custom", "image": "server:1", "command": ["serve"]}
     sizes = {"deployment.target.memory": ["1Gi", "3Gi", "2Gi"]}
     plan = planned(benchmark({"product": sizes, "parallel": 1}, **command))
@@ -80,7 +80,7 @@ def test_of_more_jobs_than_may_run_together_the_largest_count() -> None:
         )
 
 
-def test_the_order_of_the_indexes_is_that_of_the_priority() -> None:
+def test_indexes_follow_the_priority() -> None:
     wanted = {"priority": [{ARGS: ["--ttft", "3ms"]}]}
     first = planned(benchmark(wanted))
     assert first.jobs[0].shapes == (1, 2, 3)
@@ -88,7 +88,7 @@ def test_the_order_of_the_indexes_is_that_of_the_priority() -> None:
     assert index_shapes(config)[0].parameters == {ARGS: ["--ttft", "3ms"]}
 
 
-def test_the_pod_of_an_index_asks_for_the_services_and_the_server() -> None:
+def test_index_pod_requests_services_and_server() -> None:
     data = benchmark(cpu="3", memory="5Gi")
     data["deployment"]["pods"] = {
         "control": {"cpu": "100m", "memory": "256Mi"},
@@ -115,7 +115,7 @@ def test_secrets_of_servers_are_references_in_their_container_only() -> None:
     assert "curve" not in {volume.name for volume in server.volumes}
 
 
-def test_retries_are_attempts_of_an_index_and_its_pods_have_a_deadline() -> None:
+def test_retries_are_index_attempts_with_deadline() -> None:
     data = benchmark({"retries": 2})
     data["deployment"] |= {"ready_timeout": "2m"}
     data["deployment"]["target"]["ready_timeout"] = "3m"
@@ -124,12 +124,12 @@ def test_retries_are_attempts_of_an_index_and_its_pods_have_a_deadline() -> None
     assert 60 * 5 + 30 < job.deadline_s < 60 * 10
 
 
-def test_an_index_that_is_told_to_end_has_the_time_to_send_its_trials() -> None:
+def test_ending_index_has_time_to_upload() -> None:
     (job,) = planned(benchmark()).jobs
     assert job.pod.grace_s == COLLECTION_S
 
 
-def test_the_ttl_must_cover_the_loads_that_follow_each_other() -> None:
+def test_ttl_must_cover_consecutive_loads() -> None:
     data = benchmark({"parallel": 1})
     data["deployment"] |= {"ttl": "13m", "ready_timeout": "5m"}
     with pytest.raises(ConfigError, match=r"3 indexes, with 120 s to collect .* take up to 5m"):
@@ -145,7 +145,7 @@ def test_indexes_reach_the_collector_and_nothing_else() -> None:
     assert index.ingress == ()
 
 
-def test_drains_wait_for_the_collector_until_the_stack_is_gone() -> None:
+def test_drains_wait_for_the_collector() -> None:
     plan = planned(benchmark())
     assert plan.budget is not None
     assert plan.budget.hold is None
@@ -192,7 +192,7 @@ def test_a_tool_on_ranks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 20_000, "é" * 10_000])
-def test_a_config_that_is_too_large_for_a_config_map_is_refused(name: str) -> None:
+def test_config_beyond_config_map_is_refused(name: str) -> None:
     rows = [{ARGS: [f"--name={number:04}{name}"]} for number in range(60)]
     data = benchmark({"explicit": rows, "product": {}, "parallel": 60})
     with pytest.raises(ConfigError, match="a ConfigMap holds 1,000,000"):
@@ -241,7 +241,7 @@ def test_trials_that_have_ended_before_are_in_no_index() -> None:
     assert [shape.trials[0].number for shape in found] == [2]
 
 
-def test_indexes_have_the_keys_of_the_target_and_of_pages_of_metrics() -> None:
+def test_indexes_get_target_and_page_keys() -> None:
     data = benchmark()
     data["endpoint"]["api_key_env"] = "MY_KEY"
     data["telemetry"] = {

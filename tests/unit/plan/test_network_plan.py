@@ -51,7 +51,7 @@ def test_what_one_side_may_send_the_other_may_receive(layout: str, route: str) -
     assert _ways(plan, direction="egress") == _ways(plan, direction="ingress")
 
 
-def test_the_ways_between_services_are_those_of_the_port_map() -> None:
+def test_service_rules_follow_the_port_map() -> None:
     plan = plan_it(make_config(raw_route="direct"))
     between = {way for way in _ways(plan, direction="egress") if way[1] != "target"}
     expected = {
@@ -63,7 +63,7 @@ def test_the_ways_between_services_are_those_of_the_port_map() -> None:
     assert between == expected
 
 
-def test_in_one_pod_services_need_no_way_to_each_other() -> None:
+def test_services_in_one_pod_need_no_rules() -> None:
     plan = plan_it(make_config(layout="compact", raw_route="proxy"))
     assert {(a, b) for a, b, _ in _ways(plan, direction="egress")} == {
         ("record-processor", "control"),
@@ -74,19 +74,19 @@ def test_in_one_pod_services_need_no_way_to_each_other() -> None:
     }
 
 
-def test_whatever_is_not_listed_is_denied_to_all_pods_but_dns() -> None:
+def test_unlisted_traffic_except_dns_is_denied() -> None:
     default = policy(plan_it(make_config()), "default")
     assert (default.components, default.ingress) == ((), ())
     assert default.egress == (Rule(ports=(53, 5353), protocols=("UDP", "TCP")),)
 
 
-def test_the_deadline_pod_reaches_only_the_ranges_that_are_named() -> None:
+def test_deadline_pod_reaches_named_ranges_only() -> None:
     plan = plan_it(make_config(api_server_cidrs=["10.1.0.1/32", "10.1.0.2/32"]))
     ranges = (Range("10.1.0.1/32"), Range("10.1.0.2/32"))
     assert policy(plan, "deadline").egress == (Rule(ranges),)
 
 
-def test_only_the_deadline_pod_reaches_the_api_server_on_whatever_port_that_is() -> None:
+def test_only_deadline_pod_reaches_the_api_server() -> None:
     plan = plan_it(make_config())
     open_rules = {p.name: rule.ports for p in plan.policies for rule in p.egress if not rule.peers}
     assert open_rules == {"default": (53, 5353), "deadline": ()}
@@ -121,7 +121,7 @@ def test_only_the_deadline_pod_reaches_the_api_server_on_whatever_port_that_is()
         ),
     ],
 )
-def test_the_way_to_the_target_is_as_narrow_as_it_can_be_known(
+def test_target_rule_is_as_narrow_as_known(
     url: str, target: dict[str, Any], rule: Rule, note: str | None
 ) -> None:
     plan = plan_it(make_config(url=url, target=target))
@@ -132,21 +132,21 @@ def test_the_way_to_the_target_is_as_narrow_as_it_can_be_known(
     assert note is None or note in plan.notes[0]
 
 
-def test_a_host_that_may_be_a_service_is_told_where_its_pods_are_named() -> None:
+def test_service_like_host_names_the_pods_key() -> None:
     (note,) = plan_it(make_config(url="http://llm.models")).notes
     assert "if it is Service llm of namespace models, with deployment.target.pods" in note
     (note,) = plan_it(make_config(url="http://api.example.com")).notes
     assert "deployment.target.pods" not in note
 
 
-def test_the_stacks_own_target_is_reached_by_workers_on_its_pods_port() -> None:
+def test_workers_reach_own_target_pod_port() -> None:
     plan = plan_it(make_config(target={"kind": "mock", "port": 9000}))
     assert policy(plan, "to-target").egress == (Rule((StackPods(("target",)),), (9000,)),)
     assert policy(plan, "target").egress == ()
 
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
-def test_the_pod_that_reads_the_targets_page_reaches_the_target(layout: str) -> None:
+def test_page_reader_reaches_the_target(layout: str) -> None:
     reader = "control" if layout == "compact" else "records-manager"
     plan = plan_it(make_config(target={"kind": "mock", "port": 9000}, layout=layout))
     assert policy(plan, "to-target").components == ("worker", "preflight", reader)
@@ -168,7 +168,7 @@ def test_without_the_targets_page_only_workers_reach_the_target() -> None:
     assert policy(plan, "target").ingress == (Rule((StackPods(("worker", "preflight")),), (9000,)),)
 
 
-def test_each_page_that_is_named_has_its_way_and_no_other() -> None:
+def test_each_named_page_gets_one_rule() -> None:
     config = make_config(
         url="http://vllm.serving.svc:8000",
         target={"pods": {"namespace": "serving", "labels": {"app": "vllm"}, "port": 8000}},
@@ -204,7 +204,7 @@ def test_each_page_that_is_named_has_its_way_and_no_other() -> None:
     )
 
 
-def test_another_port_of_the_stacks_own_target_is_open_to_the_reader_only() -> None:
+def test_page_port_is_open_to_reader_only() -> None:
     config = make_config(target={"kind": "mock", "port": 9000})
     plan = plan_it(with_pages(config, server_metrics=["http://target:9100", "http://target"]))
     assert plan.inference.telemetry.server_metrics == (
@@ -218,13 +218,13 @@ def test_another_port_of_the_stacks_own_target_is_open_to_the_reader_only() -> N
     assert policy(plan, "to-metrics").egress == (Rule((to_target,), (9100,)),)
 
 
-def test_a_page_of_a_target_that_is_not_there_is_an_error() -> None:
+def test_page_of_absent_target_is_an_error() -> None:
     config = with_pages(make_config(url="http://a.example"), server_metrics=["http://target:1"])
     with pytest.raises(ConfigError, match="`target` stands for a target in the stack, and there"):
         plan_it(config)
 
 
-def test_prometheus_reaches_results_that_are_limited_only_if_it_is_asked_for() -> None:
+def test_prometheus_reaches_limited_results_on_request() -> None:
     limited = {"allow_cidrs": ["192.0.2.0/24"]}
     prometheus = LabelledPods({"app.kubernetes.io/name": "prometheus"})
     for monitoring, peers in (
@@ -249,14 +249,14 @@ def test_the_results_can_be_limited_to_ranges() -> None:
     assert some.ingress == (Rule((Range("10.0.0.0/8"),), (9090,)),)
 
 
-def test_pods_with_their_nodes_address_are_let_in_without_a_label() -> None:
+def test_host_network_pods_are_admitted_without_label() -> None:
     plan = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
     drop = next(r for r in policy(plan, "timing-manager").ingress if 5562 in r.ports)
     assert drop.peers == ()
     assert any("no NetworkPolicy applies" in note for note in plan.notes)
 
 
-def test_downloads_of_datasets_and_tokenizers_are_allowed_to_their_users_and_told() -> None:
+def test_downloads_are_allowed_and_noted() -> None:
     config = make_config()
     hub = config.model_copy(
         update={"tokenizer": config.tokenizer.model_copy(update={"name": "org/model"})}
@@ -283,7 +283,7 @@ def test_downloads_of_datasets_and_tokenizers_are_allowed_to_their_users_and_tol
         ({"egress_cidrs": ["192.0.2.0/24"]}, Rule((Range("192.0.2.0/24"),), (443,)), None),
     ],
 )
-def test_only_the_pod_that_has_the_results_reaches_their_bucket(
+def test_only_results_pod_reaches_the_bucket(
     s3: dict[str, Any], rule: Rule, note: str | None
 ) -> None:
     plan = plan_it(make_config(s3={"url": "s3://bucket", **s3}))
@@ -298,9 +298,7 @@ def test_only_the_pod_that_has_the_results_reaches_their_bucket(
 
 @pytest.mark.parametrize("is_a_parameter", [False, True])
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
-def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(
-    layout: str, is_a_parameter: bool
-) -> None:
+def test_hook_pod_reaches_target_with_key(layout: str, is_a_parameter: bool) -> None:
     caller = "control" if layout == "compact" else "timing-manager"
     config = make_config(target={"kind": "mock", "port": 9000}, layout=layout)
     own = {"reset_kv_cache": not is_a_parameter, "api_key_env": "KEY"}
@@ -315,7 +313,7 @@ def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(
     assert sorted(with_key) == sorted([caller, "worker"])
 
 
-def test_the_pod_that_asks_the_quality_gate_reaches_the_target_and_has_its_key() -> None:
+def test_quality_gate_pod_reaches_target_with_key() -> None:
     config = make_config(target={"kind": "mock", "port": 9000}, layout="per-service")
     endpoint = config.endpoint.model_dump(exclude_unset=True) | {"api_key_env": "KEY"}
     data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
@@ -326,7 +324,7 @@ def test_the_pod_that_asks_the_quality_gate_reaches_the_target_and_has_its_key()
     assert sorted(with_key) == ["records-manager", "worker"]
 
 
-def test_the_key_of_pages_is_in_the_pod_that_reads_them_and_in_no_config() -> None:
+def test_page_key_reaches_the_reader_only() -> None:
     config = make_config(target={"kind": "mock"})
     data = config.model_dump(exclude_unset=True)
     data["telemetry"] = {"server_metrics": ["http://target"], "key_env": "MY_PAGES"}
@@ -339,7 +337,7 @@ def test_the_key_of_pages_is_in_the_pod_that_reads_them_and_in_no_config() -> No
     assert secrets_from(config.model_validate(data), {"MY_PAGES": "u:p"}) == {"pagesKey": "u:p"}
 
 
-def test_workers_reach_the_proxy_and_not_what_is_behind_it() -> None:
+def test_workers_reach_only_the_proxy() -> None:
     config = make_config(url="https://api.example.com")
     endpoint = config.endpoint.model_dump(exclude_unset=True) | {"proxy": "http://10.1.2.3:3128"}
     data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}

@@ -33,7 +33,7 @@ def ranks_of(plan: StackPlan) -> PodPlan:
     return plan.ranks
 
 
-def test_a_rank_s_pod_holds_the_workload_s_image_beside_the_courier() -> None:
+def test_rank_pod_has_workload_image_and_courier() -> None:
     pod = ranks_of(plan_of({"ranks": 3}))
     courier, rank = pod.containers
     assert (courier.name, courier.args, courier.env["AIPERF_SERVICE"]) == (
@@ -47,7 +47,7 @@ def test_a_rank_s_pod_holds_the_workload_s_image_beside_the_courier() -> None:
     assert pod.replicas == 3
 
 
-def test_courier_and_rank_share_the_rank_s_folder_and_the_volume_at_the_same_paths() -> None:
+def test_courier_and_rank_share_mount_paths() -> None:
     courier, rank = ranks_of(plan_of()).containers
     shared = {(v.name, v.path) for v in courier.volumes} & {(v.name, v.path) for v in rank.volumes}
     assert shared == {("rank", "/rank"), ("volume", "/volume")}
@@ -58,20 +58,20 @@ def test_the_environment_s_image_replaces_the_workload_s() -> None:
     assert ranks_of(plan).sidecars[0].image.name == "registry.example/other:2"
 
 
-def test_an_image_in_place_of_the_ranks_pinned_one_is_refused() -> None:
+def test_replacing_a_pinned_rank_image_is_refused() -> None:
     pinned = {**COMMAND, "image": "registry.example/tool@sha256:" + "0a" * 32}
     words = "AIPERF_WORKLOAD_IMAGE is .*other:2, but workload.image pins another image"
     with pytest.raises(ConfigError, match=words):
         plan_whole({"workload": pinned}, workload_image="registry.example/other:2")
 
 
-def test_an_image_in_place_of_the_ranks_tag_is_told() -> None:
+def test_replacing_a_tagged_rank_image_is_noted() -> None:
     plan = plan_whole({"workload": COMMAND}, workload_image="registry.example/other:2")
     assert "AIPERF_WORKLOAD_IMAGE replaces workload.image" in plan.notes[0]
     assert "image: registry.example/other:2" in plan.files["config.yaml"]
 
 
-def test_a_kind_without_an_image_uses_the_one_that_is_built_for_it() -> None:
+def test_kind_without_image_uses_built_one() -> None:
     plan = plan_whole({"workload": {"kind": "iperf"}})
     assert ranks_of(plan).sidecars[0].image.name == "localhost/aiperf-svc-iperf:1"
 
@@ -86,7 +86,7 @@ def test_totals_count_both_containers() -> None:
 
 
 @pytest.mark.parametrize("layout", ["compact", "per-service"])
-def test_a_node_of_two_cores_has_room_for_a_rank_of_one_core_and_all_services(layout: str) -> None:
+def test_two_core_node_fits_rank_and_services(layout: str) -> None:
     plan = plan_whole({"workload": COMMAND, "deployment": {"layout": layout}})
     (rank,) = ranks_of(plan).sidecars
     assert rank.requests.cpu_millis == 1000
@@ -129,13 +129,13 @@ def test_gangs_are_marked_as_their_schedulers_read_it() -> None:
     assert marks(gang="coscheduling") == ({"scheduling.x-k8s.io/pod-group": "rank-s"}, {}, None)
 
 
-def test_a_default_network_is_an_annotation_and_the_pod_s_own_address() -> None:
+def test_default_network_is_annotation_and_pod_address() -> None:
     pod = ranks_of(plan_of(network={"name": "net/fast"}))
     assert pod.annotations == {"v1.multus-cni.io/default-network": "net/fast"}
     assert "AIPERF_NETWORK_STATUS" not in pod.env
 
 
-def test_an_additional_network_s_address_is_read_from_its_status() -> None:
+def test_additional_network_address_comes_from_status() -> None:
     pod = ranks_of(plan_of(network={"name": "net/fast", "attach": "additional"}))
     assert [each.name for each in pod.placement.networks] == ["net/fast"]
     assert pod.env["AIPERF_RANK_NETWORK"] == "net/fast"
@@ -163,7 +163,7 @@ def test_devices_are_requested_by_the_rank_alone() -> None:
         ),
     ],
 )
-def test_the_pod_security_level_follows_from_the_ranks_and_is_explained(
+def test_ranks_decide_the_pod_security_level(
     ranks: dict[str, Any], level: str, reason: str | None
 ) -> None:
     plan = plan_of(**ranks)
@@ -172,7 +172,7 @@ def test_the_pod_security_level_follows_from_the_ranks_and_is_explained(
     assert (f"Pod Security privileged: {reason}" in notes) == (reason is not None)
 
 
-def test_only_the_container_that_sets_the_mtu_may_administer_the_network() -> None:
+def test_only_mtu_container_gets_net_admin() -> None:
     pod = ranks_of(plan_of(mtu=9000))
     folder, mtu = pod.preparations
     assert (mtu.capabilities, mtu.run_as_root) == (("NET_ADMIN",), True)
@@ -180,7 +180,7 @@ def test_only_the_container_that_sets_the_mtu_may_administer_the_network() -> No
         assert (other.capabilities, other.run_as_root) == ((), False)
 
 
-def test_ranks_reach_each_other_on_every_port_and_nobody_else() -> None:
+def test_ranks_reach_only_each_other() -> None:
     plan = plan_of()
     policy = next(p for p in plan.policies if p.name == "ranks")
     way = (Rule((StackPods(("rank",)),)),)
@@ -206,13 +206,13 @@ def test_a_drain_waits_for_all_attempts_at_all_repetitions() -> None:
     assert plan.budget.hold == 8 * 60 * 10**9
 
 
-def test_a_ttl_below_start_and_steps_is_refused_with_the_keys_that_count() -> None:
+def test_short_ttl_for_steps_names_its_keys() -> None:
     data = {"workload": {**COMMAND, "timeout": "20m"}, "deployment": {"ttl": "21m"}}
     with pytest.raises(ConfigError, match=r"deployment\.ttl is 21m.*workload\.timeout.*25m"):
         plan_whole(data)
 
 
-def test_the_pods_read_the_kind_and_only_what_was_chosen() -> None:
+def test_pods_read_kind_and_chosen_keys() -> None:
     plan = plan_of()
     again = plan_whole({"workload": COMMAND})
     assert "kind: command" in plan.files["config.yaml"]

@@ -24,14 +24,14 @@ def test_a_stack_name_that_kubernetes_would_refuse_is_refused(stack: str) -> Non
         plan_it(make_config(), stack=stack)
 
 
-def test_the_same_config_is_the_same_run_whatever_the_order_of_its_keys() -> None:
+def test_key_order_does_not_change_run_id() -> None:
     one = make_config(pods={"worker": {"cpu": 1}, "deadline": {"cpu": "20m"}})
     two = make_config(pods={"deadline": {"cpu": "20m"}, "worker": {"cpu": 1}})
     assert plan_it(one) == plan_it(two)
     assert plan_it(one).files == plan_it(two).files
 
 
-def test_the_order_of_keys_inside_an_experiment_makes_no_other_run() -> None:
+def test_experiment_key_order_keeps_run_id() -> None:
     rows = [{"load.concurrency": 2, "load.duration": "5s"}]
     turned = [dict(reversed(row.items())) for row in rows]
     data = make_config().model_dump(mode="json", by_alias=True)
@@ -70,14 +70,14 @@ def test_another_config_is_another_run_with_another_config_map() -> None:
     assert one.config_name != two.config_name
 
 
-def test_the_services_config_can_be_run_again_as_it_is() -> None:
+def test_service_config_can_be_run_again() -> None:
     plan = plan_it(make_config(ttl="30m"))
     again = BenchmarkConfig.model_validate(yaml.safe_load(plan.files["config.yaml"]))
     assert again == plan.config
     assert again.endpoint.url == "http://target-bench:8000"
 
 
-def test_pods_have_the_time_to_arrive_before_anybody_is_missed() -> None:
+def test_registration_waits_for_all_pods() -> None:
     plan = plan_it(make_config(ready_timeout="10m", registration_timeout="1m"))
     assert plan.config.deployment.registration_timeout == plan.config.deployment.ready_timeout
 
@@ -91,9 +91,7 @@ def test_pods_have_the_time_to_arrive_before_anybody_is_missed() -> None:
         ("http://10.0.0.1", {"ready_timeout": "1m"}, 390),
     ],
 )
-def test_a_time_to_live_must_have_room_for_the_start_and_the_load(
-    url: str, deployment: dict[str, Any], seconds: int
-) -> None:
+def test_ttl_must_cover_start_and_load(url: str, deployment: dict[str, Any], seconds: int) -> None:
     load = {"concurrency": 1, "duration": "5m", "grace_period": "30s"}
     plan_it(make_config(url=url, load=load, ttl=f"{seconds}s", **deployment))
     short = make_config(url=url, load=load, ttl=f"{seconds - 1}s", **deployment)
@@ -111,9 +109,7 @@ def test_a_time_to_live_must_have_room_for_the_start_and_the_load(
         ({"duration": "5m", "warmup": {"requests": 9}}, None),
     ],
 )
-def test_drains_wait_for_as_long_as_start_and_load_may_take(
-    load: dict[str, Any], hold_s: int | None
-) -> None:
+def test_drains_wait_for_start_and_load(load: dict[str, Any], hold_s: int | None) -> None:
     plan = plan_it(make_config(url="http://10.0.0.1", load={"concurrency": 1, **load}))
     assert plan.budget is not None
     assert plan.budget.hold == (None if hold_s is None else hold_s * 10**9)
@@ -128,7 +124,7 @@ def test_drains_wait_for_as_long_as_start_and_load_may_take(
         ({"extra_inputs": {"auth": {"api_key": "sk-1"}}}, r"extra_inputs\.auth\.api_key"),
     ],
 )
-def test_a_key_of_the_target_never_gets_into_a_config_map(given: dict[str, Any], key: str) -> None:
+def test_target_key_stays_out_of_config_map(given: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
     endpoint = config.endpoint.model_copy(update=given)
     with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):
@@ -166,9 +162,7 @@ def test_a_certificate_that_is_not_checked_is_told() -> None:
         (["--max-tokens", "5", "--tokenizer", "token"], None),
     ],
 )
-def test_a_key_among_the_targets_arguments_is_told_without_its_value(
-    args: list[str], flag: str | None
-) -> None:
+def test_key_in_target_arguments_is_noted_masked(args: list[str], flag: str | None) -> None:
     notes = plan_it(make_config(target={"kind": "vllm", "args": args})).notes
     assert [note for note in notes if "in clear" in note] == (
         [n for n in notes if n.startswith(f"deployment.target: {flag}: ")] if flag else []
@@ -203,7 +197,7 @@ def test_totals_are_the_sum_over_all_replicas() -> None:
     assert pod(plan, "target").requests.memory_bytes == 2 * 2**30
 
 
-def test_a_hundred_thousand_users_are_two_hundred_workers_and_fifty_processors() -> None:
+def test_stack_plan_for_100000_users() -> None:
     load = {"concurrency": 100_000, "duration": "5m"}
     plan = plan_it(make_config(url="http://x.example", load=load))
     assert pod(plan, "worker").replicas == 200
@@ -221,7 +215,7 @@ def test_a_workers_memory_follows_its_connections() -> None:
     assert pod(plan_it(wide), "worker").requests.memory_bytes == 768 * MI
 
 
-def test_what_is_set_for_one_pod_replaces_the_default_and_the_common() -> None:
+def test_pod_settings_override_defaults() -> None:
     plan = plan_it(
         make_config(
             placement={"node_selector": {"pool": "bench"}, "priority_class": "high"},
@@ -242,7 +236,7 @@ def test_what_is_set_for_one_pod_replaces_the_default_and_the_common() -> None:
     assert manager.placement.node_selector == {"pool": "bench"}
 
 
-def test_only_pods_that_are_reached_by_name_have_one_and_a_probe_of_what_they_bind() -> None:
+def test_only_named_pods_have_service_and_probe() -> None:
     plan = plan_it(make_config())
     named = {p.name for p in plan.pods if p.has_service}
     assert named == {"system-controller", "timing-manager", "records-manager", "target"}
@@ -262,7 +256,7 @@ def test_record_processors_listen_only_on_the_direct_way() -> None:
     assert (proxied.ports, proxied.probe) == ({}, None)
 
 
-def test_only_workers_widen_their_port_range_and_not_in_the_nodes_network() -> None:
+def test_only_workers_widen_their_port_range() -> None:
     plan = plan_it(make_config())
     assert [p.name for p in plan.pods if p.sysctls] == ["worker"]
     hosted = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
@@ -285,7 +279,7 @@ def test_only_workers_widen_their_port_range_and_not_in_the_nodes_network() -> N
         ),
     ],
 )
-def test_the_pod_security_level_is_the_strictest_that_fits_and_says_why(
+def test_strictest_fitting_pod_security_is_explained(
     deployment: dict[str, Any], level: str, reason: str | None
 ) -> None:
     plan = plan_it(make_config(**deployment))
@@ -304,7 +298,7 @@ def test_secrets_are_named_by_the_configurations_keys() -> None:
 
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
-def test_the_keys_of_an_upload_are_the_result_pods_alone(layout: str) -> None:
+def test_only_results_pod_has_upload_keys(layout: str) -> None:
     plan = plan_it(make_config(s3={"url": "s3://bucket"}, layout=layout))
     assert plan.secret_keys == {"upload": ("s3AccessKeyId", "s3SecretAccessKey")}
     readers = {
@@ -355,7 +349,7 @@ def test_an_image_that_a_registry_can_change_is_told(
     assert all(map(str.startswith, told, unpinned))
 
 
-def test_a_digest_reaches_the_pods_and_a_broken_one_is_refused() -> None:
+def test_broken_image_digest_is_refused() -> None:
     config = make_config(target={"kind": "custom", "image": "sglang" + DIGEST})
     found = plan_it(config, stack="s", version="1", image="app" + DIGEST)
     assert {pod.image.name for pod in found.pods} == {"app" + DIGEST, "sglang" + DIGEST}
@@ -363,7 +357,7 @@ def test_a_digest_reaches_the_pods_and_a_broken_one_is_refused() -> None:
         plan_it(config, stack="s", version="1", image="app@sha256:1")
 
 
-def test_an_image_in_place_of_a_pinned_one_is_refused() -> None:
+def test_replacing_a_pinned_image_is_refused() -> None:
     pinned = "registry/app:1" + DIGEST
     config = make_config(image={"name": pinned})
     for image in ("", pinned):
@@ -374,7 +368,7 @@ def test_an_image_in_place_of_a_pinned_one_is_refused() -> None:
         plan_it(config, stack="s", version="1", image="registry/app:2")
 
 
-def test_an_image_in_place_of_a_tag_is_told_and_is_in_the_results_config() -> None:
+def test_replacing_a_tagged_image_is_noted() -> None:
     config = make_config(image={"name": "registry/app:1"})
     found = plan_it(config, stack="s", version="1", image="registry/app:2")
     replaced = (
@@ -407,7 +401,7 @@ def test_a_tokenizer_that_its_hub_can_change_is_told(
 @pytest.mark.parametrize(
     ("name", "stack"), [("Llama-3.1_70B", "llama-3-1-70b"), ("bench", "bench"), ("A..B", "a-b")]
 )
-def test_a_stack_of_flags_is_named_as_kubernetes_takes_it(name: str, stack: str) -> None:
+def test_flag_stack_name_is_valid_in_kubernetes(name: str, stack: str) -> None:
     assert stack_name_of(name) == stack
 
 

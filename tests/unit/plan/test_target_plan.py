@@ -23,7 +23,7 @@ def test_host_target_stands_for_the_stacks_own(url: str, resolved: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://target:9", "http://elsewhere.example"])
-def test_a_url_that_leads_past_the_stacks_own_target_is_refused(url: str) -> None:
+def test_url_past_own_target_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="expected 'http://target'"):
         plan_it(make_config(url=url, target={"kind": "mock"}))
 
@@ -33,7 +33,7 @@ def test_host_target_without_a_target_is_refused() -> None:
         plan_it(make_config(url="http://target", target={"kind": "none"}))
 
 
-def test_the_mock_runs_from_the_stacks_own_image_with_the_configs_model() -> None:
+def test_mock_uses_own_image_and_configured_model() -> None:
     made = pod(plan_it(make_config(target={"kind": "mock", "args": ["--ttft", "5ms"]})), "target")
     assert made.image.name == "localhost/aiperf-svc:1.2.3"
     assert made.command == ("python", "-P", "-m", "aiperf_svc.mock_server")
@@ -43,7 +43,7 @@ def test_the_mock_runs_from_the_stacks_own_image_with_the_configs_model() -> Non
     )
 
 
-def test_the_mock_speaks_http2_where_it_is_asked_in_it() -> None:
+def test_mock_speaks_http2_on_request() -> None:
     config = make_config(target={"kind": "mock"})
     config = config.model_copy(
         update={"endpoint": config.endpoint.model_copy(update={"http2": True})}

@@ -25,7 +25,7 @@ def planned(facts: Facts, *, workers: dict[str, Any] | None = None, **load: Any)
     return plan(config, facts)
 
 
-def test_a_hundred_thousand_users_are_200_workers_and_50_processors_on_a_cluster() -> None:
+def test_cluster_plan_for_100000_users() -> None:
     topology = planned(CLUSTER, concurrency=100_000)
     assert (topology.workers, topology.record_processors) == (200, 50)
     assert topology.layout == "per-service"
@@ -98,12 +98,12 @@ def test_a_user_may_ask_for_more_and_for_fewer() -> None:
     assert planned(CLUSTER, workers={"max": 7}, concurrency=4_000).workers == 7
 
 
-def test_users_beyond_the_file_descriptors_are_refused_with_the_number_that_would_do() -> None:
+def test_users_beyond_file_descriptors_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"raise workers\.max to 6 "):
         planned(LOCAL, workers={"max": 2}, concurrency=100_000)
 
 
-def test_slots_of_a_limit_on_prefill_are_not_spread_over_many_workers() -> None:
+def test_prefill_limit_bounds_the_workers() -> None:
     assert planned(CLUSTER, concurrency=5_000, prefill_concurrency=1_000).workers == 4
     assert planned(CLUSTER, concurrency=5_000, prefill_concurrency=20).workers == 1
     assert planned(LOCAL, concurrency=9, prefill_concurrency=2, workers={"min": 2}).workers == 2
@@ -117,7 +117,7 @@ def test_a_process_without_descriptors_to_spare_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("facts", "route"), [(LOCAL, "direct"), (CLUSTER, "proxy")])
-def test_few_records_pass_a_proxy_only_where_it_saves_a_port(facts: Facts, route: str) -> None:
+def test_proxy_is_used_where_it_saves_ports(facts: Facts, route: str) -> None:
     assert planned(facts, concurrency=10).raw_route == route
 
 

@@ -164,7 +164,7 @@ def test_a_binary_scale_has_few_ticks() -> None:
 
 
 def test_what_a_courier_could_not_see_is_a_dash() -> None:
-    """Of a local rank nobody knows its CPU time and its memory, and not every kernel counts
+    """Of a local rank unknown its CPU time and its memory, and not every kernel counts
     pressure: 0 would be a number."""
 
     def cells(**seen: Any) -> list[str]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_stack_run import FakeStackRun, make_played
+from tests.support.fake_stack_run import FakeStackRun, make_stack_run
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
-    return make_played(tmp_path, monkeypatch)
+def stack_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
+    return make_stack_run(tmp_path, monkeypatch)

@@ -70,7 +70,7 @@ def over_addresses(**how: Any) -> StackRequest:
     return StackRequest(stack="s", config=config, environ={}, **how)
 
 
-async def test_shapes_with_several_addresses_keep_the_way_to_their_own() -> None:
+async def test_shapes_with_several_targets_keep_their_policies() -> None:
     request = over_addresses()
     found, said = await narrowed(request)
     assert found is request
@@ -81,7 +81,7 @@ async def test_shapes_with_several_addresses_keep_the_way_to_their_own() -> None
     assert first != second
 
 
-async def test_a_stack_of_one_shape_is_told_the_pods_of_its_own_target() -> None:
+async def test_single_shape_stack_gets_its_target_pods() -> None:
     found, said = await narrowed(over_addresses(only_shape=1, parallel=2))
     (plan,) = found.plans
     assert plan.config.deployment.target.pods == PODS
@@ -101,7 +101,7 @@ async def test_a_stack_of_one_shape_is_told_the_pods_of_its_own_target() -> None
         ("https://api.example.com", {}),
     ],
 )
-async def test_what_the_file_says_or_the_cluster_does_not_know_stays(
+async def test_configured_or_unknown_target_stays_unchanged(
     url: str, deployment: dict[str, Any]
 ) -> None:
     request = request_for(url, **deployment)
@@ -154,9 +154,7 @@ async def test_the_program_is_told_where_the_api_server_is() -> None:
         ({**KNOWN, SLICES: {"items": []}}, "reports no address"),
     ],
 )
-async def test_where_it_is_not_known_every_address_is_allowed_and_said(
-    known: dict[str, Any], why: str
-) -> None:
+async def test_unknown_api_server_allows_all_with_note(known: dict[str, Any], why: str) -> None:
     found, said = await _narrowed(known)
     assert found.config.deployment.api_server_cidrs == ()
     (note,) = said
@@ -235,7 +233,7 @@ async def find(
     return cast("BenchmarkConfig", found.config).telemetry.exporters, said
 
 
-async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_these_pods() -> None:
+async def test_exporters_on_target_nodes_are_read() -> None:
     cluster = Listing(
         [exporter(1), exporter(2), exporter(3, hostNetwork=True)],
         [server("vllm-a", "node-1"), server("vllm-b", "node-3"), server("vllm-c", None)],
@@ -250,7 +248,7 @@ async def test_those_on_the_nodes_of_the_servers_pods_are_read_for_the_gpus_of_t
     assert said[0].endswith("are read if they have its GPUs: 2 (telemetry.find_gpus)")
 
 
-async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_deployment_is() -> None:
+async def test_own_target_is_known_by_its_deployment() -> None:
     (found,), _ = await find(OWN, Listing([exporter(1), exporter(2)]))
     assert found.pages == (page(1), page(2))
     assert (found.users_namespace, found.users) == ("", ("deployment/target-bench",))
@@ -269,7 +267,7 @@ async def test_where_the_stacks_own_target_will_be_is_not_known_and_its_deployme
         (OUTSIDE, Listing([exporter(1)], [server("vllm-a", "node-2")]), {}),
     ],
 )
-async def test_nothing_is_read_that_nobody_asked_for_or_that_has_no_gpu_of_the_target(
+async def test_no_exporter_without_gpus_of_the_target(
     target: Json, cluster: Listing, telemetry: Json
 ) -> None:
     found, said = await find(target, cluster, **telemetry)

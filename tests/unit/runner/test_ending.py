@@ -23,7 +23,7 @@ def test_an_error_names_the_run_that_it_has_ended() -> None:
     assert error.run_id == "1a2b"
 
 
-def test_what_a_tracker_says_counts_in_what_is_printed_and_in_the_exit_code(
+def test_tracker_error_is_printed_and_sets_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(*_: object) -> list[str]:
@@ -58,6 +58,6 @@ def test_whatever_a_tracker_does_the_results_are_kept(
     monkeypatch.setattr(sending, "send", send)
     results = inference_result()
     outcome = RunOutcome(run_id="r", state="done", reason="", results=results, artifacts=Path("x"))
-    sent = ending.sent(outcome, CONFIG)
+    sent = ending.send_to_trackers(outcome, CONFIG)
     assert (sent.exit_code, sent.results) == (code, results)
     assert text in sent.artifact_error

@@ -67,7 +67,7 @@ def test_a_service_reads_what_the_launcher_wrote(tmp_path: Path) -> None:
     assert context.curve is None
 
 
-def test_over_tcp_every_service_reads_the_same_ports_and_keys(tmp_path: Path) -> None:
+def test_tcp_services_share_ports_and_keys(tmp_path: Path) -> None:
     run = make_run(tmp_path, deployment={"transport": {"kind": "tcp", "curve": True}})
     run.write_files()
     shared = run.shared_environment({})
@@ -113,7 +113,7 @@ def who_gets(variable: str, run: LocalRun, environ: Mapping[str, str]) -> dict[S
          {"artifacts": UPLOAD, "telemetry": PAGES | {"key_env": "AWS_SESSION_TOKEN"}}, {RECORDS}),
     ],
 )  # fmt: skip
-def test_a_secret_is_given_to_the_services_that_need_it(
+def test_only_services_that_need_a_secret_get_it(
     variable: str, needs: dict[str, Any], services: set[Service], tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, **needs)
@@ -121,25 +121,25 @@ def test_a_secret_is_given_to_the_services_that_need_it(
     assert set(found) == services
 
 
-def test_a_secret_of_the_command_line_goes_before_that_of_the_shell(tmp_path: Path) -> None:
+def test_command_line_secret_overrides_shell(tmp_path: Path) -> None:
     cases: list[dict[str, Any]] = [{}, {"telemetry": PAGES | {"key_env": "TARGET_KEY"}}]
     for needs in cases:
         found = who_gets("TARGET_KEY", make_run(tmp_path, **needs), {"TARGET_KEY": "of the shell"})
         assert set(found.values()) == {"from the command line"}
 
 
-def test_the_key_of_another_trial_is_given_to_workers_only(tmp_path: Path) -> None:
+def test_key_of_another_trial_reaches_workers_only(tmp_path: Path) -> None:
     run = make_run(tmp_path, secrets={"TARGET_KEY": "one", "OTHER_KEY": "another"})
     assert who_gets("OTHER_KEY", run, {"OTHER_KEY": "from the shell"}) == {WORKER: "another"}
 
 
-def test_the_key_of_pages_is_no_workers_although_it_is_a_secret_of_the_run(tmp_path: Path) -> None:
+def test_workers_never_get_the_key_of_pages(tmp_path: Path) -> None:
     pages = {"telemetry": PAGES | {"key_env": "PAGES"}}
     run = make_run(tmp_path, **pages, secrets={"TARGET_KEY": "one", "PAGES": "u:p"})
     assert who_gets("PAGES", run, {}) == {RECORDS: "u:p"}
 
 
-def test_the_secrets_of_a_tool_are_given_to_couriers_only(tmp_path: Path) -> None:
+def test_tool_secrets_reach_couriers_only(tmp_path: Path) -> None:
     workload = {"kind": "iperf", "secret_env": {"TOKEN": "aiperf-token"}}
     config = parse_benchmark({"workload": workload}, "a test")
     run = replace(
@@ -166,7 +166,7 @@ def test_two_runs_do_not_share_an_id(tmp_path: Path) -> None:
     assert len(first.run_id) == 12
 
 
-def test_every_port_with_one_binder_has_a_number_of_its_own() -> None:
+def test_each_single_binder_port_is_unique() -> None:
     ports = free_ports()
     assert set(ports) == {port.name for port in Port} - {"RAW_DIRECT", "RESULTS_API"}
     assert len(set(ports.values())) == len(ports)

@@ -81,7 +81,7 @@ async def followed(folder: Path, code: int, state: RunState) -> Follower:
     return follower
 
 
-async def test_a_process_that_ends_in_order_has_seen_the_end_before_the_runner(
+async def test_clean_exit_before_final_state_is_no_failure(
     tmp_path: Path,
 ) -> None:
     assert (await followed(tmp_path, 0, RunState.PROCESSING)).is_over
@@ -90,7 +90,7 @@ async def test_a_process_that_ends_in_order_has_seen_the_end_before_the_runner(
 @pytest.mark.parametrize(
     ("code", "state"), [(1, RunState.PROCESSING), (0, RunState.PENDING), (-9, RunState.PROFILING)]
 )
-async def test_a_process_that_the_run_needs_and_that_ends_fails_it(
+async def test_end_of_a_needed_process_fails_the_run(
     tmp_path: Path, code: int, state: RunState
 ) -> None:
     with pytest.raises(BenchmarkFailed, match=f"dataset-manager ended with code {code}"):

@@ -89,7 +89,7 @@ def test_the_files_hold_every_run_and_an_exact_total(
     assert head == "metric,unit,eu,us,asia,total"
 
 
-def test_nothing_is_said_of_starts_by_clocks_that_nobody_asked_for(
+def test_unmeasured_clocks_print_no_start_offsets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []
@@ -105,7 +105,7 @@ def test_nothing_is_said_of_starts_by_clocks_that_nobody_asked_for(
     assert "first measured requests" not in said.err
 
 
-def test_a_run_that_broke_off_between_its_files_is_in_no_total(
+def test_incomplete_run_is_left_out_of_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []
@@ -126,7 +126,7 @@ def cut(records: Path) -> None:
     records.write_bytes(records.read_bytes()[:-100])
 
 
-def test_records_that_cannot_be_read_take_no_other_run_with_them(
+def test_unreadable_records_leave_other_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []
@@ -151,7 +151,7 @@ def experiment(folder: Path, *counts: int) -> RunOutcome:
     return outcome(results=write_trials(folder, *counts), artifacts=folder)
 
 
-def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
+def test_trials_join_singly_failed_one_has_no_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     at = {1: Offset(0, 40_000), 2: Offset(500_000, 60_000)}
@@ -191,7 +191,7 @@ def test_trials_are_joined_one_by_one_and_one_that_failed_has_no_total(
     assert "a worker was lost" in page
 
 
-def test_a_run_of_which_no_trial_has_ended_is_in_no_total(
+def test_run_without_ended_trials_is_in_no_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [
@@ -210,7 +210,7 @@ def test_a_run_of_which_no_trial_has_ended_is_in_no_total(
     assert "the total is without us" in said
 
 
-def test_files_of_trials_that_cannot_be_read_take_no_other_trial_with_them(
+def test_unreadable_trial_leaves_other_trials(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [
@@ -231,7 +231,7 @@ def test_files_of_trials_that_cannot_be_read_take_no_other_trial_with_them(
     assert "Total: counts are sums" in capsys.readouterr().out
 
 
-def test_an_experiment_that_cannot_be_read_takes_no_other_with_it(
+def test_unreadable_experiment_leaves_other_members(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [

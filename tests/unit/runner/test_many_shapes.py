@@ -48,7 +48,7 @@ def test_ten_more_shapes_cost_the_same_whatever_their_number(parallel: int) -> N
     assert most - more == pytest.approx(more - few, rel=0.01)
 
 
-def test_stacks_at_the_same_time_share_what_their_plans_have_in_common(tmp_path: Path) -> None:
+def test_parallel_stacks_share_their_plans(tmp_path: Path) -> None:
     request = request_of(3, 2)
     expansion = expand_requests({"": request})
     works = [work_of(expansion, number, tmp_path) for number in expansion.rounds]

@@ -84,9 +84,7 @@ UNFINISHED = trial(state="failed", left_out="failed: no target")
         ([AWAY, trial(left_out="invalid: lost")], ExitCode.VERDICT_INVALID),
     ],
 )
-def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
-    trials: list[TrialResult], code: ExitCode
-) -> None:
+def test_experiment_succeeds_if_one_trial_holds(trials: list[TrialResult], code: ExitCode) -> None:
     assert outcome(results=experiment(trials)).exit_code is code
 
 
@@ -97,9 +95,7 @@ def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
         (False, "not judged", ExitCode.SLO_NOT_JUDGED),
     ],
 )
-def test_an_slo_that_is_not_judged_has_its_own_word_and_exit_code(
-    others_judged: bool, word: str, code: ExitCode
-) -> None:
+def test_unjudged_slo_has_its_own_exit_code(others_judged: bool, word: str, code: ExitCode) -> None:
     thin = objective(ok=False, metric="m", judged=False, reason="thin")
     other = objective(ok=False, metric="m", stat="p50", judged=others_judged, reason="thin")
     end = outcome(results=replace(result(), slo=(thin, other)))
@@ -144,13 +140,11 @@ ERRORS = errors((2, "status 503"), (8, "connection refused"))
         (result(errors=ERRORS), ""),
     ],
 )
-def test_a_failed_benchmark_has_a_reason_though_its_run_ended_as_planned(
-    found: Results | None, reason: str
-) -> None:
+def test_failed_benchmark_of_completed_run_has_reason(found: Results | None, reason: str) -> None:
     assert outcome(results=found).as_json()["reason"] == reason
 
 
-def test_the_reason_of_a_run_that_did_not_end_as_planned_stays() -> None:
+def test_reason_of_unplanned_end_stays() -> None:
     failed = outcome(state="failed", reason="the target is away", results=result(0))
     assert failed.as_json()["reason"] == "the target is away"
 
@@ -175,7 +169,7 @@ def judged(**given: Any) -> tuple[str, str, ExitCode]:
     return found.state, found.reason, found.exit_code
 
 
-def test_a_run_that_has_ended_has_the_state_and_the_reason_that_it_says() -> None:
+def test_ended_run_keeps_reported_state_and_reason() -> None:
     assert judged(status=status(), results=RESULTS) == ("done", "", ExitCode.OK)
     failed = status("failed", reason="no records", exit_code=ExitCode.LEAKED)
     assert judged(status=failed, results=RESULTS) == ("failed", "no records", ExitCode.LEAKED)
@@ -183,7 +177,7 @@ def test_a_run_that_has_ended_has_the_state_and_the_reason_that_it_says() -> Non
     assert judged(status=failed)[2] is ExitCode.BENCHMARK_FAILED
 
 
-def test_an_error_of_the_runner_counts_more_than_what_the_run_says() -> None:
+def test_runner_error_overrides_reported_state() -> None:
     error = EnvironmentProblem("no room")
     assert judged(status=status(), error=error) == ("failed", "no room", error.exit_code)
     unfinished = judged(status=status("profiling"))
@@ -203,7 +197,7 @@ def test_an_error_of_another_library_is_unexpected() -> None:
 
 
 @pytest.mark.parametrize(("has_all", "state"), [(True, "done"), (False, "failed")])
-def test_an_experiment_is_done_when_each_trial_has_an_outcome(has_all: bool, state: str) -> None:
+def test_experiment_with_all_outcomes_is_done(has_all: bool, state: str) -> None:
     error = EnvironmentProblem("the second shape has no room")
     found = ended_run(
         status=status("profiling"),
@@ -229,11 +223,11 @@ def test_an_interrupted_experiment_is_cancelled_whatever_its_trials_are() -> Non
         ({"left": ("Pod a",), "error": LeakError("1 objects")}, ExitCode.LEAKED),
     ],
 )
-def test_a_stack_that_may_be_there_still_is_an_error(given: Any, code: ExitCode) -> None:
+def test_possibly_remaining_stack_is_an_error(given: Any, code: ExitCode) -> None:
     assert judged(**{"status": status(), "results": RESULTS} | given)[2] is code
 
 
-def test_what_the_runner_knows_of_the_artifacts_counts_before_what_the_run_says() -> None:
+def test_runner_artifact_error_overrides_reported_one() -> None:
     said = status(artifact_error="theirs", uploaded_to="s3://theirs")
     found = ended_run(status=said)
     assert (found.artifact_error, found.uploaded_to) == ("theirs", "s3://theirs")

@@ -141,7 +141,7 @@ async def test_an_interrupt_reaches_every_part_and_no_other_begins(tmp_path: Pat
     assert set(outcomes) == {"", "stopped by the user before it began"}
 
 
-async def test_an_interrupt_ends_a_part_that_waits_for_its_cluster(tmp_path: Path) -> None:
+async def test_interrupt_ends_a_part_waiting_for_cluster(tmp_path: Path) -> None:
     fake = Fake(tmp_path)
     fake.placement.connects.clear()
     fake.placement.is_interrupted_at = 3
@@ -165,7 +165,7 @@ async def test_parts_share_the_time_that_is_left(tmp_path: Path) -> None:
     assert all(each is not None and each < first <= 100 for each in others)
 
 
-async def test_an_error_of_the_only_part_is_that_of_the_session(tmp_path: Path) -> None:
+async def test_error_of_only_part_ends_the_session(tmp_path: Path) -> None:
     fake = Fake(tmp_path, rounds=1)
     fake.placement.errors = {"1": EnvironmentProblem("the stack cannot come up")}
     with pytest.raises(EnvironmentProblem, match="cannot come up"):

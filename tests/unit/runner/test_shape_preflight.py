@@ -12,39 +12,39 @@ from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
 from tests.support.fake_stack_run import FakeStackRun, in_shapes
 
 
-async def checked(played: FakeStackRun, said: list[str]) -> CheckedShapes:
+async def checked(stack_run: FakeStackRun, said: list[str]) -> CheckedShapes:
     cluster = cast("Cluster", None)
     return await check_shapes(
-        played.request, [1, 2, 3], cluster, played.interrupts, say=said.append
+        stack_run.request, [1, 2, 3], cluster, stack_run.interrupts, say=said.append
     )
 
 
-async def test_a_shape_that_is_refused_leaves_the_others(played: FakeStackRun) -> None:
-    _, second, _ = in_shapes(played)
-    error = played.check_errors[second] = EnvironmentProblem("no such node")
+async def test_a_shape_that_is_refused_leaves_the_others(stack_run: FakeStackRun) -> None:
+    _, second, _ = in_shapes(stack_run)
+    error = stack_run.check_errors[second] = EnvironmentProblem("no such node")
     said: list[str] = []
-    found = await checked(played, said)
+    found = await checked(stack_run, said)
     assert found == CheckedShapes([1, 3], {2: error}, {1: 0.0, 3: 0.0})
     assert said == ["shape 2 of 3 (workers.max=2)", "shape 3 of 3 (workers.max=3)"]
 
 
-async def test_a_config_that_is_to_be_another_ends_the_checks(played: FakeStackRun) -> None:
-    first, _, _ = in_shapes(played)
-    played.check_errors[first] = ConfigError("no such class")
+async def test_config_error_ends_the_checks(stack_run: FakeStackRun) -> None:
+    first, _, _ = in_shapes(stack_run)
+    stack_run.check_errors[first] = ConfigError("no such class")
     with pytest.raises(ConfigError):
-        await checked(played, [])
+        await checked(stack_run, [])
 
 
 async def test_no_shape_is_checked_after_an_interrupt(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = in_shapes(played)
+    runs = in_shapes(stack_run)
 
     async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
         if plan.identity.run_id == runs[1]:
-            played.interrupts.add()
-            await played.interrupts.reached(2)
+            stack_run.interrupts.add()
+            await stack_run.interrupts.reached(2)
         return ()
 
     monkeypatch.setattr(preflight, "check", check)
-    assert (await checked(played, [])).fitting == [1]
+    assert (await checked(stack_run, [])).fitting == [1]

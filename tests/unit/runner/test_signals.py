@@ -28,7 +28,7 @@ async def test_every_signal_that_asks_for_a_stop_is_counted() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-async def test_what_a_signal_did_before_it_does_again_after_the_run() -> None:
+async def test_signal_handlers_are_restored() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Interrupts():
         pass
@@ -47,7 +47,7 @@ async def test_nohup_is_respected() -> None:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_within_a_callback_ends_the_work_after_it(number: signal.Signals) -> None:
+def test_signal_in_a_callback_ends_work_afterwards(number: signal.Signals) -> None:
     complaints: list[dict[str, Any]] = []
     resolved = []
 
@@ -73,7 +73,7 @@ def test_a_signal_within_a_callback_ends_the_work_after_it(number: signal.Signal
 
 
 @pytest.mark.usefixtures("handlers")
-def test_after_signals_were_counted_for_a_while_they_end_the_work_again() -> None:
+def test_signals_end_work_again_after_counting() -> None:
     async def work() -> None:
         with Interrupts() as interrupts:
             signal.raise_signal(signal.SIGINT)
@@ -86,7 +86,7 @@ def test_after_signals_were_counted_for_a_while_they_end_the_work_again() -> Non
 
 
 @pytest.mark.usefixtures("handlers")
-def test_work_that_ends_by_itself_leaves_the_handlers_as_they_were() -> None:
+def test_finished_work_restores_handlers() -> None:
     async def work() -> int:
         return 7
 
@@ -110,7 +110,7 @@ async def test_an_error_of_the_work_is_raised() -> None:
         await Interrupts().result_of(work())
 
 
-async def test_work_is_cancelled_by_as_many_interrupts_as_it_is_given() -> None:
+async def test_work_is_cancelled_at_its_interrupt_limit() -> None:
     interrupts, ended = Interrupts(), asyncio.Event()
 
     async def work() -> None:

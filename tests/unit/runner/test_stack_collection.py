@@ -20,10 +20,10 @@ NO_CLUSTER = cast("Cluster", None)
 save_evidence = collection.save_evidence
 
 
-def collection_of(played: FakeStackRun, said: list[str]) -> Collection:
-    cli = cast("PulumiCli", played)
-    made = Collection(played.request, NO_CLUSTER, cli, played.interrupts, said.append)
-    made.open(collection.prepare(played.with_folder(), is_running=False))
+def collection_of(stack_run: FakeStackRun, said: list[str]) -> Collection:
+    cli = cast("PulumiCli", stack_run)
+    made = Collection(stack_run.request, NO_CLUSTER, cli, stack_run.interrupts, said.append)
+    made.open(collection.prepare(stack_run.with_folder(), is_running=False))
     return made
 
 
@@ -31,38 +31,38 @@ async def fetched(made: Collection, measuring: Any) -> StageResult:
     return await made.fetch(cast("Measuring", measuring), RECORD, 1)
 
 
-async def test_the_results_are_fetched_into_the_folder(played: FakeStackRun) -> None:
+async def test_the_results_are_fetched_into_the_folder(stack_run: FakeStackRun) -> None:
     said: list[str] = []
-    made = collection_of(played, said)
-    assert await fetched(made, played) is StageResult.DONE
+    made = collection_of(stack_run, said)
+    assert await fetched(made, stack_run) is StageResult.DONE
     assert said == [f"collected all into {made.folder}"]
 
 
-async def test_the_second_interrupt_ends_the_fetch(played: FakeStackRun) -> None:
+async def test_the_second_interrupt_ends_the_fetch(stack_run: FakeStackRun) -> None:
     is_cancelled = asyncio.Event()
 
     class Slow:
         async def fetch(self, _: Path) -> str:
             try:
-                played.interrupts.add()
-                played.interrupts.add()
+                stack_run.interrupts.add()
+                stack_run.interrupts.add()
                 await asyncio.Event().wait()
                 return ""
             finally:
                 is_cancelled.set()
 
-    made = collection_of(played, [])
+    made = collection_of(stack_run, [])
     assert await fetched(made, Slow()) is StageResult.INTERRUPTED
     assert is_cancelled.is_set()
 
 
 async def test_the_first_error_is_the_one_that_is_told(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_shapes(played)
-    made = collection_of(played, [])
-    played.fetch_error = EnvironmentProblem("the disk is full")
-    assert await fetched(made, played) is StageResult.FAILED
+    in_shapes(stack_run)
+    made = collection_of(stack_run, [])
+    stack_run.fetch_error = EnvironmentProblem("the disk is full")
+    assert await fetched(made, stack_run) is StageResult.FAILED
 
     def refuse(_: str) -> None:
         raise EnvironmentProblem("the disk is still full")
@@ -72,10 +72,12 @@ async def test_the_first_error_is_the_one_that_is_told(
     assert (made.error, made.results) == ("the disk is full", None)
 
 
-async def test_an_experiment_is_written_with_the_trials_that_failed(played: FakeStackRun) -> None:
-    in_shapes(played)
-    made = collection_of(played, [])
-    assert await fetched(made, played) is StageResult.DONE
+async def test_an_experiment_is_written_with_the_trials_that_failed(
+    stack_run: FakeStackRun,
+) -> None:
+    in_shapes(stack_run)
+    made = collection_of(stack_run, [])
+    assert await fetched(made, stack_run) is StageResult.DONE
     assert not made.has_all_trials
     for shape in (2, 3):
         made.fail_trials(shape, EnvironmentProblem("no room"))
@@ -87,18 +89,18 @@ async def test_an_experiment_is_written_with_the_trials_that_failed(played: Fake
     assert made.folder is not None
 
 
-async def test_a_run_of_one_shape_has_no_files_of_trials_and_an_empty_folder_goes(
-    played: FakeStackRun,
+async def test_single_shape_removes_its_empty_folder(
+    stack_run: FakeStackRun,
 ) -> None:
-    made = collection_of(played, [])
+    made = collection_of(stack_run, [])
     made.fail_trials(1, EnvironmentProblem("no room"))
     await made.write_trials()
     assert (made.results, made.has_all_trials) == (None, False)
     made.remove_if_empty()
-    assert (made.folder, played.made) == (None, [])
+    assert (made.folder, stack_run.made) == (None, [])
 
 
-async def test_logs_of_the_pulumi_cli_are_evidence_unless_they_are_empty(tmp_path: Path) -> None:
+async def test_nonempty_pulumi_logs_are_evidence(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/up.log").write_text("error: no room")
     (tmp_path / "logs/destroy.log").touch()

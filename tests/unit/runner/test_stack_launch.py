@@ -23,25 +23,25 @@ from aiperf_svc.runner.stack.request import StackRequest
 from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes, trials_of
 
 
-async def test_a_silent_api_server_is_said_from_up_to_the_leak_check(played: FakeStackRun) -> None:
-    await played.launched()
+async def test_silent_api_server_is_reported_in_cluster_stages(stack_run: FakeStackRun) -> None:
+    await stack_run.launched()
     # While the run is followed `RunWatch` says it.
-    assert played.did_watched == ["up", "fetch", "destroy", "check"]
+    assert stack_run.did_watched == ["up", "fetch", "destroy", "check"]
 
 
-async def test_a_state_on_which_somebody_works_is_left_alone(played: FakeStackRun) -> None:
+async def test_a_state_on_which_somebody_works_is_left_alone(stack_run: FakeStackRun) -> None:
     earlier = msgspec.structs.replace(RECORD, namespace="earlier")
-    played.up_error = bring_up.StateLocked("somebody else works on its state")
+    stack_run.up_error = bring_up.StateLocked("somebody else works on its state")
     for known in (None, earlier):
         if known:
-            played.home.save(known)
+            stack_run.home.save(known)
         with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
-            await played.launched()
-        assert (played.did, played.home.load("s")) == ([], known)
+            await stack_run.launched()
+        assert (stack_run.did, stack_run.home.load("s")) == ([], known)
 
 
-async def test_a_run_whose_stack_was_taken_over_names_who_has_taken_it(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+async def test_takeover_names_the_new_holder(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Keeper:
         loss = TakenOver("stack s was taken over by bob@laptop (process 7)")
@@ -54,53 +54,57 @@ async def test_a_run_whose_stack_was_taken_over_names_who_has_taken_it(
 
     monkeypatch.setattr(launch, "LeaseKeeper", lambda *_: Keeper())
     # What follows from it does not hide it, and keeps no stack.
-    played.fetch_error = EnvironmentProblem("no connection to the pod")
-    outcome = await played.launched()
+    stack_run.fetch_error = EnvironmentProblem("no connection to the pod")
+    outcome = await stack_run.launched()
     said = outcome.as_json()
     assert (outcome.exit_code, said["reason"], said["kept"]) == (
         ExitCode.BENCHMARK_FAILED, str(Keeper.loss), False
     )  # fmt: skip
-    assert played.did == ["destroy", "check"]
+    assert stack_run.did == ["destroy", "check"]
 
 
-async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interrupt(
-    played: FakeStackRun, capsys: pytest.CaptureFixture[str]
+async def test_failed_leak_check_decides_exit_code(
+    stack_run: FakeStackRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played.report = Unreachable("the cluster does not respond")
-    played.stops_up_of = 1
-    outcome = await played.launched()
+    stack_run.report = Unreachable("the cluster does not respond")
+    stack_run.stops_up_of = 1
+    outcome = await stack_run.launched()
     assert outcome.exit_code is ExitCode.ERROR
     assert outcome.as_json()["not_checked"] == ["everything (the cluster does not respond)"]
     assert "look with: aiperf-svc gc s" in capsys.readouterr().err
-    assert played.home.load("s") is not None
+    assert stack_run.home.load("s") is not None
 
 
 async def test_results_that_cannot_be_fetched_keep_their_stack(
-    played: FakeStackRun, capsys: pytest.CaptureFixture[str]
+    stack_run: FakeStackRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played.fetch_error = EnvironmentProblem("the disk is full")
-    outcome = await played.launched()
-    assert (outcome.exit_code, outcome.as_json()["kept"], played.did) == (ExitCode.ERROR, True, [])
+    stack_run.fetch_error = EnvironmentProblem("the disk is full")
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, outcome.as_json()["kept"], stack_run.did) == (
+        ExitCode.ERROR,
+        True,
+        [],
+    )
     said = capsys.readouterr().err
     assert "The stack holds the only copy of them" in said
     assert "aiperf-svc results s" in said
-    assert played.home.load("s") is not None
+    assert stack_run.home.load("s") is not None
 
 
-async def test_evidence_for_which_there_is_no_room_fails_no_run(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+async def test_full_disk_for_evidence_fails_no_run(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(collection, "save_evidence", full)
-    played.fetch_error = EnvironmentProblem("the disk is full")
-    outcome = await played.launched()
+    stack_run.fetch_error = EnvironmentProblem("the disk is full")
+    outcome = await stack_run.launched()
     assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
 
 
-async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fails_no_run(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_service_logs_are_saved_missing_ones_noted(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
 
@@ -112,55 +116,55 @@ async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fa
 
     monkeypatch.setattr(collection, "save_logs", save)
     for words in ("logs/worker-1.main.log: no response", "No space left on device"):
-        outcome = await played.launched()
+        outcome = await stack_run.launched()
         assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])
         said = capsys.readouterr().err
         assert "not saved: " in said
         assert words in said
 
 
-async def test_results_that_are_in_a_bucket_keep_no_stack(played: FakeStackRun) -> None:
-    played.fetch_error = EnvironmentProblem("the disk is full")
-    played.uploaded_to = "s3://bucket/run"
-    outcome = await played.launched()
-    assert (outcome.exit_code, played.did) == (ExitCode.ERROR, ["destroy", "check"])
+async def test_results_that_are_in_a_bucket_keep_no_stack(stack_run: FakeStackRun) -> None:
+    stack_run.fetch_error = EnvironmentProblem("the disk is full")
+    stack_run.uploaded_to = "s3://bucket/run"
+    outcome = await stack_run.launched()
+    assert (outcome.exit_code, stack_run.did) == (ExitCode.ERROR, ["destroy", "check"])
 
 
-async def test_a_run_that_was_stopped_early_leaves_no_empty_folder(played: FakeStackRun) -> None:
-    played.stops_up_of = 1
-    outcome = await played.launched()
+async def test_early_stop_leaves_no_empty_folder(stack_run: FakeStackRun) -> None:
+    stack_run.stops_up_of = 1
+    outcome = await stack_run.launched()
     assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
-    assert os.listdir(played.request.config.artifacts.dir) == []  # noqa: PTH208
+    assert os.listdir(stack_run.request.config.artifacts.dir) == []  # noqa: PTH208
 
 
-async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+async def test_uncreated_ephemeral_stack_leaves_no_state(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = played.request
+    request = stack_run.request
     request = StackRequest(stack="s", config=request.config, is_ephemeral=True, environ={})
 
     async def refuse(*_: Any, **__: Any) -> None:
-        assert played.home.ephemeral_stacks() == ("s",)
+        assert stack_run.home.ephemeral_stacks() == ("s",)
         raise EnvironmentProblem("the stack cannot come up")
 
     monkeypatch.setattr(preflight, "check", refuse)
     cluster = cast("Cluster", SimpleNamespace(identity="uid"))
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
-    context = PartContext(played.interrupts, Screen(options.run.ui))
+    context = PartContext(stack_run.interrupts, Screen(options.run.ui))
     with (
-        played.home.hold("s") as held,
+        stack_run.home.hold("s") as held,
         pytest.raises(EnvironmentProblem, match="cannot come up"),
     ):
-        await placement.launch(request, options, played.home, cluster, context, held=held)
-    assert played.home.ephemeral_stacks() == ()
+        await placement.launch(request, options, stack_run.home, cluster, context, held=held)
+    assert stack_run.home.ephemeral_stacks() == ()
 
 
-async def test_all_shapes_run_on_one_stack_and_their_trials_are_in_one_folder(
-    played: FakeStackRun,
+async def test_shapes_share_one_stack_and_folder(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    outcome = await played.launched()
-    assert (played.ups, played.did) == ([1, 2, 3], ["destroy", "check"])
+    in_shapes(stack_run)
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1, 2, 3], ["destroy", "check"])
     assert trials_of(outcome) == [(number, "done", "") for number in range(1, 7)]
     assert outcome.artifacts is not None
     assert len(list((outcome.artifacts / "trials").iterdir())) == 6
@@ -168,43 +172,43 @@ async def test_all_shapes_run_on_one_stack_and_their_trials_are_in_one_folder(
     assert not (outcome.artifacts / "shapes").exists()
 
 
-async def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(
-    played: FakeStackRun,
+async def test_failed_shape_fails_only_its_trials(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    played.up_errors[2] = EnvironmentProblem("no room")
-    outcome = await played.launched()
-    assert (played.ups, played.did) == ([1, 2, 3], ["destroy", "check"])
+    in_shapes(stack_run)
+    stack_run.up_errors[2] = EnvironmentProblem("no room")
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1, 2, 3], ["destroy", "check"])
     assert [state for _, state, _ in trials_of(outcome)] == ["done", "failed", "done"] * 2
     assert trials_of(outcome)[4] == (5, "failed", "no room")
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.BENCHMARK_FAILED)
 
 
-async def test_a_shape_that_preflight_refuses_is_not_brought_up(played: FakeStackRun) -> None:
-    first, _, _ = in_shapes(played)
-    played.check_errors[first] = EnvironmentProblem("no such node")
-    outcome = await played.launched()
-    assert played.ups == [2, 3]
+async def test_a_shape_that_preflight_refuses_is_not_brought_up(stack_run: FakeStackRun) -> None:
+    first, _, _ = in_shapes(stack_run)
+    stack_run.check_errors[first] = EnvironmentProblem("no such node")
+    outcome = await stack_run.launched()
+    assert stack_run.ups == [2, 3]
     assert trials_of(outcome)[3] == (4, "failed", "no such node")
 
 
-async def test_nothing_is_made_if_preflight_refuses_a_shape_and_a_failure_is_to_stop(
-    played: FakeStackRun,
+async def test_refused_shape_stops_before_anything_is_made(
+    stack_run: FakeStackRun,
 ) -> None:
-    _, second, _ = in_shapes(played, on_failure="stop")
-    played.check_errors[second] = EnvironmentProblem("no such node")
+    _, second, _ = in_shapes(stack_run, on_failure="stop")
+    stack_run.check_errors[second] = EnvironmentProblem("no such node")
     with pytest.raises(EnvironmentProblem, match="no such node"):
-        await played.launched()
-    assert (played.ups, played.did) == ([], [])
+        await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([], [])
 
 
-async def test_the_finished_trials_stay_where_a_failure_stops_an_experiment(
-    played: FakeStackRun,
+async def test_stopping_failure_keeps_finished_trials(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played, on_failure="stop")
-    played.up_errors[2] = EnvironmentProblem("no room")
-    outcome = await played.launched()
-    assert (played.ups, played.did) == ([1, 2], ["destroy", "check"])
+    in_shapes(stack_run, on_failure="stop")
+    stack_run.up_errors[2] = EnvironmentProblem("no room")
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1, 2], ["destroy", "check"])
     assert [(n, state) for n, state, _ in trials_of(outcome)] == [
         (1, "done"),
         (2, "failed"),
@@ -214,38 +218,38 @@ async def test_the_finished_trials_stay_where_a_failure_stops_an_experiment(
     assert (outcome.state, outcome.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
 
 
-async def test_a_state_that_is_locked_between_two_shapes_still_leads_to_the_teardown(
-    played: FakeStackRun,
+async def test_lock_between_shapes_leads_to_teardown(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played, number=2)
-    played.up_errors[2] = bring_up.StateLocked("somebody else works on its state")
-    outcome = await played.launched()
-    assert played.did == ["destroy", "check"]
+    in_shapes(stack_run, number=2)
+    stack_run.up_errors[2] = bring_up.StateLocked("somebody else works on its state")
+    outcome = await stack_run.launched()
+    assert stack_run.did == ["destroy", "check"]
     assert trials_of(outcome)[1] == (2, "failed", "somebody else works on its state")
 
 
-async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: FakeStackRun) -> None:
-    in_shapes(played)
+async def test_interrupt_keeps_finished_shapes(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run)
 
-    played.stops_up_of = 2
-    outcome = await played.launched()
-    assert (played.ups, played.did) == ([1, 2], ["destroy", "check"])
+    stack_run.stops_up_of = 2
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1, 2], ["destroy", "check"])
     assert [number for number, _, _ in trials_of(outcome)] == [1, 4]
     assert outcome.exit_code is ExitCode.INTERRUPTED
 
 
-async def test_a_stack_of_one_shape_runs_it_alone_and_leaves_an_experiment(
-    played: FakeStackRun,
+async def test_single_shape_stack_leaves_an_experiment(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    benchmark = {**played.benchmark}
+    in_shapes(stack_run)
+    benchmark = {**stack_run.benchmark}
     benchmark["experiment"] = {**benchmark["experiment"], "parallel": 2}
     config = parse_config(benchmark, "")
-    played.request = StackRequest(stack="s-2", config=config, only_shape=2, environ={})
-    outcome = await played.launched()
-    assert (played.ups, played.did) == ([1], ["destroy", "check"])
+    stack_run.request = StackRequest(stack="s-2", config=config, only_shape=2, environ={})
+    outcome = await stack_run.launched()
+    assert (stack_run.ups, stack_run.did) == ([1], ["destroy", "check"])
     assert (outcome.state, outcome.exit_code) == ("done", ExitCode.OK)
-    (plan,) = played.request.plans
+    (plan,) = stack_run.request.plans
     assert plan.config.experiment is not None
     assert plan.config.experiment.part is not None
     assert plan.config.experiment.part.trials == (2, 5)

@@ -102,21 +102,21 @@ class FakeStackRun:
 
 
 @pytest.fixture
-async def played(monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
-    played = FakeStackRun()
+async def stack_run(monkeypatch: pytest.MonkeyPatch) -> FakeStackRun:
+    stack_run = FakeStackRun()
 
     @contextlib.asynccontextmanager
     async def way(*_: Any, **__: Any) -> AsyncIterator[str]:
         yield "http://127.0.0.1:1"
 
     def follower(*_: Any, watches: Any, **__: Any) -> FakeStackRun:
-        played.watches = watches
-        return played
+        stack_run.watches = watches
+        return stack_run
 
     monkeypatch.setattr(measure, "Follower", follower)
-    monkeypatch.setattr(measure, "RunWatch", lambda *_, **__: played)
+    monkeypatch.setattr(measure, "RunWatch", lambda *_, **__: stack_run)
     monkeypatch.setattr(measure, "open_results", way)
-    return played
+    return stack_run
 
 
 async def follow(measuring: measure.Measuring) -> RunResult | ExperimentResult | None:
@@ -126,74 +126,74 @@ async def follow(measuring: measure.Measuring) -> RunResult | ExperimentResult |
         await measuring.close()
 
 
-def measuring(played: FakeStackRun, plan: StackPlan = PLAN) -> measure.Measuring:
-    screen = cast(Screen, SimpleNamespace(display=lambda *_: played))
+def measuring(stack_run: FakeStackRun, plan: StackPlan = PLAN) -> measure.Measuring:
+    screen = cast(Screen, SimpleNamespace(display=lambda *_: stack_run))
     context = PartContext(Interrupts(), screen)
-    keeper = cast(LeaseKeeper, played)
+    keeper = cast(LeaseKeeper, stack_run)
     return measure.Measuring(cast(Cluster, None), OUTPUTS, plan, context, RunOptions(), keeper)
 
 
 @pytest.mark.parametrize("component", ["", "records-manager"])
 @pytest.mark.parametrize("is_over", [False, True])
-async def test_without_its_namespace_or_its_results_a_run_is_over_at_once(
-    played: FakeStackRun, component: str, is_over: bool
+async def test_lost_namespace_or_results_pod_ends_run(
+    stack_run: FakeStackRun, component: str, is_over: bool
 ) -> None:
-    played.losses.append((Loss(component, "it was deleted"),))
-    played.is_over = is_over
+    stack_run.losses.append((Loss(component, "it was deleted"),))
+    stack_run.is_over = is_over
     with pytest.raises(BenchmarkFailed, match=r"^it was deleted"):
-        await follow(measuring(played))
-    assert not played.ended.done() or played.ended.cancelled()
+        await follow(measuring(stack_run))
+    assert not stack_run.ended.done() or stack_run.ended.cancelled()
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-async def test_an_experiment_in_jobs_goes_on_when_its_collector_is_started_again(
-    played: FakeStackRun, is_over: bool
+async def test_restarted_collector_continues_the_experiment(
+    stack_run: FakeStackRun, is_over: bool
 ) -> None:
-    played.losses.append((Loss("collector", "pod c was killed"),))
-    played.is_over = is_over
+    stack_run.losses.append((Loss("collector", "pod c was killed"),))
+    stack_run.is_over = is_over
     plan = plan_it(parse_benchmark(IN_JOBS, "the test"), stack="s", version="1")
-    run = measuring(played, plan)
+    run = measuring(stack_run, plan)
     assert await follow(run) == SUMMARY
     assert run.failure is None
-    line = "pod c was killed: it is started again, and goes on with what its pod has"
-    assert played.notes == [line]
+    line = "pod c was killed: it restarts, and continues with the files in its pod"
+    assert stack_run.notes == [line]
 
 
-async def test_another_single_service_that_is_lost_is_the_reason_and_results_are_waited_for(
-    played: FakeStackRun,
+async def test_lost_service_fails_run_but_results_come(
+    stack_run: FakeStackRun,
 ) -> None:
-    played.losses.append((Loss("timing-manager", "pod t was evicted"),))
-    played.losses.append((Loss("dataset-manager", "pod d was deleted"),))
-    run = measuring(played)
+    stack_run.losses.append((Loss("timing-manager", "pod t was evicted"),))
+    stack_run.losses.append((Loss("dataset-manager", "pod d was deleted"),))
+    run = measuring(stack_run)
     assert await follow(run) == SUMMARY
-    reason = "pod t was evicted; the run cannot go on without it"
+    reason = "pod t was evicted; the run cannot continue without it"
     assert str(run.failure) == reason
-    assert played.notes[0] == f"{reason}: results so far are collected"
+    assert stack_run.notes[0] == f"{reason}: results so far are collected"
 
 
-async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: FakeStackRun) -> None:
-    played.losses.append((Loss("target", "pod x was deleted"),))
-    run = measuring(played)
+async def test_lost_target_is_noted_and_run_continues(stack_run: FakeStackRun) -> None:
+    stack_run.losses.append((Loss("target", "pod x was deleted"),))
+    run = measuring(stack_run)
     assert await follow(run) == SUMMARY
     assert run.failure is None
-    assert played.notes == ["pod x was deleted: requests fail until the server is back"]
+    assert stack_run.notes == ["pod x was deleted: requests fail until the server is back"]
 
 
-async def test_services_that_end_after_the_run_are_no_losses(played: FakeStackRun) -> None:
-    played.losses.append((Loss("timing-manager", "pod t ended"), Loss("target", "pod x ended")))
-    played.is_over = True
-    run = measuring(played)
+async def test_services_that_end_after_the_run_are_no_losses(stack_run: FakeStackRun) -> None:
+    stack_run.losses.append((Loss("timing-manager", "pod t ended"), Loss("target", "pod x ended")))
+    stack_run.is_over = True
+    run = measuring(stack_run)
     assert await follow(run) == SUMMARY
-    assert (run.failure, played.notes) == (None, [])
+    assert (run.failure, stack_run.notes) == (None, [])
 
 
-async def test_services_that_do_not_respond_behind_a_silent_api_server_are_not_blamed(
-    played: FakeStackRun,
+async def test_silent_api_server_is_blamed_for_silence(
+    stack_run: FakeStackRun,
 ) -> None:
-    played.then = BenchmarkFailed("the services do not respond: Server disconnected")
+    stack_run.then = BenchmarkFailed("the services do not respond: Server disconnected")
     with pytest.raises(BenchmarkFailed, match="Server disconnected"):
-        await follow(measuring(played))
-    played.ended = asyncio.Future()
-    played.silence = "the API server at x has not responded for 91 s"
-    with pytest.raises(BenchmarkFailed, match=f"^{played.silence}$"):
-        await follow(measuring(played))
+        await follow(measuring(stack_run))
+    stack_run.ended = asyncio.Future()
+    stack_run.silence = "the API server at x has not responded for 91 s"
+    with pytest.raises(BenchmarkFailed, match=f"^{stack_run.silence}$"):
+        await follow(measuring(stack_run))

@@ -82,7 +82,7 @@ async def own_of(record: RunRecord, cli: Cli | None) -> RunRecord:
     return await find_own(record, CLUSTER, cast("PulumiCli", cli))
 
 
-def test_the_state_knows_what_objects_hang_on_also_what_was_being_made() -> None:
+def test_state_lists_roots_and_pending_ones() -> None:
     content = state(
         made("core/v1:Namespace", "aiperf-s-1", "1"),
         made("core/v1:Namespace", "aiperf-s-0", "0", delete=True),
@@ -95,7 +95,7 @@ def test_the_state_knows_what_objects_hang_on_also_what_was_being_made() -> None
     assert deployed.roots_of({"deployment": None}, stack="s") == (frozenset(), frozenset())
 
 
-async def test_a_namespace_of_another_state_is_not_the_stack_s(there: list[ObjectRef]) -> None:
+async def test_namespace_of_another_state_is_foreign(there: list[ObjectRef]) -> None:
     there.append(space("theirs"))
     for cli in (Cli(state()), Cli(None, is_known=False)):
         found = await own_of(RECORD, cli)
@@ -105,7 +105,7 @@ async def test_a_namespace_of_another_state_is_not_the_stack_s(there: list[Objec
     assert (found.own, found.namespace) == (("ours",), "aiperf-s-ours")
 
 
-async def test_a_namespace_by_name_that_another_state_made_is_not_the_stack_s(
+async def test_named_namespace_of_another_state_is_foreign(
     there: list[ObjectRef],
 ) -> None:
     there.append(ObjectRef(kind="Namespace", namespace="", name="n", uid="theirs", path=""))
@@ -113,7 +113,7 @@ async def test_a_namespace_by_name_that_another_state_made_is_not_the_stack_s(
     assert (found.own, found.namespace, found.namespace_uid) == ((), "n", None)
 
 
-async def test_a_namespace_that_was_being_made_when_its_writer_died_is_the_stack_s(
+async def test_pending_namespace_of_dead_writer_is_own(
     there: list[ObjectRef],
 ) -> None:
     there.extend([space("theirs"), space("ours")])
@@ -128,7 +128,7 @@ async def test_a_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectR
     assert (await own_of(GUEST, Cli(state()))).own == ()
 
 
-async def test_without_a_state_it_is_what_the_record_knows_else_what_has_the_label(
+async def test_without_state_record_or_label_decides(
     there: list[ObjectRef],
 ) -> None:
     there.extend([space("theirs"), space("ours")])
@@ -147,7 +147,7 @@ def test_names_that_a_stack_would_take_over_are_refused() -> None:
         bring_up.refuse_taken(before, stack="s")
 
 
-async def test_a_stack_that_another_state_made_is_refused_with_the_place_and_the_remedy(
+async def test_stack_of_another_state_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def find_lease(*_: object) -> StackLease:
@@ -175,9 +175,7 @@ async def test_a_stack_that_another_state_made_is_refused_with_the_place_and_the
         ("error: [409] Conflict: stack already exists", False),
     ],
 )
-def test_a_state_on_which_somebody_works_is_known_by_its_refusal(
-    errors: str, expected: bool
-) -> None:
+def test_locked_state_is_recognised(errors: str, expected: bool) -> None:
     assert is_locked(Ended(code=255, out="", errors=errors)) is expected
 
 
@@ -204,7 +202,7 @@ def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:
     )
 
 
-async def test_a_run_that_is_up_already_is_refused_and_the_ways_on_are_named(
+async def test_deployed_run_is_refused_with_remedies(
     there: list[ObjectRef],
 ) -> None:
     there.append(space("1"))

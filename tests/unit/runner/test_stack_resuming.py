@@ -30,137 +30,137 @@ def progress_after_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shape_trials, "QUICK_S", math.inf)
 
 
-async def resumed(played: FakeStackRun, folder: Path) -> RunOutcome:
+async def resumed(stack_run: FakeStackRun, folder: Path) -> RunOutcome:
     """How a second runner ends that goes on in a folder."""
-    found = resuming.read_resumed(folder, played.request.config)
-    played.request = replace(played.request, resumed=found)
-    played.ups, played.did = [], []
-    return await played.launched()
+    found = resuming.read_resumed(folder, stack_run.request.config)
+    stack_run.request = replace(stack_run.request, resumed=found)
+    stack_run.ups, stack_run.did = [], []
+    return await stack_run.launched()
 
 
-def in_one_shape(played: FakeStackRun, **experiment: Any) -> None:
+def in_one_shape(stack_run: FakeStackRun, **experiment: Any) -> None:
     experiment = experiment or {"product": {"load.concurrency": [1, 2]}, "repetitions": 3}
-    played.benchmark = {**played.benchmark, "experiment": experiment}
-    played.request = replace(played.request, config=parse_config(played.benchmark, ""))
+    stack_run.benchmark = {**stack_run.benchmark, "experiment": experiment}
+    stack_run.request = replace(stack_run.request, config=parse_config(stack_run.benchmark, ""))
 
 
-async def killed(played: FakeStackRun, *, in_run: int) -> Path:
+async def killed(stack_run: FakeStackRun, *, in_run: int) -> Path:
     """What a runner leaves that is killed while it follows a run."""
-    played.killed_in = in_run
-    await played.launched()
-    return played.killed
+    stack_run.killed_in = in_run
+    await stack_run.launched()
+    return stack_run.killed
 
 
-async def test_the_run_that_was_left_is_followed_and_no_shape_that_was_collected_runs_again(
-    played: FakeStackRun,
+async def test_running_shape_is_followed_collected_ones_are_skipped(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    folder = await killed(played, in_run=2)
-    assert played.home.load("s") is None
-    played.running = 2
-    outcome = await resumed(played, folder)
-    assert (played.ups, played.did) == ([3], ["destroy", "check"])
+    in_shapes(stack_run)
+    folder = await killed(stack_run, in_run=2)
+    assert stack_run.home.load("s") is None
+    stack_run.running = 2
+    outcome = await resumed(stack_run, folder)
+    assert (stack_run.ups, stack_run.did) == ([3], ["destroy", "check"])
     assert trials_of(outcome) == ALL
     assert (outcome.artifacts, outcome.exit_code) == (folder, ExitCode.OK)
     assert len(list((folder / "trials").iterdir())) == 6
 
 
-async def test_trials_that_were_not_collected_run_again_where_their_stack_is_gone(
-    played: FakeStackRun,
+async def test_uncollected_trials_of_a_gone_stack_rerun(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    folder = await killed(played, in_run=2)
-    outcome = await resumed(played, folder)
-    assert played.ups == [2, 3]
+    in_shapes(stack_run)
+    folder = await killed(stack_run, in_run=2)
+    outcome = await resumed(stack_run, folder)
+    assert stack_run.ups == [2, 3]
     assert trials_of(outcome) == ALL
 
 
-async def test_the_run_that_was_left_comes_first_although_a_trial_before_it_failed(
-    played: FakeStackRun,
+async def test_running_shape_comes_before_failed_ones(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    played.up_errors[1] = EnvironmentProblem("no room")
-    folder = await killed(played, in_run=1)
-    played.up_errors.clear()
-    played.running = 2
-    outcome = await resumed(played, folder)
-    assert played.ups == [1, 3]
+    in_shapes(stack_run)
+    stack_run.up_errors[1] = EnvironmentProblem("no room")
+    folder = await killed(stack_run, in_run=1)
+    stack_run.up_errors.clear()
+    stack_run.running = 2
+    outcome = await resumed(stack_run, folder)
+    assert stack_run.ups == [1, 3]
     assert trials_of(outcome) == ALL
 
 
-async def test_one_shape_is_collected_whole_from_the_run_that_was_left(
-    played: FakeStackRun,
+async def test_single_shape_is_collected_from_running_stack(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_one_shape(played)
-    folder = await killed(played, in_run=1)
+    in_one_shape(stack_run)
+    folder = await killed(stack_run, in_run=1)
     assert msgspec.json.decode((folder / "experiment.json").read_bytes())["trials"] == []
-    played.running = 1
-    outcome = await resumed(played, folder)
-    assert (played.ups, played.did) == ([], ["destroy", "check"])
-    assert played.request.resumed is not None
-    assert played.request.resumed.finished == frozenset()
+    stack_run.running = 1
+    outcome = await resumed(stack_run, folder)
+    assert (stack_run.ups, stack_run.did) == ([], ["destroy", "check"])
+    assert stack_run.request.resumed is not None
+    assert stack_run.request.resumed.finished == frozenset()
     assert len(list((folder / "trials").iterdir())) == 6
     assert outcome.artifacts == folder
 
 
-async def test_only_the_trials_that_are_left_run_if_some_were_collected(
-    played: FakeStackRun,
+async def test_only_remaining_trials_run_after_resume(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_one_shape(played)
-    before = played.request.plan.identity.run_id
-    outcome = await played.launched()
+    in_one_shape(stack_run)
+    before = stack_run.request.plan.identity.run_id
+    outcome = await stack_run.launched()
     folder = outcome.artifacts
     assert folder is not None
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
     content["trials"] = [each for each in content["trials"] if each["number"] != 4]
     content["config"]["deployment"]["registration_timeout"] = 1
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
-    again = await resumed(played, folder)
-    (shape,) = played.request.shapes
+    again = await resumed(stack_run, folder)
+    (shape,) = stack_run.request.shapes
     assert [trial.number for trial in shape.trials] == [4]
-    assert played.request.plan.identity.run_id != before
-    assert played.ups == [1]
+    assert stack_run.request.plan.identity.run_id != before
+    assert stack_run.ups == [1]
     assert trials_of(again) == ALL
     names = sorted(path.name for path in (folder / "trials").iterdir())
     assert len(names) == 7
     assert names[4].endswith("-unfinished1")
 
 
-async def test_what_the_runner_found_in_the_cluster_is_no_other_config(
-    played: FakeStackRun,
+async def test_discovered_keys_do_not_change_the_config(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_one_shape(played)
-    folder = await killed(played, in_run=1)
+    in_one_shape(stack_run)
+    folder = await killed(stack_run, in_run=1)
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
     pods = {"namespace": "serving", "labels": {"app": "vllm"}, "port": 8000}
     content["config"]["deployment"]["target"]["pods"] = pods
     content["config"]["telemetry"]["exporters"] = [{"namespace": "gpus", "port": 9400}]
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
-    assert resuming.read_resumed(folder, played.request.config).finished == frozenset()
+    assert resuming.read_resumed(folder, stack_run.request.config).finished == frozenset()
 
 
-async def test_a_download_that_was_cut_off_goes_on_from_the_stack_or_counts_for_nothing(
-    played: FakeStackRun,
+async def test_interrupted_download_resumes_or_is_discarded(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_one_shape(played)
-    outcome = await played.launched()
+    in_one_shape(stack_run)
+    outcome = await stack_run.launched()
     folder = outcome.artifacts
     assert folder is not None
     with pytest.raises(EnvironmentProblem), folders.collecting(folder, "id"):
         raise EnvironmentProblem("killed")
-    assert resuming.read_resumed(folder, played.request.config).finished == frozenset()
-    await resumed(played, folder)
-    assert played.ups == [1]
+    assert resuming.read_resumed(folder, stack_run.request.config).finished == frozenset()
+    await resumed(stack_run, folder)
+    assert stack_run.ups == [1]
     assert not folders.is_collecting(folder)
     assert len(list((folder / "trials").iterdir())) == 12
 
 
-async def test_trials_that_were_fetched_and_not_moved_are_moved(played: FakeStackRun) -> None:
-    in_shapes(played)
-    folder = await killed(played, in_run=3)
+async def test_trials_that_were_fetched_and_not_moved_are_moved(stack_run: FakeStackRun) -> None:
+    in_shapes(stack_run)
+    folder = await killed(stack_run, in_run=3)
     second = folder / "shapes" / "2"
     second.mkdir(exist_ok=True)
-    shape = played.request.shapes[1]
+    shape = stack_run.request.shapes[1]
     content = msgspec.json.decode((folder / "experiment.json").read_bytes())
     listed = [t for t in content["trials"] if t["number"] in {t.number for t in shape.trials}]
     assert len(listed) == 2
@@ -170,59 +170,59 @@ async def test_trials_that_were_fetched_and_not_moved_are_moved(played: FakeStac
     (folder / "trials" / listed[1]["folder"]).rename(second / "trials" / listed[1]["folder"])
     content["trials"] = [each for each in content["trials"] if each not in listed]
     (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
-    outcome = await resumed(played, folder)
-    assert played.ups == [3]
+    outcome = await resumed(stack_run, folder)
+    assert stack_run.ups == [3]
     assert trials_of(outcome) == ALL
 
 
-async def test_a_stack_whose_trials_were_all_collected_is_only_removed(
-    played: FakeStackRun,
+async def test_fully_collected_stack_is_only_removed(
+    stack_run: FakeStackRun,
 ) -> None:
-    in_shapes(played)
-    outcome = await played.launched()
+    in_shapes(stack_run)
+    outcome = await stack_run.launched()
     assert outcome.artifacts is not None
-    played.home.save(RECORD)
-    again = await resumed(played, outcome.artifacts)
-    assert (played.ups, played.did) == ([], ["destroy", "check"])
+    stack_run.home.save(RECORD)
+    again = await resumed(stack_run, outcome.artifacts)
+    assert (stack_run.ups, stack_run.did) == ([], ["destroy", "check"])
     assert trials_of(again) == ALL
-    assert (again.exit_code, played.home.load("s")) == (ExitCode.OK, None)
-    once_more = await resumed(played, outcome.artifacts)
-    assert (played.ups, played.did, once_more.exit_code) == ([], [], ExitCode.OK)
+    assert (again.exit_code, stack_run.home.load("s")) == (ExitCode.OK, None)
+    once_more = await resumed(stack_run, outcome.artifacts)
+    assert (stack_run.ups, stack_run.did, once_more.exit_code) == ([], [], ExitCode.OK)
     assert trials_of(once_more) == ALL
 
 
-async def test_an_experiment_that_began_nothing_leaves_no_folder(played: FakeStackRun) -> None:
-    in_one_shape(played)
-    played.stops_up_of = 1
-    outcome = await played.launched()
+async def test_an_experiment_that_began_nothing_leaves_no_folder(stack_run: FakeStackRun) -> None:
+    in_one_shape(stack_run)
+    stack_run.stops_up_of = 1
+    outcome = await stack_run.launched()
     assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
-    assert played.made == []
+    assert stack_run.made == []
 
 
-async def test_an_interrupt_before_anything_is_made_keeps_a_folder_that_is_resumed(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+async def test_early_interrupt_keeps_a_resumed_folder(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_shapes(played)
-    folder = await killed(played, in_run=1)
+    in_shapes(stack_run)
+    folder = await killed(stack_run, in_run=1)
 
     async def interrupted(*_: Any, **__: Any) -> None:
-        played.interrupts.add()
+        stack_run.interrupts.add()
 
     monkeypatch.setattr(preflight, "check", interrupted)
-    outcome = await resumed(played, folder)
-    assert (played.ups, outcome.exit_code) == ([], ExitCode.INTERRUPTED)
+    outcome = await resumed(stack_run, folder)
+    assert (stack_run.ups, outcome.exit_code) == ([], ExitCode.INTERRUPTED)
     assert (folder / "experiment.json").exists()
 
 
-async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
-    played: FakeStackRun, monkeypatch: pytest.MonkeyPatch
+async def test_all_shapes_upload_to_one_bucket_folder(
+    stack_run: FakeStackRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3 = {"url": "s3://bucket/runs"}
-    artifacts = {**played.benchmark["artifacts"], "s3": s3}
-    played.benchmark = {**played.benchmark, "artifacts": artifacts}
-    in_shapes(played, number=2)
+    artifacts = {**stack_run.benchmark["artifacts"], "s3": s3}
+    stack_run.benchmark = {**stack_run.benchmark, "artifacts": artifacts}
+    in_shapes(stack_run, number=2)
     secrets = {"s3AccessKeyId": "from the environment"}
-    played.request = replace(played.request, secrets=secrets)
+    stack_run.request = replace(stack_run.request, secrets=secrets)
     sent: list[tuple[str, dict[str, str], set[str]]] = []
 
     def upload(_: Path, manifest: Manifest, __: S3, *, into: str, environ: Any) -> Uploaded:
@@ -230,12 +230,12 @@ async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
         return Uploaded(f"s3://bucket/runs/{into}", (), ())
 
     monkeypatch.setattr(shape_trials, "upload", upload)
-    outcome = await played.launched()
+    outcome = await stack_run.launched()
     ((into, environ, names),) = sent
     assert outcome.artifacts is not None
     assert into.startswith(outcome.artifacts.name)
     assert outcome.uploaded_to == f"s3://bucket/runs/{into}"
-    assert played.uploads == [into] * 2
+    assert stack_run.uploads == [into] * 2
     assert environ == {
         "AWS_ACCESS_KEY_ID": "from the environment",
         "AWS_SECRET_ACCESS_KEY": "the stack's s3SecretAccessKey",
@@ -244,18 +244,18 @@ async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
     assert len([name for name in names if name.startswith("trials/")]) == 4
 
 
-async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(
-    played: FakeStackRun,
+async def test_search_resumes_only_while_its_pods_run(
+    stack_run: FakeStackRun,
 ) -> None:
     search = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": "goodput >= 95%"}
-    played.benchmark = {
-        **played.benchmark,
+    stack_run.benchmark = {
+        **stack_run.benchmark,
         "load": {"duration": "5s"},
         "slo": {"goodput": {"time_to_first_token": "1s"}},
     }
-    in_one_shape(played, search=search)
-    config = played.request.config
-    folder = played.folder / "search"
+    in_one_shape(stack_run, search=search)
+    config = stack_run.request.config
+    folder = stack_run.folder / "search"
     (folder / "trials" / "001").mkdir(parents=True)
     resuming.begin(folder, config)
     assert resuming.read_resumed(folder, config).finished == frozenset()

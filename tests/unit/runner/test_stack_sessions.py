@@ -154,7 +154,7 @@ def states(found: Any) -> list[str]:
     return [trial["state"] for trial in found["results"]["trials"]]
 
 
-def test_each_shape_has_a_stack_and_all_trials_are_in_one_folder(
+def test_parallel_shapes_share_one_folder(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = stacks.run(capsys)
@@ -170,7 +170,7 @@ def test_each_shape_has_a_stack_and_all_trials_are_in_one_folder(
     assert [each["stack"] for each in found["stacks"]] == ["s-1", "s-2", "s-3", "s-4"]
 
 
-def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(
+def test_failed_shape_fails_only_its_trials(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.failures[2] = "`pulumi up` failed: no such image"
@@ -182,7 +182,7 @@ def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(
     assert reasons == ["", "`pulumi up` failed: no such image", "no such node"]
 
 
-def test_no_other_begins_after_a_failure_that_is_to_stop(
+def test_no_part_begins_after_stopping_failure(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.failures[1] = "no room"
@@ -194,7 +194,7 @@ def test_no_other_begins_after_a_failure_that_is_to_stop(
     assert "the experiment ended before" in found["stacks"][4]["reason"]
 
 
-def test_trials_after_one_that_ended_its_shape_are_not_said_to_have_failed(
+def test_unbegun_trials_do_not_count_as_failed(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.ended_by_trial = {1}
@@ -213,7 +213,7 @@ def test_a_stack_that_stays_ends_the_experiment(
     assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [1, 2])
 
 
-def test_who_stops_keeps_what_was_measured_and_no_other_begins(
+def test_interrupt_keeps_results_and_begins_nothing(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.stops_at = 2
@@ -222,7 +222,7 @@ def test_who_stops_keeps_what_was_measured_and_no_other_begins(
     assert [trial["number"] for trial in found["results"]["trials"]] == [1, 2, 5, 6]
 
 
-def test_what_one_stack_leaves_is_the_exit_code_of_all(
+def test_leftover_of_one_stack_decides_exit_code(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.left[3] = "Pod aiperf-s-3/x"
@@ -230,7 +230,7 @@ def test_what_one_stack_leaves_is_the_exit_code_of_all(
     assert (code, found["left"]) == (ExitCode.LEAKED, ["Pod aiperf-s-3/x"])
 
 
-def test_an_experiment_goes_on_with_the_shapes_that_are_left(
+def test_resumed_experiment_runs_remaining_shapes(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.stops_at = 2
@@ -249,7 +249,7 @@ def test_an_experiment_goes_on_with_the_shapes_that_are_left(
     assert (code, stacks.begun, states(found)) == (ExitCode.OK, [], ["done"] * 8)
 
 
-def test_the_first_reason_is_the_exit_code_where_nothing_was_measured(
+def test_first_reason_decides_exit_code_without_results(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.errors = dict.fromkeys(range(1, 5), EnvironmentProblem("not allowed"))
@@ -257,7 +257,7 @@ def test_the_first_reason_is_the_exit_code_where_nothing_was_measured(
     assert (code, found["reason"]) == (ExitCode.ERROR, "not allowed")
 
 
-def test_what_had_no_time_to_begin_is_the_reason_of_an_experiment_that_is_not_whole(
+def test_time_limit_is_reason_of_incomplete_experiment(
     stacks: Stacks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = StackOptions(run=RunOptions(ui="plain", json=True), yes=True, timeout_s=0.0)
@@ -267,9 +267,7 @@ def test_what_had_no_time_to_begin_is_the_reason_of_an_experiment_that_is_not_wh
     assert found["reason"] == "not begun: --timeout was over before"
 
 
-def test_as_many_as_there_is_room_for_needs_to_know_the_room(
-    stacks: Stacks, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parallel_auto_needs_the_room(stacks: Stacks, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="auto needs to list nodes"):
         stacks.run(capsys, parallel="auto")
     assert stacks.begun == []
@@ -281,8 +279,8 @@ def test_what_only_one_stack_can_have_is_refused(stacks: Stacks) -> None:
     space = {"namespace": {"name": "mine", "mode": "create"}}
     with pytest.raises(ConfigError, match="mine would be made by one stack"):
         run_stacks(stacks.request(deployment=space), options)
-    with pytest.raises(ConfigError, match="--keep: stacks that stay take the room"):
+    with pytest.raises(ConfigError, match="--keep: kept stacks take the resources"):
         run_stacks(stacks.request(), StackOptions(run=options.run, yes=True, keep=True))
     page = RunOptions(ui="none", metrics_address=("127.0.0.1", 9464))
-    with pytest.raises(ConfigError, match="--serve-metrics: a page shows one run"):
+    with pytest.raises(ConfigError, match="--serve-metrics: the page shows one run"):
         run_stacks(stacks.request(), StackOptions(run=page, yes=True))

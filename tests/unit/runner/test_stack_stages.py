@@ -20,7 +20,7 @@ def at(stage: Stage, *, keep: bool = False, keep_on_failure: bool = False) -> St
     return lifecycle
 
 
-def test_a_run_without_trouble_goes_through_all_stages_but_evidence() -> None:
+def test_good_run_passes_all_stages_except_evidence() -> None:
     lifecycle = StackLifecycle()
     seen = [lifecycle.stage]
     while lifecycle.stage is not Stage.FINISHED:
@@ -50,19 +50,19 @@ def test_a_failure_is_looked_at_before_it_is_destroyed(stage: Stage) -> None:
     assert lifecycle.end(Stage.EVIDENCE, StageResult.FAILED) is Stage.DESTROY
 
 
-def test_one_interrupt_in_the_run_leads_to_its_results_two_do_not() -> None:
+def test_one_interrupt_collects_results_two_do_not() -> None:
     assert at(Stage.RUN).end(Stage.RUN, StageResult.DONE, interrupts=1) is Stage.COLLECT
     assert at(Stage.RUN).end(Stage.RUN, StageResult.INTERRUPTED, interrupts=2) is Stage.DESTROY
 
 
-def test_a_run_that_failed_with_results_is_collected_and_then_looked_at() -> None:
+def test_failed_run_with_results_is_collected_with_evidence() -> None:
     lifecycle = at(Stage.RUN)
     lifecycle.fail_run()
     assert lifecycle.end(Stage.RUN, StageResult.DONE) is Stage.COLLECT
     assert lifecycle.end(Stage.COLLECT, StageResult.DONE) is Stage.EVIDENCE
 
 
-def test_a_loss_that_the_run_survived_is_looked_at_and_is_no_failure() -> None:
+def test_survived_loss_saves_evidence_without_failure() -> None:
     lifecycle = at(Stage.RUN, keep_on_failure=True)
     lifecycle.suspect_run()
     assert lifecycle.end(Stage.RUN, StageResult.DONE) is Stage.COLLECT
@@ -100,9 +100,7 @@ def test_a_stack_stays_where_the_user_asked_for_it(
 
 
 @pytest.mark.parametrize(("interrupts", "is_kept"), [(0, True), (1, False)])
-def test_the_only_copy_of_the_results_stays_unless_the_user_wants_the_stack_gone(
-    interrupts: int, is_kept: bool
-) -> None:
+def test_only_copy_of_results_keeps_the_stack(interrupts: int, is_kept: bool) -> None:
     lifecycle = at(Stage.COLLECT)
     lifecycle.has_only_copy = True
     assert lifecycle.end(Stage.COLLECT, StageResult.FAILED, interrupts=interrupts) is Stage.EVIDENCE
@@ -150,7 +148,7 @@ def in_run_of(shapes: int, **how: Any) -> StackLifecycle:
     return lifecycle
 
 
-def test_each_shape_is_brought_up_measured_and_collected_before_the_stack_goes() -> None:
+def test_all_shapes_are_collected_before_the_stack_goes() -> None:
     lifecycle, seen = StackLifecycle(shapes=[1, 2, 3]), []
     while lifecycle.stage is not Stage.FINISHED:
         seen.append((lifecycle.stage, lifecycle.shape))
@@ -166,7 +164,7 @@ def test_each_shape_is_brought_up_measured_and_collected_before_the_stack_goes()
 
 
 @pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN])
-def test_a_shape_that_fails_is_looked_at_and_the_next_one_comes(stage: Stage) -> None:
+def test_failed_shape_saves_evidence_and_next_follows(stage: Stage) -> None:
     lifecycle = StackLifecycle(shapes=[1, 2])
     while lifecycle.stage is not stage:
         lifecycle.end(lifecycle.stage, StageResult.DONE)
@@ -180,7 +178,7 @@ def test_a_shape_that_fails_is_looked_at_and_the_next_one_comes(stage: Stage) ->
 
 
 @pytest.mark.parametrize("how", [{"stops_on_failure": True}, {"keep_on_failure": True}])
-def test_no_shape_follows_a_failure_after_which_the_user_wants_none(how: dict[str, bool]) -> None:
+def test_no_shape_follows_a_failure_that_stops(how: dict[str, bool]) -> None:
     lifecycle = in_run_of(2, **how)
     lifecycle.end(Stage.RUN, StageResult.FAILED)
     after = lifecycle.end(Stage.EVIDENCE, StageResult.DONE)
@@ -188,7 +186,7 @@ def test_no_shape_follows_a_failure_after_which_the_user_wants_none(how: dict[st
     assert lifecycle.shape == 1
 
 
-def test_no_shape_follows_an_interrupt_a_timeout_or_results_that_are_only_in_the_stack() -> None:
+def test_interrupt_timeout_or_only_copy_ends_shapes() -> None:
     for spoil in ("interrupt", "timeout", "only copy"):
         lifecycle = in_run_of(2)
         interrupts = int(spoil == "interrupt")
@@ -203,14 +201,14 @@ def test_no_shape_follows_an_interrupt_a_timeout_or_results_that_are_only_in_the
         assert after is (Stage.FINISHED if spoil == "only copy" else Stage.DESTROY)
 
 
-def test_a_stack_that_is_kept_stays_with_its_last_shape() -> None:
+def test_kept_stack_has_its_last_shape() -> None:
     lifecycle = in_run_of(2, keep=True)
     while lifecycle.stage is not Stage.FINISHED:
         lifecycle.end(lifecycle.stage, StageResult.DONE)
     assert (lifecycle.shape, lifecycle.is_kept) == (2, True)
 
 
-def test_where_no_trial_is_left_the_stack_of_a_killed_runner_is_removed() -> None:
+def test_finished_experiment_removes_stack_of_killed_runner() -> None:
     lifecycle = StackLifecycle(shapes=[])
     assert lifecycle.end(Stage.PREFLIGHT, StageResult.DONE) is Stage.DESTROY
     assert lifecycle.end(Stage.DESTROY, StageResult.DONE) is Stage.CHECK

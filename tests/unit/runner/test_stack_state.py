@@ -59,7 +59,7 @@ def test_a_record_is_there_until_it_is_forgotten(home: StateHome) -> None:
     assert (home.load("s"), home.records()) == (None, ())
 
 
-def test_a_stack_is_worked_on_by_one_runner_at_a_time(home: StateHome) -> None:
+def test_stack_lock_admits_one_runner(home: StateHome) -> None:
     with home.hold("s"):
         with pytest.raises(EnvironmentProblem, match=r"process \d+ is working on it"):
             home.hold("s").__enter__()
@@ -69,9 +69,7 @@ def test_a_stack_is_worked_on_by_one_runner_at_a_time(home: StateHome) -> None:
         pass
 
 
-async def test_what_a_killed_runner_left_is_awaited_and_a_live_one_is_not(
-    home: StateHome, tmp_path: Path
-) -> None:
+async def test_only_killed_runners_processes_are_awaited(home: StateHome, tmp_path: Path) -> None:
     said: list[str] = []
     with home.hold("s") as held:
         # Nobody waits for a runner that is alive.
@@ -110,16 +108,14 @@ def test_an_ephemeral_stack_keeps_its_passphrase_to_itself(home: StateHome) -> N
 # --- backends ------------------------------------------------------------------------------------
 
 
-def test_without_a_backend_a_folder_of_this_machine_is_used_and_said(
-    home: StateHome, tmp_path: Path
-) -> None:
+def test_default_backend_is_local_with_notice(home: StateHome, tmp_path: Path) -> None:
     environ = {"PULUMI_HOME": str(tmp_path), "PULUMI_CONFIG_PASSPHRASE": "x"}
     backend = project.choose_backend(home, environ)
     assert backend.url == f"{home.backend.as_uri()}?metadata=skip"
     assert str(home.backend) in backend.notice
 
 
-def test_the_backend_of_a_login_is_left_to_the_cli(home: StateHome, tmp_path: Path) -> None:
+def test_login_backend_is_left_to_cli(home: StateHome, tmp_path: Path) -> None:
     content = json.dumps({"current": "s3://bucket"})
     (tmp_path / "credentials.json").write_text(content)
     environ = {"PULUMI_HOME": str(tmp_path), "PULUMI_CONFIG_PASSPHRASE": "x"}
@@ -127,7 +123,7 @@ def test_the_backend_of_a_login_is_left_to_the_cli(home: StateHome, tmp_path: Pa
     assert (backend.url, backend.environ, backend.notice) == ("s3://bucket", {}, "")
 
 
-def test_a_login_is_found_in_the_home_of_the_passwd_entry(
+def test_login_uses_home_of_passwd_entry(
     home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".pulumi").mkdir()
@@ -139,12 +135,12 @@ def test_a_login_is_found_in_the_home_of_the_passwd_entry(
 
 
 @pytest.mark.parametrize("url", ["file:///state", "s3://bucket"])
-def test_a_state_without_a_passphrase_is_refused_with_the_remedy(home: StateHome, url: str) -> None:
+def test_missing_state_passphrase_is_refused(home: StateHome, url: str) -> None:
     with pytest.raises(ConfigError, match="export PULUMI_CONFIG_PASSPHRASE="):
         project.choose_backend(home, {"PULUMI_BACKEND_URL": url})
 
 
-def test_a_state_in_a_folder_is_named_by_its_whole_path_for_the_cli_works_elsewhere(
+def test_folder_backend_has_an_absolute_path(
     home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -154,7 +150,7 @@ def test_a_state_in_a_folder_is_named_by_its_whole_path_for_the_cli_works_elsewh
     assert (backend.url, backend.environ) == (url, {"PULUMI_BACKEND_URL": url})
 
 
-def test_a_state_that_a_kill_left_is_mended_when_a_project_is_opened(
+def test_opening_a_project_repairs_killed_state(
     home: StateHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks = tmp_path / "state" / ".pulumi" / "stacks" / "aiperf"
@@ -169,7 +165,7 @@ def test_a_state_that_a_kill_left_is_mended_when_a_project_is_opened(
     assert "note: state of stack s: removed " in capsys.readouterr().err
 
 
-def test_a_service_that_keeps_its_own_keys_needs_no_passphrase(home: StateHome) -> None:
+def test_service_backend_needs_no_passphrase(home: StateHome) -> None:
     backend = project.choose_backend(home, {"PULUMI_BACKEND_URL": "https://api.pulumi.com"})
     assert backend.notice == ""
 
@@ -207,7 +203,7 @@ def test_only_a_dead_process_loses_its_lock(
         check()
 
 
-def test_locks_are_taken_over_when_all_are_dead_processes_of_this_machine() -> None:
+def test_locks_of_dead_local_processes_are_taken_over() -> None:
     said: list[str] = []
 
     def taken(*locks: tuple[str, int]) -> bool:
@@ -302,7 +298,7 @@ def state_of(request: StackRequest) -> dict[str, Any]:
     }
 
 
-async def test_what_is_deployed_is_no_new_run_unless_image_or_generation_is_another() -> None:
+async def test_image_or_generation_makes_a_new_run() -> None:
     known = request_of("bench-smoke")
     state = state_of(known)
     same = await compared(known, state)
@@ -316,7 +312,7 @@ async def test_what_is_deployed_is_no_new_run_unless_image_or_generation_is_anot
     assert [each for each in found.changed if "registry/aiperf:2" in str(each)]
 
 
-async def test_an_up_that_was_interrupted_goes_on_with_a_new_run() -> None:
+async def test_interrupted_up_continues_as_new_run() -> None:
     known = request_of("bench-smoke")
     state = state_of(known)
     pod = {"type": "kubernetes:apps/v1:Deployment", "inputs": pods_of("older")}
@@ -324,14 +320,14 @@ async def test_an_up_that_was_interrupted_goes_on_with_a_new_run() -> None:
     assert (await compared(known, state)).is_new_run
 
 
-async def test_a_stack_that_is_not_there_has_nothing_to_compare_with() -> None:
+async def test_absent_stack_has_nothing_to_compare() -> None:
     states: list[dict[str, Any]] = [{}, {"deployment": {}}]
     for state in states:
         found = await compared(request_of("bench-smoke"), state)
         assert (found.changed, found.not_compared, found.is_deployed) == (None, "", False)
 
 
-def test_a_state_that_cannot_be_opened_is_no_new_stack() -> None:
+def test_unreadable_state_is_not_a_new_stack() -> None:
     request = replace(request_of("bench-smoke"), environ={"PULUMI_BACKEND_URL": "file:///state"})
     found = preview.compare_with_deployed(request)
     assert found.changed is None
@@ -366,7 +362,7 @@ def request_of(name: str, environ: Mapping[str, str] | None = None, **more: obje
     )  # fmt: skip
 
 
-def test_the_projects_file_is_the_committed_one_and_what_the_flags_say(tmp_path: Path) -> None:
+def test_project_file_adds_flags_to_committed_file(tmp_path: Path) -> None:
     request = request_of("bench-smoke", kubeconfig="k", context="c", generation=3)
     project.make_project(tmp_path, stack="bench-smoke", settings=request.file_content())
     said = yaml.safe_load((tmp_path / "stacks" / "Pulumi.bench-smoke.yaml").read_text())["config"]
@@ -382,7 +378,7 @@ def test_another_generation_is_another_run() -> None:
     assert first.identity.run_id != second.identity.run_id
 
 
-def test_a_stack_that_is_up_is_where_the_flags_its_run_its_file_or_the_environment_say(
+def test_place_of_stack_follows_flags_record_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -415,12 +411,12 @@ def test_a_stack_that_is_up_is_where_the_flags_its_run_its_file_or_the_environme
 
 
 @pytest.mark.parametrize("name", ["bench-spot", "bench-variants"])
-def test_a_missing_passphrase_is_refused_before_any_stack_is_begun(name: str) -> None:
+def test_missing_passphrase_is_refused_before_start(name: str) -> None:
     with pytest.raises(ConfigError, match="export PULUMI_CONFIG_PASSPHRASE="):
         request_of(name, secrets={"targetApiKey": "k"}).check_secrets()
 
 
-def test_a_missing_secret_is_refused_with_both_ways_to_give_it() -> None:
+def test_missing_secret_names_both_remedies() -> None:
     environ = {"PULUMI_CONFIG_PASSPHRASE": "x"}
     request = request_of("bench-spot", environ=environ)
     with pytest.raises(ConfigError, match=r"pulumi config set --secret .* or give --api-key"):
@@ -439,7 +435,7 @@ def event(kind: str, name: str, op: str = "create") -> dict[str, object]:
     return {kind: {"metadata": {"op": op, "type": type_, "urn": f"urn::{type_}::{name}"}}}
 
 
-def test_progress_counts_what_is_done_and_names_what_is_not() -> None:
+def test_progress_counts_done_and_names_pending() -> None:
     said: list[str] = []
     now = iter(range(0, 100, 2))
     progress = Progress("up", said.append, clock=lambda: next(now))

@@ -77,7 +77,7 @@ def teardown_of(cli: Cli, said: list[str], record: RunRecord = RECORD) -> Teardo
     return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=record, say=said.append)
 
 
-async def test_a_destroy_that_waits_for_what_is_gone_begins_again(
+async def test_destroy_waiting_for_gone_objects_restarts(
     reports: list[LeakReport],
 ) -> None:
     reports.append(CLEAN)
@@ -108,11 +108,11 @@ async def test_the_pods_are_asked_to_end_while_pulumi_starts(
     record, said = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
     await teardown_of(cli, said, record).destroy()
     assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
-    assert said == ["the stack's pods are left to Pulumi: no response"]
+    assert said == ["only Pulumi deletes the stack's pods: no response"]
 
 
 @pytest.mark.parametrize("own", [None, ()], ids=["not known", "none"])
-async def test_without_roots_of_its_own_everything_is_left_to_pulumi(
+async def test_without_own_roots_pulumi_deletes_all(
     own: tuple[str, ...] | None, reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(CLEAN)
@@ -121,7 +121,7 @@ async def test_without_roots_of_its_own_everything_is_left_to_pulumi(
     await teardown_of(Cli(), [], record).destroy()
 
 
-async def test_a_destroy_that_waits_for_what_is_there_goes_on(reports: list[LeakReport]) -> None:
+async def test_destroy_waiting_for_existing_objects_continues(reports: list[LeakReport]) -> None:
     there = LeakReport(left=(found("PodDisruptionBudget", "benchmark-s"),), not_checked=())
     reports.extend([there, there, CLEAN])
     cli = Cli(stuck=1)
@@ -139,7 +139,7 @@ async def test_what_a_destroy_left_is_deleted_by_label(
     assert said == ["still there: 1 objects; deleting by label"]
 
 
-async def test_what_nobody_can_delete_is_reported_and_the_state_left(
+async def test_undeletable_objects_keep_the_state(
     reports: list[LeakReport],
 ) -> None:
     reports.append(HELD)
@@ -155,7 +155,7 @@ async def test_a_clean_cluster_needs_nothing(reports: list[LeakReport]) -> None:
     assert cli.did == []
 
 
-async def test_a_silent_removal_is_reported_with_what_it_waits_for(
+async def test_silent_removal_reports_what_it_waits_for(
     reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports.append(HELD)
@@ -185,9 +185,7 @@ async def test_a_silent_removal_is_reported_with_what_it_waits_for(
         ("Pod", "worker-s-1", True),
     ],
 )
-def test_objects_are_known_by_kind_and_by_the_begin_of_their_names(
-    kind: str, name: str, expected: bool
-) -> None:
+def test_objects_match_by_kind_and_name_prefix(kind: str, name: str, expected: bool) -> None:
     assert are_gone([("Deployment", "worker")], [found(kind, name)]) is expected
 
 
@@ -216,15 +214,15 @@ class FakeTeardown:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> FakeTeardown:
-    played = FakeTeardown()
+def stack_run(monkeypatch: pytest.MonkeyPatch) -> FakeTeardown:
+    stack_run = FakeTeardown()
 
     async def denied(*_: Any) -> frozenset[Any]:
         return frozenset()
 
-    monkeypatch.setattr(teardown, "Teardown", lambda **_: played)
+    monkeypatch.setattr(teardown, "Teardown", lambda **_: stack_run)
     monkeypatch.setattr(teardown, "denied", denied)
-    return played
+    return stack_run
 
 
 @pytest.fixture
@@ -245,7 +243,7 @@ def removed(home: StateHome, said: list[str]) -> StackRemoval:
 
 
 async def test_a_stack_of_which_nothing_is_left_is_forgotten(
-    played: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     await removed.destroy(RECORD, Interrupts())
     await removed.check(RECORD)
@@ -253,28 +251,28 @@ async def test_a_stack_of_which_nothing_is_left_is_forgotten(
     assert (removed.is_verified, home.load("s")) == (True, None)
 
 
-async def test_each_interrupt_of_the_removal_is_told_that_it_goes_on(
-    played: FakeTeardown, home: StateHome
+async def test_interrupts_during_removal_are_answered(
+    stack_run: FakeTeardown, home: StateHome
 ) -> None:
-    played.may_end.clear()
+    stack_run.may_end.clear()
     said: asyncio.Queue[str] = asyncio.Queue()
     interrupts = Interrupts()
     interrupts.add()
     removed = StackRemoval(home, cast("Cluster", None), cast("PulumiCli", None), said.put_nowait)
     destroying = asyncio.create_task(removed.destroy(RECORD, interrupts))
     assert await said.get() == "destroying the stack"
-    await played.has_begun.wait()
+    await stack_run.has_begun.wait()
     for _ in range(2):
         interrupts.add()
         assert await said.get() == "already removing the stack; this cannot be interrupted"
-    played.may_end.set()
+    stack_run.may_end.set()
     await destroying
 
 
-async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
-    played: FakeTeardown, removed: StackRemoval, said: list[str]
+async def test_clean_report_needs_every_type_checked(
+    stack_run: FakeTeardown, removed: StackRemoval, said: list[str]
 ) -> None:
-    played.report = NOT_ALL
+    stack_run.report = NOT_ALL
     await removed.check(RECORD)
     (line,) = said
     assert line == (
@@ -284,11 +282,11 @@ async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
     assert removed.not_checked == NOT_ALL.not_checked
 
 
-async def test_a_stack_that_may_not_be_listed_is_neither_gone_nor_forgotten(
-    played: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+async def test_unlisted_stack_keeps_its_record(
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
     pods = ("pods (not allowed)",)
-    played.report, played.is_destroyed = (
+    stack_run.report, stack_run.is_destroyed = (
         LeakReport(left=(), not_checked=pods, unverified=pods),
         False,
     )
@@ -299,10 +297,10 @@ async def test_a_stack_that_may_not_be_listed_is_neither_gone_nor_forgotten(
     assert said == ["destroying the stack"]
 
 
-async def test_what_belongs_to_others_is_said_and_is_no_leak(
-    played: FakeTeardown, removed: StackRemoval, said: list[str]
+async def test_foreign_objects_are_no_leak(
+    stack_run: FakeTeardown, removed: StackRemoval, said: list[str]
 ) -> None:
-    played.report = msgspec.structs.replace(CLEAN, others=(OTHER,), strays=(OTHER,))
+    stack_run.report = msgspec.structs.replace(CLEAN, others=(OTHER,), strays=(OTHER,))
     await removed.check(RECORD)
     assert said[:2] == [
         "not touched, of another stack with the same name: Namespace aiperf-s-x",
@@ -312,19 +310,19 @@ async def test_what_belongs_to_others_is_said_and_is_no_leak(
 
 
 async def test_a_leak_keeps_the_record_for_gc(
-    played: FakeTeardown, removed: StackRemoval, home: StateHome
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome
 ) -> None:
-    played.report = msgspec.structs.replace(CLEAN, left=(OTHER,))
+    stack_run.report = msgspec.structs.replace(CLEAN, left=(OTHER,))
     with pytest.raises(LeakError, match="1 objects of stack s are left"):
         await removed.check(RECORD)
     assert (removed.left, removed.is_verified) == (("Namespace aiperf-s-x",), True)
     assert home.load("s") == RECORD
 
 
-async def test_a_cluster_that_cannot_be_read_leaves_the_stack_unverified(
-    played: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
+async def test_unreadable_cluster_leaves_stack_unverified(
+    stack_run: FakeTeardown, removed: StackRemoval, home: StateHome, said: list[str]
 ) -> None:
-    played.report = Unreachable("no response")
+    stack_run.report = Unreachable("no response")
     with pytest.raises(Unreachable):
         await removed.check(RECORD)
     assert removed.not_checked == ("everything (no response)",)
@@ -333,10 +331,10 @@ async def test_a_cluster_that_cannot_be_read_leaves_the_stack_unverified(
 
 
 @pytest.mark.parametrize("is_mended", [True, False])
-async def test_a_state_that_a_failed_destroy_left_is_mended_or_its_record_stays(
-    is_mended: bool, played: FakeTeardown, removed: StackRemoval, home: StateHome
+async def test_state_after_failed_destroy_is_repaired(
+    is_mended: bool, stack_run: FakeTeardown, removed: StackRemoval, home: StateHome
 ) -> None:
-    played.is_destroyed, played.is_mended = False, is_mended
+    stack_run.is_destroyed, stack_run.is_mended = False, is_mended
     await removed.destroy(RECORD, Interrupts())
     refused: Any = None
     try:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
-from aiperf_svc.core.experiments.schedule import Event, GiveStart, Part, Schedule
+from aiperf_svc.core.experiments.schedule import AssignStart, Event, Part, Schedule
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.runner.start_gate import RoundGate, StartTimes, measure_offset
 
@@ -74,8 +74,8 @@ class Round:
 
     def report(self, event: Event) -> None:
         for each in self.schedule.handle(event):
-            assert isinstance(each, GiveStart)
-            self.times.give(*each)
+            assert isinstance(each, AssignStart)
+            self.times.assign(*each)
 
     async def open(self, **runs: Run) -> None:
         opening = (self.gates[n].open(run.api, run.said.append) for n, run in runs.items())
@@ -117,14 +117,14 @@ async def test_each_trial_has_a_start_that_all_share() -> None:
     assert [line.split(";")[0] for line in eu.said] == ["ready", "starts with the others"]
 
 
-async def test_a_trial_that_failed_in_one_run_starts_in_the_others() -> None:
+async def test_trial_failed_in_one_run_starts_elsewhere() -> None:
     eu = Run((1, "ready"), (2, "ready"), (3, "ready"), total=3)
     us = Run((1, "ready"), (2, "configuring"), (2, "processing"), (3, "ready"), total=3)
     await Round("eu", "us").open(eu=eu, us=us)
     assert (eu.trials, us.trials) == ([1, 2, 3], [1, 3])
 
 
-async def test_a_trial_that_fails_while_it_waits_is_left_out() -> None:
+async def test_trial_that_fails_while_waiting_is_skipped() -> None:
     eu = Run((1, "ready"), (1, "processing"), (2, "ready"), total=2)
     eu.refused = (1,)
     round_ = Round("eu")
@@ -133,14 +133,14 @@ async def test_a_trial_that_fails_while_it_waits_is_left_out() -> None:
     assert list(round_.gates["eu"].offsets) == [2]
 
 
-async def test_a_refused_start_of_a_trial_that_still_waits_is_an_error() -> None:
+async def test_refused_start_of_waiting_trial_is_an_error() -> None:
     eu = Run((1, "ready"), (1, "ready"), total=2)
     eu.refused = (1,)
     with pytest.raises(ApiRefused):
         await Round("eu").open(eu=eu)
 
 
-async def test_a_start_is_sent_again_until_its_time_has_passed() -> None:
+async def test_start_is_resent_until_its_time() -> None:
     run, lost = Run("ready"), Run("ready")
     run.broken, lost.broken = 2, 10**9
     await Round("eu").open(eu=run)

@@ -1,4 +1,4 @@
-"""Percentiles are exact, and null where nobody knows."""
+"""Percentiles are exact, and null where unknown."""
 
 import numpy as np
 import pytest

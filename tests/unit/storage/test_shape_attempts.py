@@ -63,22 +63,22 @@ def reasons(trials: ShapeTrials, shape: int = 1) -> set[str]:
 def test_trials_of_a_stopped_attempt_count_if_no_other_leaves_any(
     tmp_path: Path, trials: ShapeTrials, attempts: Attempts
 ) -> None:
-    attempts.keep(1, sent(tmp_path / "first", reason="of the first"))
-    assert (reasons(trials), attempts.kept) == (set(), [1])
+    attempts.set_aside(1, sent(tmp_path / "first", reason="of the first"))
+    assert (reasons(trials), attempts.set_aside_shapes) == (set(), [1])
     (tmp_path / "empty").mkdir()
-    attempts.keep(1, tmp_path / "empty")
-    attempts.take(1, tmp_path / "empty")
-    assert (reasons(trials), attempts.kept) == ({"of the first"}, [])
+    attempts.set_aside(1, tmp_path / "empty")
+    attempts.collect(1, tmp_path / "empty")
+    assert (reasons(trials), attempts.set_aside_shapes) == ({"of the first"}, [])
 
 
 def test_trials_of_an_attempt_count_in_the_place_of_those_that_were_kept(
     tmp_path: Path, trials: ShapeTrials, attempts: Attempts
 ) -> None:
     for name in ("first", "second"):
-        attempts.keep(1, sent(tmp_path / name, reason=f"of the {name}"))
-    attempts.take(1, sent(tmp_path / "third", reason="of the third"))
-    assert (reasons(trials), attempts.kept) == ({"of the third"}, [])
-    attempts.take(1)
+        attempts.set_aside(1, sent(tmp_path / name, reason=f"of the {name}"))
+    attempts.collect(1, sent(tmp_path / "third", reason="of the third"))
+    assert (reasons(trials), attempts.set_aside_shapes) == ({"of the third"}, [])
+    attempts.collect(1)
     assert reasons(trials) == {"of the third"}
 
 
@@ -86,7 +86,7 @@ def test_trials_that_were_being_taken_are_taken_again(
     trials: ShapeTrials, attempts: Attempts
 ) -> None:
     sent(trials.folder / "shapes" / "2", reason="of the second shape", shape=2)
-    attempts.take_begun()
+    attempts.collect_begun()
     assert (reasons(trials), reasons(trials, 2)) == (set(), {"of the second shape"})
 
 
@@ -97,4 +97,4 @@ def test_a_folder_that_cannot_be_moved_is_an_error_of_the_environment(
     (trials.folder / "shapes" / "1").rmdir()
     (trials.folder / "shapes").rmdir()
     with pytest.raises(EnvironmentProblem, match="No such file or directory"):
-        attempts.keep(1, folder)
+        attempts.set_aside(1, folder)

@@ -3,7 +3,7 @@
 from aiperf_svc.adapters.terminal.output import bar_chart, joined
 
 
-def test_the_highest_value_fills_its_column_and_the_others_their_share() -> None:
+def test_highest_value_fills_its_column() -> None:
     assert bar_chart([0, 1, 8, 16], height=2) == ["   █", " ▁██"]
 
 

@@ -71,7 +71,7 @@ def test_the_share_counts_requests_whatever_became_of_them() -> None:
     assert share_done(status(requested_requests=10, completed=3, errored=1, cancelled=1)) == 0.5
 
 
-def test_steps_are_shown_by_name_with_the_time_that_they_have_taken() -> None:
+def test_steps_show_name_and_time() -> None:
     steps = StepStatus(
         workload="iperf", total=4, ended=1, failed=1, name="a to b", stage="run",
         running_s=3.0, expected_s=6.0, text="9 Gbit/s",
@@ -81,7 +81,7 @@ def test_steps_are_shown_by_name_with_the_time_that_they_have_taken() -> None:
     assert line.endswith("profiling: step 2 of 4, a to b 3.0 s of 6.0 s, 9 Gbit/s, 1 failed")
 
 
-def test_before_its_steps_are_known_a_tool_shows_no_requests() -> None:
+def test_tool_without_steps_shows_no_requests() -> None:
     steps = StepStatus(
         workload="iperf", total=0, ended=0, failed=0, name="", stage="",
         running_s=0.0, expected_s=0.0, text="",
@@ -90,7 +90,7 @@ def test_before_its_steps_are_known_a_tool_shows_no_requests() -> None:
     assert plain_line(status(steps=steps)).endswith("profiling: planning the steps")
 
 
-def test_what_ends_first_is_the_share_and_the_time_left() -> None:
+def test_nearest_end_decides_share_and_time_left() -> None:
     now = status(
         requested_requests=100,
         completed=10,
@@ -132,14 +132,14 @@ def test_a_plain_line_has_the_counts() -> None:
     )
 
 
-def test_errors_are_shown_with_the_text_of_the_most_frequent_one() -> None:
+def test_errors_show_the_most_frequent_text() -> None:
     refused = "cannot connect to http://127.0.0.1:1: Connection refused"
     now = status(errored=5, main_error=refused)
     assert f"5 errors ({refused}), " in plain_line(now)
     assert f"most errors: {refused}" in drawn(now, width=100)
 
 
-def test_after_the_duration_the_wait_for_requests_in_flight_is_shown_with_its_end() -> None:
+def test_drain_after_duration_shows_its_limit() -> None:
     now = status(requested_duration_s=6.0, phase_elapsed_s=8.0, in_flight=5, grace_s=30.0)
     draining = "draining: 5 in flight, at most 28.0 s"
     assert plain_line(now).endswith(draining)
@@ -148,7 +148,7 @@ def test_after_the_duration_the_wait_for_requests_in_flight_is_shown_with_its_en
     assert plain_line(ended).endswith("0.0 s left")
 
 
-def test_the_time_left_counts_requests_that_fail_and_the_rate_those_that_complete() -> None:
+def test_time_left_counts_failed_requests() -> None:
     half = status(requested_requests=40, completed=10, errored=10, requests_per_s=5.0)
     assert remaining_s(half) == 2.0
 
@@ -165,7 +165,7 @@ def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_the_live_display_shows_the_phase_and_leaves_only_notes() -> None:
+def test_live_display_leaves_only_notes() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
     display = LiveDisplay("bench · model", TOPOLOGY, console)
     display.show(status(state="warmup"))
@@ -207,7 +207,7 @@ def test_an_experiment_is_shown_by_its_trials() -> None:
     assert "412 requests/s" in shown
 
 
-def test_names_of_keys_are_their_shortest_ends_that_tell_them_apart() -> None:
+def test_key_names_are_shortest_unique_ends() -> None:
     keys = ["load.concurrency", "dataset.input_tokens.mean", "dataset.output_tokens.mean"]
     keys += ["a.rate", "b.rate", "deployment.target.args.1", "rate"]
     assert list(short_names(keys).values()) == [
@@ -216,7 +216,7 @@ def test_names_of_keys_are_their_shortest_ends_that_tell_them_apart() -> None:
     ]  # fmt: skip
 
 
-def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -> None:
+def test_tokens_server_and_objectives_fit_80_columns() -> None:
     limit: dict[str, Any] = {"stat": "p95", "bound": "max", "limit": 60.0, "unit": "ms"}
     now = status(
         output_tokens_per_s=1_270.4, server_running=5, server_waiting=3, in_flight=8,
@@ -231,7 +231,7 @@ def test_at_80_columns_tokens_the_server_and_each_objective_have_their_place() -
     assert second == "  ✓ TTFT p95 21.52 ≤ 60 ms   ✗ latency p95 178 ≤ 60 ms"
 
 
-def test_at_80_columns_large_numbers_and_several_objectives_are_whole() -> None:
+def test_large_numbers_fit_80_columns() -> None:
     limit: dict[str, Any] = {
         "stat": "p95",
         "bound": "max",
@@ -261,7 +261,7 @@ def test_at_80_columns_large_numbers_and_several_objectives_are_whole() -> None:
         assert whole in shown
 
 
-def test_at_80_columns_numbers_stand_apart_and_each_trial_has_its_number_and_its_verdict() -> None:
+def test_trial_rows_fit_80_columns() -> None:
     parameters = {"load.request_rate": 36.44, "load.duration": "12s"}
     rows = tuple(
         TrialRow(

@@ -35,7 +35,7 @@ def printed(*names: str, width: int = 80) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["eu-west", "127.0.0.1:1870"])
-def test_at_80_columns_six_runs_have_whole_names_and_numbers(name: str) -> None:
+def test_six_runs_fit_80_columns(name: str) -> None:
     names = [f"{name}{number}" for number in range(6)]
     lines = printed(*names)
     assert max(map(len, lines)) <= 80

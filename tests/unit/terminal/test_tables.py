@@ -57,7 +57,7 @@ def test_single_numbers_are_beside_each_other(summary: dict[str, Any]) -> None:
     assert line.count("/sec") == 2
 
 
-def test_on_a_narrow_terminal_single_numbers_stand_below_each_other_and_none_is_cut(
+def test_narrow_terminal_stacks_single_numbers(
     summary: dict[str, Any],
 ) -> None:
     lines = printed(summary, width=80).splitlines()
@@ -170,7 +170,7 @@ def test_a_valid_verdict_is_one_line(summary: dict[str, Any]) -> None:
     assert "Verdict on the client: valid\n" in text
 
 
-def test_the_accounts_name_what_was_issued_and_what_does_not_balance(
+def test_accounts_name_issued_and_unbalanced(
     summary: dict[str, Any],
 ) -> None:
     accounts = {**summary["aiperf_svc"]["accounts"], "lost": 3, "violations": ["3 are missing"]}
@@ -188,7 +188,7 @@ def with_prompts(
     return ours | {"distinct_prompt_count": {"unit": "count", "avg": used}}
 
 
-def test_prompts_that_were_sent_again_or_are_alike_are_named(summary: dict[str, Any]) -> None:
+def test_repeated_and_equal_prompts_are_named(summary: dict[str, Any]) -> None:
     again = with_prompts(summary, issued=5_000, used=1_000, entries=1_000, distinct=1_000)
     assert (
         "Prompts: 1,000 of the dataset's 1,000 entries (1,000 of them distinct), "
@@ -242,7 +242,7 @@ def test_requests_that_went_without_a_forced_length_are_named(
     assert "Probe: 2 requests before the load asked" in text
 
 
-def test_what_stopped_a_run_and_where_its_files_are_come_last(tmp_path: Path) -> None:
+def test_reason_and_folder_come_last(tmp_path: Path) -> None:
     text = printed(None, state="failed", reason="worker-0 has no files left", artifacts=tmp_path)
     assert text.splitlines() == [
         "Failed: worker-0 has no files left",
@@ -255,7 +255,7 @@ def test_what_stopped_a_run_and_where_its_files_are_come_last(tmp_path: Path) ->
     ]
 
 
-def test_files_that_could_not_be_written_are_an_error_at_the_end(summary: dict[str, Any]) -> None:
+def test_unwritten_files_are_an_error(summary: dict[str, Any]) -> None:
     text = printed(summary, artifact_error="cannot write x: No space left on device")
     assert text.splitlines()[-1] == "error: cannot write x: No space left on device"
     assert "Time to First Token" in text
@@ -291,7 +291,7 @@ def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
     assert line.split() == ["gold", "time_to_first_token", "200ms", "75", "75.00%", "12.50"]
 
 
-def test_who_stops_an_experiment_is_told_how_it_goes_on(tmp_path: Path) -> None:
+def test_interrupted_experiment_shows_how_to_resume(tmp_path: Path) -> None:
     content: dict[str, Any] = {"schema_version": "experiment/1", "search": None, "trials": []}
     given: dict[str, Any] = {
         "state": "cancelled",
@@ -300,7 +300,7 @@ def test_who_stops_an_experiment_is_told_how_it_goes_on(tmp_path: Path) -> None:
     }
     text = printed(content, was_interrupted=True, **given)
     assert text.splitlines()[-1] == (
-        f"the trials that are left: the same command with --resume {tmp_path}"
+        f"to run the remaining trials: the same command with --resume {tmp_path}"
     )
     assert "--resume" not in printed(content, **given)
 

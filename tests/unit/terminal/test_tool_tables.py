@@ -77,7 +77,7 @@ def test_many_columns_have_whole_names_and_numbers() -> None:
     assert "1 MiB" + 7 * " 23.66" in " ".join(text.split())
 
 
-def test_a_failed_step_says_why_and_where_its_output_is() -> None:
+def test_failed_step_shows_reason_and_output() -> None:
     text = printed(fake.result(fake.record(problem="rank 0: exit code 1")))
     assert "rank 0: exit code 1" in text
     assert "raw/001-node-0-to-node-1" in text

@@ -66,7 +66,7 @@ def test_a_cost_is_said_when_there_are_prices() -> None:
     [
         ({}, "aiperf-s-…: created, removed"),
         ({"mode": "create", "name": "n"}, "n: created, removed"),
-        ({"mode": "existing", "name": "n"}, "n: there before, stays"),
+        ({"mode": "existing", "name": "n"}, "n: exists and is kept"),
     ],
 )
 def test_what_becomes_of_the_namespace_is_said(namespace: dict[str, str], expected: str) -> None:
@@ -193,7 +193,7 @@ def rows_of(**changes: Any) -> dict[str, str]:
         ({"deployment": {"api_server_cidrs": ["10.1.0.1/32"]}}, "egress",
          "deadline: 10.1.0.1/32; worker, preflight, records-manager: 10.0.0.1/32 port 8000"),
         ({"deployment": {"monitoring": "annotations"}}, "monitoring",
-         "everybody who reaches records-manager may read its /metrics without a token"),
+         "anyone who can reach records-manager may read /metrics without a token"),
         ({"deployment": {"monitoring": "prometheus-operator",
                          "results": {"allow_cidrs": ["10.0.0.0/8"]}}},
          "monitoring",

@@ -3,11 +3,10 @@
 import asyncio
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA_LIST, Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA_LIST, Cluster, Json, Refused
 
 AGGREGATED = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
@@ -80,7 +79,7 @@ async def read_catalog(cluster: Cluster) -> Catalog:
 Found = list[tuple[ResourceType, list[str]]]
 
 
-def _aggregated(responses: list[dict[str, Any]]) -> tuple[Found, list[str]]:
+def _aggregated(responses: list[Json]) -> tuple[Found, list[str]]:
     found: Found = []
     unknown = []
     for group in (item for response in responses for item in response["items"]):
@@ -106,9 +105,7 @@ def _aggregated(responses: list[dict[str, Any]]) -> tuple[Found, list[str]]:
     return found, unknown
 
 
-async def _one_by_one(
-    cluster: Cluster, core: dict[str, Any], groups: dict[str, Any]
-) -> tuple[Found, list[str]]:
+async def _one_by_one(cluster: Cluster, core: Json, groups: Json) -> tuple[Found, list[str]]:
     paths = [("", version, f"/api/{version}") for version in core["versions"]]
     paths += [
         (group["name"], version["version"], f"/apis/{version['groupVersion']}")
@@ -130,9 +127,7 @@ async def _one_by_one(
     return found, unknown
 
 
-def _listed(
-    group: str, version: str, response: dict[str, Any]
-) -> Iterator[tuple[ResourceType, list[str]]]:
+def _listed(group: str, version: str, response: Json) -> Iterator[tuple[ResourceType, list[str]]]:
     for each in response["resources"]:
         if "/" not in each["name"]:
             kind, is_namespaced = each["kind"], each["namespaced"]
@@ -251,16 +246,16 @@ async def _pages(
             return tuple(found)
 
 
-async def try_list(cluster: Cluster, path: str, **params: str) -> list[dict[str, Any]] | None:
+async def try_list(cluster: Cluster, path: str, **params: str) -> list[Json] | None:
     """Return the whole objects of a list; None if the API server refuses. Raises Unreachable."""
     try:
-        items: list[dict[str, Any]] = (await cluster.get(path, **params))["items"]
+        items: list[Json] = (await cluster.get(path, **params))["items"]
     except Refused:
         return None
     return items
 
 
-def object_ref(kind: ResourceType, metadata: dict[str, Any]) -> ObjectRef:
+def object_ref(kind: ResourceType, metadata: Json) -> ObjectRef:
     """Make the reference of an object from its metadata."""
     namespace = metadata.get("namespace", "")
     return ObjectRef(

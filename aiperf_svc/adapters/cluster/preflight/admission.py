@@ -14,9 +14,9 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
 from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight.probe_pods import idle_pod
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
@@ -41,7 +41,6 @@ REMEDY = (
     "else use another namespace, or ask who made the rule"
 )
 _PREFIX = re.compile(r"^.*? is (?:forbidden|invalid): ")
-Json = dict[str, Any]
 
 
 class Refusal(NamedTuple):

@@ -4,11 +4,10 @@ reaches its target."""
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
 from aiperf_svc.adapters.cluster.api.objects import try_list
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
@@ -39,7 +38,6 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
-Json = dict[str, Any]
 OnCheck = Callable[[Check], None]
 ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
 FIRST_WITH_JOBS = (1, 29)
@@ -265,7 +263,7 @@ def judge_cluster(cluster: Cluster) -> Check:
             "warning",
             f"{where}; namespace kube-system cannot be read, so the cluster is identified by its "
             "address alone",
-            "grant get on namespace kube-system, so that no other cluster is taken for this one",
+            "grant get on namespace kube-system, so that this cluster can be told from others",
         )
     return Check("cluster", "ok", where)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
 from aiperf_svc.adapters.cluster.preflight import network_program
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     WaitedPod,
@@ -46,7 +46,6 @@ READY_FILE = "/tmp/kept"
 _MI = 2**20
 SIZE = Requests(10, 64 * _MI, storage_bytes=26 * _MI, storage_limit_bytes=256 * _MI)
 RBAC = "rbac.authorization.k8s.io"
-Json = dict[str, Any]
 START_S = 60.0
 """Longest time until the pod that listens has an address."""
 GONE_S = 60.0

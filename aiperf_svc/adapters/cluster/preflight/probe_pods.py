@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     IMAGE_STATES,
     StartupFailureDetector,
@@ -34,7 +34,6 @@ DEADLINE_S = 90
 POLL_S = 0.5
 UNPLACED_S = 10.0
 """Longest time until the pod has a node."""
-Json = dict[str, Any]
 
 
 def restricted_pod(

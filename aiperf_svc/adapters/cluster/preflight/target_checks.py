@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
 from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
 from aiperf_svc.adapters.cluster.preflight.images import IMAGE, image_works
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
@@ -28,7 +28,6 @@ from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.network import is_bare_name
 from aiperf_svc.plan.stack import StackPlan
 
-Json = dict[str, Any]
 TARGET = "target"
 CONNECT_S = 10
 PROGRAM = """

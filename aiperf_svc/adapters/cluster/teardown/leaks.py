@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import (
     Catalog,
     ObjectRef,
@@ -208,9 +208,7 @@ async def _volumes(
     ]
 
 
-def is_own_volume(
-    spec: dict[str, Any], *, stack: str, namespace: str, left: Collection[str]
-) -> bool:
+def is_own_volume(spec: Json, *, stack: str, namespace: str, left: Collection[str]) -> bool:
     """Return whether a PersistentVolume should go with a claim of the stack. `left` has the UIDs of
     claims that are still there."""
     claim = spec.get("claimRef") or {}
@@ -241,7 +239,7 @@ async def _own_namespace(
     return LeakReport(left=(reference, *survivors), not_checked=inside.not_listed)
 
 
-def active_conditions(namespace: dict[str, Any]) -> str:
+def active_conditions(namespace: Json) -> str:
     """Return the conditions of a namespace that is being deleted, as one line."""
     conditions = namespace.get("status", {}).get("conditions") or ()
     return "; ".join(

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
+from aiperf_svc.adapters.cluster.watching.startup_failure import Object
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
 
-Object = dict[str, Any]
 ABSENT_LISTS = 2
 """Consecutive lists without a pod after which it counts as gone: one list may be stale."""
 FINISHED_LISTS = 5
 """Consecutive lists in which a pod may have finished without an error before it counts as lost:
-pods finish when their run does, and the cluster may say so first."""
+pods finish when their run does, and the cluster may report it first."""
 FINISHED = "ended with exit code 0"
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted, as by a drain of its node",
