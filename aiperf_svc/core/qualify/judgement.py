@@ -377,6 +377,9 @@ class Judgement:
             )
             if failed and not problems:
                 return f"left out: it failed the stage {name}"
+        of_pairs = any(each.name == stage and each.nodes == "pairs" for each in self._rules.stages)
+        if of_pairs and not problems and set(self._known) - {node} <= {*self.failed_nodes(stage)}:
+            return "no good node was left to measure it with"
         return problems[0] if problems else "not measured"
 
     # --- the result ------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ SLOW = "test $AIPERF_RANK -eq 1 && echo speed: 50 || echo speed: 100"
 
 
 def use_qualify(benchmark: Config) -> None:
-    command = {"kind": "command", "command": ["sh", "-c", SLOW], "metrics": SPEED}
+    script = ["sh", "-c", SLOW]
+    command = {"kind": "command", "command": script, "metrics": SPEED, "timeout": "20s"}
     benchmark["workload"] = {
         "kind": "qualify",
         "stages": [
@@ -59,9 +60,13 @@ def test_slow_node_fails_and_is_labelled_on_request(cluster: Cluster, runner: Ru
     assert (printed["left"], printed["not_checked"]) == ([], [])
     assert cluster.left_of(runner.name) == []
     (file,) = runner.artifacts.glob("*/qualify.json")
-    found = {each["node"]: each["verdict"] for each in json.loads(file.read_bytes())["nodes"]}
+    nodes = json.loads(file.read_bytes())["nodes"]
+    found = {each["node"]: each["verdict"] for each in nodes}
     assert set(found) <= set(cluster.nodes())
-    assert sorted(found.values()) == ["fail", "pass"]
+    # The good node has a value alone, and no good peer.
+    assert sorted(found.values()) == ["fail", "not-measured"]
+    reasons = {each["verdict"]: each["checks"][1]["reason"] for each in nodes}
+    assert reasons["not-measured"] == "no good node was left to measure it with"
 
     labelled = runner.call("qualify", "--label", str(file.parent))
     assert labelled.code == ExitCode.OK, labelled.errors

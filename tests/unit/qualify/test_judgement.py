@@ -122,6 +122,13 @@ def test_failed_node_leaves_the_stages_after() -> None:
     assert [trial.parameters.get(WITHOUT) for trial in run[2:]] == [["n3", "n5"]] * 10
 
 
+def test_node_without_a_good_peer_says_so() -> None:
+    cluster = FakeNodes(2, broken=["n1"])
+    found, _ = cluster.qualify(cluster.rules(["alone", "pairs"]))
+    assert check_of(found, "n0").reason == "no good node was left to measure it with"
+    assert check_of(found, "n1").reason == "left out: it failed the stage alone"
+
+
 def test_suspects_are_repeated_beside_two_good_nodes() -> None:
     cluster = FakeNodes(9, nodes={"n0": 0.8, "n4": 0.8})
     _, run = cluster.qualify(cluster.rules(["pairs"]))

@@ -8,6 +8,7 @@ import pytest
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.qualify.judgement import Limit
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.workloads.qualify.workload import Qualify
 from aiperf_svc.workloads.registry import parse_benchmark, workload_of
 from aiperf_svc.workloads.steps import Rank, Step
@@ -61,6 +62,11 @@ def test_saved_config_is_read_again_unchanged() -> None:
     again = parse_benchmark(config.model_dump(mode="json", by_alias=True), "")
     assert again == config
     assert workload_of(again).config_problems(again) == []
+
+
+def test_config_without_defaults_is_read_in_pods() -> None:
+    config = parsed(FIO, IPERF, NCCL)
+    assert parse_benchmark(non_defaults(config), "") == config
 
 
 def test_nodes_alone_run_the_tool_at_the_same_time(ranks: MakeRanks) -> None:
