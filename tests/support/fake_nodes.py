@@ -6,7 +6,7 @@ from random import Random
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.qualify_trials import QualifyTrials, planned_parameters
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.qualify.judgement import Judgement, Limit, Rules
+from aiperf_svc.core.qualify.judgement import Judgement
 from aiperf_svc.core.qualify.measurements import (
     REPEAT,
     ROUND,
@@ -17,6 +17,7 @@ from aiperf_svc.core.qualify.measurements import (
     StagePlan,
 )
 from aiperf_svc.core.qualify.result import Better, CheckInfo, NodesOf, Qualification
+from aiperf_svc.core.qualify.rules import Limit, Rules
 from aiperf_svc.workloads.pairs import circle_rounds
 
 USUAL = 1000.0

@@ -12,7 +12,7 @@ import msgspec
 
 from aiperf_svc.core.experiments.machine import Finding
 from aiperf_svc.core.experiments.trials import Parameters, Trial
-from aiperf_svc.core.qualify.judgement import Judgement, Rules
+from aiperf_svc.core.qualify.judgement import Judgement
 from aiperf_svc.core.qualify.measurements import (
     REPEAT,
     ROUND,
@@ -22,6 +22,7 @@ from aiperf_svc.core.qualify.measurements import (
     Measurement,
     StagePlan,
 )
+from aiperf_svc.core.qualify.rules import Rules
 
 
 def planned_parameters(stages: Sequence[StagePlan]) -> tuple[Parameters, ...]:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from aiperf_svc.core.qualify.measurements import Measurement, StagePlan
 from aiperf_svc.core.qualify.result import (
     Better,
@@ -34,15 +32,7 @@ from aiperf_svc.core.qualify.result import (
     Verdict,
     worst,
 )
-
-FEWEST_NODES = 8
-"""Nodes below which no outliers are looked for."""
-Z_LIMIT = 3.5
-Z_SCALE = 0.6745
-"""Expected ratio of the median absolute deviation to the standard deviation of a normal
-distribution."""
-SHARE = 0.95
-"""Share of the median, of the baseline or of good nodes below which a value is worse than they."""
+from aiperf_svc.core.qualify.rules import FEWEST_NODES, Rules, is_worse, outliers
 
 MOST_SUSPECTS = 4
 """Most suspects of a stage that are measured again, the worst first: a qualification must end. The
@@ -50,31 +40,6 @@ others are judged by their first measurement."""
 
 Path = tuple[str, str]
 FoundT = TypeVar("FoundT")
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of a check, in the unit of its metric."""
-
-    check: str
-    value: float | None = None
-    """Worst value that passes."""
-    share: float | None = None
-    """Worst share of the baseline that passes."""
-
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the measurements are compared with."""
-
-    stages: tuple[StagePlan, ...]
-    checks: tuple[CheckInfo, ...]
-    """All that are judged; the first of a stage finds its suspects."""
-    limits: tuple[Limit, ...] = ()
-    baseline: dict[str, dict[str, float]] = {}
-    """Check to node to an earlier value. The node `""` is the median of all nodes."""
-
-    def checks_of(self, stage: str) -> tuple[CheckInfo, ...]:
-        """Return the checks of a stage."""
-        return tuple(check for check in self.checks if check.stage == stage)
 
 
 class Triangle(NamedTuple):
@@ -91,24 +56,6 @@ class Again(NamedTuple):
     value: float
     share: float
     """Of what good nodes reach."""
-
-
-def outliers(values: Mapping[str, float], better: Better) -> set[str]:
-    """Return the keys of values that are worse than the others."""
-    if len(values) < FEWEST_NODES or not better:
-        return set()
-    centre = median(values.values())
-    deviation = median(abs(value - centre) for value in values.values())
-    return {
-        key
-        for key, value in values.items()
-        if is_worse(value, centre, better) and Z_SCALE * abs(value - centre) > Z_LIMIT * deviation
-    }
-
-
-def is_worse(value: float, than: float, better: Better, share: float = SHARE) -> bool:
-    """Return whether a value is worse than this share of another."""
-    return value > than / share if better == "lower" else value < than * share
 
 
 class Judgement:

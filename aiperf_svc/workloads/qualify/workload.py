@@ -7,7 +7,7 @@ all stages are in one result.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import combinations
 from typing import Any
@@ -16,14 +16,12 @@ import msgspec
 from pydantic import ValidationError
 
 from aiperf_svc.config.deployment import Deployment
-from aiperf_svc.config.names import nearest
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.machine import Finding, Strategy
 from aiperf_svc.core.experiments.qualify_trials import QualifyTrials, planned_parameters
 from aiperf_svc.core.experiments.trials import Trial
-from aiperf_svc.core.qualify.judgement import MOST_SUSPECTS, Judgement, Limit, Rules
+from aiperf_svc.core.qualify.judgement import MOST_SUSPECTS, Judgement
 from aiperf_svc.core.qualify.measurements import (
     NODE,
     ROUND,
@@ -32,23 +30,27 @@ from aiperf_svc.core.qualify.measurements import (
     SUSPECTS,
     TARGET,
     TEST,
-    StagePlan,
     node_names,
 )
-from aiperf_svc.core.qualify.result import CheckInfo, Qualification
+from aiperf_svc.core.qualify.result import Qualification
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.tool_objectives import limit_of
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.pairs import at_the_same_time, circle_rounds, pair_labels
 from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
+from aiperf_svc.workloads.qualify.stage_rules import (
+    Config,
+    check_name,
+    config_problems,
+    inner_config,
+    node_count,
+    rules_of,
+    stage_plans,
+)
 from aiperf_svc.workloads.registry import tool
 from aiperf_svc.workloads.steps import Command, Output, Rank, Reading, Role, Step, Tool
 from aiperf_svc.workloads.tool import ToolWorkload
-
-Config = WorkloadConfig[QualifySpec]
-_PRODUCT = "nvidia.com/gpu.product"
 
 
 class Qualify(ToolWorkload[QualifySpec]):
@@ -80,80 +82,13 @@ class Qualify(ToolWorkload[QualifySpec]):
         if not isinstance(experiment, Mapping) or "explicit" in experiment:
             return data
         count = deployment.ranks.count or len(deployment.ranks.nodes)
-        explicit = list(planned_parameters(_stage_plans(spec, count)))
+        explicit = list(planned_parameters(stage_plans(spec, count)))
         return {**data, "experiment": {**experiment, "explicit": explicit}}
 
     # --- checks of the config --------------------------------------------------------------------
 
     def problems(self, config: Config) -> list[str]:
-        spec, ranks = config.workload, config.deployment.ranks
-        if ranks.pairs != "rounds":
-            text = "expected rounds, and the number of nodes in count, or their names in nodes"
-            return [f"deployment.ranks.pairs: {ranks.pairs!r}: {text}"]
-        expected = planned_parameters(_stage_plans(spec, _count(config)))
-        experiment = config.experiment
-        if (
-            experiment is not None
-            and experiment.part is None
-            and experiment.permutations() != list(expected)
-        ):
-            return ["experiment: a qualification has trials of its own; leave it out"]
-        found = [
-            f"workload.stages.{number}.{text}"
-            for number, stage in enumerate(spec.stages)
-            for text in self._stage_problems(config, stage)
-        ]
-        return found or self._limit_problems(config)
-
-    def _stage_problems(self, config: Config, stage: Stage) -> Iterator[str]:
-        inner, kind = tool(stage.workload.kind), stage.workload.kind
-        fixed = sum(role.count for role in inner.roles(stage.workload))
-        if not inner.rank_key and (stage.nodes != "pairs" or fixed != 2):
-            yield f"nodes: {stage.nodes!r}: {kind} measures {fixed} nodes at a time" + (
-                "; expected pairs" if fixed == 2 else ", and does not fit a qualification"
-            )
-            return
-        if inner.rank_key and stage.workload._is_set(inner.rank_key):
-            yield (
-                f"workload.{inner.rank_key}: the number of ranks follows from the stage's nodes; "
-                "leave it out"
-            )
-        tags = [info.tag for info in inner.metrics_of(self._inner(config, stage, 2))]
-        for tag in stage.judge:
-            if tag not in tags:
-                close = nearest(tag, tags)
-                hint = f"did you mean {close}?" if close else f"expected {', '.join(tags)}"
-                yield f"judge: {tag!r} is no metric of {kind}; {hint}"
-        for text in inner.problems(self._inner(config, stage, _stage_ranks(stage, config))):
-            yield text if text.startswith("workload.") else f"workload: {text}"
-
-    def _limit_problems(self, config: Config) -> list[str]:
-        spec = config.workload
-        checks = {info.check: info for info in self._checks(config)}
-        found = []
-        for number, limit in enumerate(spec.limits):
-            where = f"workload.limits.{number}"
-            info = checks.get(limit.check)
-            if info is None:
-                close = nearest(limit.check, list(checks))
-                hint = f"did you mean {close}?" if close else f"expected {', '.join(checks)}"
-                found.append(f"{where}.check: {limit.check!r} is no check of these stages; {hint}")
-                continue
-            wrong = "min" if info.better == "lower" else "max"
-            if getattr(limit, wrong) is not None:
-                found.append(f"{where}.{wrong}: {info.better} {info.check} is better")
-                continue
-            try:
-                _limit_value(limit.min if limit.max is None else limit.max, info)
-            except ValueError as error:
-                found.append(f"{where}: {limit.check}: {error}")
-        for check in spec.baseline:
-            if check not in checks:
-                found.append(
-                    f"workload.baseline: {check!r} is no check of these stages; expected "
-                    f"{', '.join(checks)}"
-                )
-        return found
+        return config_problems(config)
 
     # --- the tools of the stages -----------------------------------------------------------------
 
@@ -161,53 +96,34 @@ class Qualify(ToolWorkload[QualifySpec]):
         current = config.workload.current
         return config.workload.stages if current is None else (current,)
 
-    def _inner(self, config: Config, stage: Stage, count: int) -> WorkloadConfig[Any]:
-        """Return the config of a stage's tool as a benchmark of its own on so many ranks."""
-        inner, spec = tool(stage.workload.kind), stage.workload
-        if inner.rank_key:
-            spec = spec.model_copy(update={inner.rank_key: count})
-        pairs = {"pairs": "one", "count": None} if inner.rank_key else {"pairs": "all", "count": 2}
-        ranks = config.deployment.ranks.model_copy(update=pairs)
-        deployment = config.deployment.model_copy(update={"ranks": ranks})
-        return inner.config_model().model_construct(
-            name=config.name,
-            workload=spec,
-            deployment=deployment,
-            repetitions=1,
-            slo=config.slo,
-            artifacts=config.artifacts,
-            random_seed=config.random_seed,
-            experiment=None,
-        )
-
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
         found = (
             msgspec.structs.replace(each, roles=())
             for stage in config.workload.stages
-            for each in tool(stage.workload.kind).tools_of(self._inner(config, stage, 2))
+            for each in tool(stage.workload.kind).tools_of(inner_config(config, stage, 2))
         )
         return tuple(dict.fromkeys(found))
 
     def files(self, config: Config) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for stage in self._stages(config):
-            found |= tool(stage.workload.kind).files(self._inner(config, stage, 2))
+            found |= tool(stage.workload.kind).files(inner_config(config, stage, 2))
         return found
 
     def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
         return tuple(
             msgspec.structs.replace(
-                info, tag=_check(stage, info.tag), name=f"{stage.own_name}: {info.name}"
+                info, tag=check_name(stage, info.tag), name=f"{stage.own_name}: {info.name}"
             )
             for stage in self._stages(config)
-            for info in tool(stage.workload.kind).metrics_of(self._inner(config, stage, 2))
+            for info in tool(stage.workload.kind).metrics_of(inner_config(config, stage, 2))
         )
 
     def needs_privilege(self, config: Config) -> tuple[str, ...]:
         found = (
             each
             for stage in config.workload.stages
-            for each in tool(stage.workload.kind).needs_privilege(self._inner(config, stage, 2))
+            for each in tool(stage.workload.kind).needs_privilege(inner_config(config, stage, 2))
         )
         return tuple(dict.fromkeys(found))
 
@@ -215,7 +131,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         return [
             text
             for stage in config.workload.stages
-            for text in tool(stage.workload.kind).local_problems(self._inner(config, stage, 2))
+            for text in tool(stage.workload.kind).local_problems(inner_config(config, stage, 2))
         ]
 
     # --- the steps of a trial --------------------------------------------------------------------
@@ -267,7 +183,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         """Return the steps of a stage's tool on one node, on one pair, or on all nodes."""
         found = []
         inner = tool(stage.workload.kind)
-        for step in inner.steps(self._inner(config, stage, len(unit)), unit):
+        for step in inner.steps(inner_config(config, stage, len(unit)), unit):
             labels = {TEST: step.name}
             if stage.nodes == "alone":
                 labels[NODE] = where = names[unit[0].number]
@@ -284,7 +200,7 @@ class Qualify(ToolWorkload[QualifySpec]):
                     step,
                     name=where if stage.nodes == "pairs" else f"{step.name} on {where}",
                     labels=labels,
-                    headline=_check(stage, step.headline) if step.headline else "",
+                    headline=check_name(stage, step.headline) if step.headline else "",
                     commands=_with_env(step.commands, stage),
                     servers=_with_env(step.servers, stage),
                 )
@@ -294,23 +210,23 @@ class Qualify(ToolWorkload[QualifySpec]):
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         stage = config.workload.current
         assert stage is not None
-        inner = self._inner(config, stage, len(step.ranks))
+        inner = inner_config(config, stage, len(step.ranks))
         own = msgspec.structs.replace(step, name=step.labels[TEST])
         reading = tool(stage.workload.kind).read(inner, own, outputs)
-        values = {_check(stage, tag): value for tag, value in reading.values.items()}
+        values = {check_name(stage, tag): value for tag, value in reading.values.items()}
         return msgspec.structs.replace(reading, values=values)
 
     def progress(self, config: Config, line: str) -> str:
         stage = config.workload.current
         if stage is None:
             return ""
-        return tool(stage.workload.kind).progress(self._inner(config, stage, 2), line)
+        return tool(stage.workload.kind).progress(inner_config(config, stage, 2), line)
 
     def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
         stage = config.workload.current
         if stage is None:
             return ()
-        return tool(stage.workload.kind).checks(self._inner(config, stage, 2), readings)
+        return tool(stage.workload.kind).checks(inner_config(config, stage, 2), readings)
 
     # --- the qualification -----------------------------------------------------------------------
 
@@ -320,7 +236,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         limit_ns = config.workload.time_limit
         found = QualifyTrials(
             trials,
-            self.rules(config),
+            rules_of(config),
             finished=[row.number for row in ended],
             time_limit_s=None if limit_ns is None else limit_ns / 1e9,
         )
@@ -335,7 +251,7 @@ class Qualify(ToolWorkload[QualifySpec]):
         """Return the trials of suspects that need not run: of stages that have ended without any;
         on a cluster, whose new pods do not have the earlier measurements, of all that have ended.
         """
-        rules = self.rules(config)
+        rules = rules_of(config)
         measured = [each for row in ended for each in row.measurements]
         judgement = Judgement(rules, measured)
         finished = {row.number for row in ended}
@@ -351,8 +267,8 @@ class Qualify(ToolWorkload[QualifySpec]):
     def qualification(self, config: Config, rows: Sequence[TrialRow]) -> Qualification:
         measured = [each for row in rows for each in row.measurements]
         nodes = config.deployment.ranks.nodes
-        is_named = isinstance(nodes, tuple) and len(set(nodes)) == _count(config)
-        found = Judgement(self.rules(config), measured).qualification(nodes if is_named else ())
+        is_named = isinstance(nodes, tuple) and len(set(nodes)) == node_count(config)
+        found = Judgement(rules_of(config), measured).qualification(nodes if is_named else ())
         causes = Counter(
             row.measured.cause
             for row in rows
@@ -372,46 +288,6 @@ class Qualify(ToolWorkload[QualifySpec]):
             ),
         )
 
-    def rules(self, config: Config) -> Rules:
-        """Return what the measurements of a config are compared with."""
-        spec = config.workload
-        checks = {info.check: info for info in self._checks(config)}
-        judged = {check for stage in spec.stages for check in self._judged(config, stage)}
-        limits = [limit for limit in spec.limits if limit.applies_to(_gpu(config), spec.fabric)]
-        judged |= {limit.check for limit in limits}
-        return Rules(
-            stages=_stage_plans(spec, _count(config)),
-            checks=tuple(info for name, info in checks.items() if name in judged),
-            limits=tuple(
-                Limit(
-                    check=limit.check,
-                    value=_limit_value(limit.min if limit.max is None else limit.max, info),
-                    share=limit.of_baseline,
-                )
-                for limit in limits
-                for info in (checks[limit.check],)
-            ),
-            baseline=spec.baseline,
-        )
-
-    def _judged(self, config: Config, stage: Stage) -> list[str]:
-        infos = tool(stage.workload.kind).metrics_of(self._inner(config, stage, 2))
-        return [_check(stage, tag) for tag in stage.judge or [info.tag for info in infos[:1]]]
-
-    def _checks(self, config: Config) -> Iterator[CheckInfo]:
-        """Return every metric of all stages that has a direction."""
-        for stage in config.workload.stages:
-            for info in tool(stage.workload.kind).metrics_of(self._inner(config, stage, 2)):
-                if info.better:
-                    yield CheckInfo(
-                        check=_check(stage, info.tag),
-                        stage=stage.own_name,
-                        nodes=stage.nodes,
-                        name=info.name,
-                        unit=info.unit,
-                        better=info.better,
-                    )
-
     # --- the plan --------------------------------------------------------------------------------
 
     def longest_times(self, config: Config, trials: Sequence[Config]) -> LongestTimes:
@@ -425,7 +301,7 @@ class Qualify(ToolWorkload[QualifySpec]):
 
     def preview(self, plan: StackPlan, config: Config) -> list[tuple[str, str]]:
         spec = config.workload
-        bounds = [f"{_count(config):,} nodes"]
+        bounds = [f"{node_count(config):,} nodes"]
         if spec.max_nodes_at_once is not None:
             bounds.append(f"at most {spec.max_nodes_at_once:,} at once")
         if spec.time_limit is not None:
@@ -436,43 +312,6 @@ class Qualify(ToolWorkload[QualifySpec]):
         ]
         own = [row for row in super().preview(plan, config) if row[0] != "workload"]
         return [("qualify", ", ".join(bounds)), *rows, *own]
-
-
-def _count(config: Config) -> int:
-    ranks = config.deployment.ranks
-    return ranks.count or len(ranks.nodes)
-
-
-def _stage_plans(spec: QualifySpec, count: int) -> tuple[StagePlan, ...]:
-    rounds = len(circle_rounds(count))
-    return tuple(
-        StagePlan(
-            name=stage.own_name,
-            nodes=stage.nodes,
-            workload=stage.workload.kind,
-            rounds=rounds if stage.nodes == "pairs" else 1,
-        )
-        for stage in spec.stages
-    )
-
-
-def _stage_ranks(stage: Stage, config: Config) -> int:
-    return {"alone": 1, "pairs": 2, "all": _count(config)}[stage.nodes]
-
-
-def _check(stage: Stage, tag: str) -> str:
-    return f"{stage.own_name.replace('-', '_')}_{tag}"
-
-
-def _limit_value(written: float | str | None, info: CheckInfo) -> float | None:
-    """Return a limit in the unit of its metric. Raises ValueError."""
-    if written is None:
-        return None
-    return limit_of(MetricInfo(tag=info.check, name=info.name, unit=info.unit), written)
-
-
-def _gpu(config: Config) -> str:
-    return config.workload.gpu or config.deployment.placement.node_selector.get(_PRODUCT, "")
 
 
 def _with_env(commands: Iterable[Command], stage: Stage) -> tuple[Command, ...]:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.core.qualify.judgement import Limit
+from aiperf_svc.core.qualify.rules import Limit
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.run_id import non_defaults
+from aiperf_svc.workloads.qualify.stage_rules import rules_of
 from aiperf_svc.workloads.qualify.workload import Qualify
 from aiperf_svc.workloads.registry import parse_benchmark, workload_of
 from aiperf_svc.workloads.steps import Rank, Step
@@ -131,9 +132,9 @@ def test_limits_of_other_hardware_are_ignored() -> None:
         {"check": "iperf_bandwidth", "min": "90Gbit/s", "gpu": "NVIDIA-H100-*"},
         {"check": "iperf_rtt", "max": "1ms", "fabric": "roce"},
     ]
-    plain = WORKLOAD.rules(parsed(IPERF, limits=limits))
+    plain = rules_of(parsed(IPERF, limits=limits))
     assert plain.limits == (Limit(check="iperf_bandwidth", value=9e9),)
-    large = WORKLOAD.rules(parsed(IPERF, limits=limits, gpu="NVIDIA-H100-80GB-HBM3", fabric="roce"))
+    large = rules_of(parsed(IPERF, limits=limits, gpu="NVIDIA-H100-80GB-HBM3", fabric="roce"))
     assert [limit.value for limit in large.limits] == [9e9, 9e10, 1000.0]
     assert [info.check for info in large.checks] == ["iperf_bandwidth", "iperf_rtt"]
 

@@ -1,0 +1,193 @@
+"""What a config of `qualify` means for its stages: the config of each stage's tool, the checks and
+limits, and what does not fit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from aiperf_svc.config.names import nearest
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.experiments.qualify_trials import planned_parameters
+from aiperf_svc.core.qualify.measurements import StagePlan
+from aiperf_svc.core.qualify.result import CheckInfo
+from aiperf_svc.core.qualify.rules import Limit, Rules
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.tool_objectives import limit_of
+from aiperf_svc.workloads.pairs import circle_rounds
+from aiperf_svc.workloads.qualify.spec import QualifySpec, Stage
+from aiperf_svc.workloads.registry import tool
+
+Config = WorkloadConfig[QualifySpec]
+_PRODUCT = "nvidia.com/gpu.product"
+
+
+def node_count(config: Config) -> int:
+    ranks = config.deployment.ranks
+    return ranks.count or len(ranks.nodes)
+
+
+def stage_plans(spec: QualifySpec, count: int) -> tuple[StagePlan, ...]:
+    rounds = len(circle_rounds(count))
+    return tuple(
+        StagePlan(
+            name=stage.own_name,
+            nodes=stage.nodes,
+            workload=stage.workload.kind,
+            rounds=rounds if stage.nodes == "pairs" else 1,
+        )
+        for stage in spec.stages
+    )
+
+
+def _stage_ranks(stage: Stage, config: Config) -> int:
+    return {"alone": 1, "pairs": 2, "all": node_count(config)}[stage.nodes]
+
+
+def check_name(stage: Stage, tag: str) -> str:
+    return f"{stage.own_name.replace('-', '_')}_{tag}"
+
+
+def _limit_value(written: float | str | None, info: CheckInfo) -> float | None:
+    """Return a limit in the unit of its metric. Raises ValueError."""
+    if written is None:
+        return None
+    return limit_of(MetricInfo(tag=info.check, name=info.name, unit=info.unit), written)
+
+
+def _gpu(config: Config) -> str:
+    return config.workload.gpu or config.deployment.placement.node_selector.get(_PRODUCT, "")
+
+
+def inner_config(config: Config, stage: Stage, count: int) -> WorkloadConfig[Any]:
+    """Return the config of a stage's tool as a benchmark of its own on so many ranks."""
+    inner, spec = tool(stage.workload.kind), stage.workload
+    if inner.rank_key:
+        spec = spec.model_copy(update={inner.rank_key: count})
+    pairs = {"pairs": "one", "count": None} if inner.rank_key else {"pairs": "all", "count": 2}
+    ranks = config.deployment.ranks.model_copy(update=pairs)
+    deployment = config.deployment.model_copy(update={"ranks": ranks})
+    return inner.config_model().model_construct(
+        name=config.name,
+        workload=spec,
+        deployment=deployment,
+        repetitions=1,
+        slo=config.slo,
+        artifacts=config.artifacts,
+        random_seed=config.random_seed,
+        experiment=None,
+    )
+
+
+def rules_of(config: Config) -> Rules:
+    """Return what the measurements of a config are compared with."""
+    spec = config.workload
+    checks = {info.check: info for info in _checks(config)}
+    judged = {check for stage in spec.stages for check in _judged(config, stage)}
+    limits = [limit for limit in spec.limits if limit.applies_to(_gpu(config), spec.fabric)]
+    judged |= {limit.check for limit in limits}
+    return Rules(
+        stages=stage_plans(spec, node_count(config)),
+        checks=tuple(info for name, info in checks.items() if name in judged),
+        limits=tuple(
+            Limit(
+                check=limit.check,
+                value=_limit_value(limit.min if limit.max is None else limit.max, info),
+                share=limit.of_baseline,
+            )
+            for limit in limits
+            for info in (checks[limit.check],)
+        ),
+        baseline=spec.baseline,
+    )
+
+
+def _judged(config: Config, stage: Stage) -> list[str]:
+    infos = tool(stage.workload.kind).metrics_of(inner_config(config, stage, 2))
+    return [check_name(stage, tag) for tag in stage.judge or [info.tag for info in infos[:1]]]
+
+
+def _checks(config: Config) -> Iterator[CheckInfo]:
+    """Return every metric of all stages that has a direction."""
+    for stage in config.workload.stages:
+        for info in tool(stage.workload.kind).metrics_of(inner_config(config, stage, 2)):
+            if info.better:
+                yield CheckInfo(
+                    check=check_name(stage, info.tag),
+                    stage=stage.own_name,
+                    nodes=stage.nodes,
+                    name=info.name,
+                    unit=info.unit,
+                    better=info.better,
+                )
+
+
+def config_problems(config: Config) -> list[str]:
+    spec, ranks = config.workload, config.deployment.ranks
+    if ranks.pairs != "rounds":
+        text = "expected rounds, and the number of nodes in count, or their names in nodes"
+        return [f"deployment.ranks.pairs: {ranks.pairs!r}: {text}"]
+    expected = planned_parameters(stage_plans(spec, node_count(config)))
+    experiment = config.experiment
+    if (
+        experiment is not None
+        and experiment.part is None
+        and experiment.permutations() != list(expected)
+    ):
+        return ["experiment: a qualification has trials of its own; leave it out"]
+    found = [
+        f"workload.stages.{number}.{text}"
+        for number, stage in enumerate(spec.stages)
+        for text in _stage_problems(config, stage)
+    ]
+    return found or _limit_problems(config)
+
+
+def _stage_problems(config: Config, stage: Stage) -> Iterator[str]:
+    inner, kind = tool(stage.workload.kind), stage.workload.kind
+    fixed = sum(role.count for role in inner.roles(stage.workload))
+    if not inner.rank_key and (stage.nodes != "pairs" or fixed != 2):
+        yield f"nodes: {stage.nodes!r}: {kind} measures {fixed} nodes at a time" + (
+            "; expected pairs" if fixed == 2 else ", and does not fit a qualification"
+        )
+        return
+    if inner.rank_key and stage.workload._is_set(inner.rank_key):
+        yield (
+            f"workload.{inner.rank_key}: the number of ranks follows from the stage's nodes; "
+            "leave it out"
+        )
+    tags = [info.tag for info in inner.metrics_of(inner_config(config, stage, 2))]
+    for tag in stage.judge:
+        if tag not in tags:
+            close = nearest(tag, tags)
+            hint = f"did you mean {close}?" if close else f"expected {', '.join(tags)}"
+            yield f"judge: {tag!r} is no metric of {kind}; {hint}"
+    for text in inner.problems(inner_config(config, stage, _stage_ranks(stage, config))):
+        yield text if text.startswith("workload.") else f"workload: {text}"
+
+
+def _limit_problems(config: Config) -> list[str]:
+    spec = config.workload
+    checks = {info.check: info for info in _checks(config)}
+    found = []
+    for number, limit in enumerate(spec.limits):
+        where = f"workload.limits.{number}"
+        info = checks.get(limit.check)
+        if info is None:
+            close = nearest(limit.check, list(checks))
+            hint = f"did you mean {close}?" if close else f"expected {', '.join(checks)}"
+            found.append(f"{where}.check: {limit.check!r} is no check of these stages; {hint}")
+            continue
+        wrong = "min" if info.better == "lower" else "max"
+        if getattr(limit, wrong) is not None:
+            found.append(f"{where}.{wrong}: {info.better} {info.check} is better")
+            continue
+        try:
+            _limit_value(limit.min if limit.max is None else limit.max, info)
+        except ValueError as error:
+            found.append(f"{where}: {limit.check}: {error}")
+    for check in spec.baseline:
+        if check not in checks:
+            found.append(
+                f"workload.baseline: {check!r} is no check of these stages; expected "
+                f"{', '.join(checks)}"
+            )
+    return found
