@@ -226,7 +226,7 @@ _LATENCIES = (
         "last content - due, of successes", KERNEL, better=LOWER, in_lines=False),
 )
 
-# What the way to the target takes, by the kernel: to whoever ends the TCP connection.
+# Round trip of the network, by the kernel: to the host that terminates the TCP connection.
 _NETWORK = (
     _pooled("network_rtt", "Network Round Trip", "ms",
         "shortest round trip of each connection (TCP_INFO: tcpi_min_rtt)", "kernel",

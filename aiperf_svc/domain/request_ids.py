@@ -1,10 +1,10 @@
 """The `X-Request-Id` of each request, by which our records and the server's logs are joined.
 
 It is a UUID, since servers exist that refuse anything else: version 8 of RFC 9562, whose content is
-the sender's own. Run, phase, turn and credit index stand in it in decimal, so that whoever reads
-a server's log knows the request: `89abcdef0123` warmup or profiling, turn 2 of credit 51 is
-`89abcdef-0123-8100-8002-800000000051`. The last two groups are sums and not padded text: to print
-a number is all that it costs for each request.
+the sender's own. Run, phase, turn and credit index stand in it in decimal, so that a server's
+log identifies the request: `89abcdef0123` warmup or profiling, turn 2 of credit 51 is
+`89abcdef-0123-8100-8002-800000000051`. The last two groups are sums and not padded text, since
+printing a number is cheap.
 
 The id of a conversation, by which routers keep its requests on one server, is that of its first
 request.

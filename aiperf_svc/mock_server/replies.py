@@ -321,9 +321,9 @@ def _ranking(params: RequestParams) -> bytes:
 def assemble(draft: Draft, *, close: bool, early_head: bool) -> Reply:
     """The reply that a draft describes.
 
-    With `close`, the head says so and the connection closes afterwards. With `early_head`, the head
-    of a stream is a write of its own, sent before the first token; otherwise it goes with the first
-    token.
+    With `close`, the head has `Connection: close` and the connection closes afterwards. With
+    `early_head`, the head of a stream is a write of its own, sent before the first token; otherwise
+    it goes with the first token.
     """
     ending = Ending.CLOSE if close and draft.ending is Ending.KEEP else draft.ending
     head = draft.head if draft.head is not None else _head(draft, close=close)

@@ -82,8 +82,7 @@ class RunningMockServer:
         host = parts.hostname or ""
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            # A server of our own making on this machine, with a certificate that nobody vouches
-            # for.
+            # Our own server on this machine, with a self-signed certificate.
             context = ssl._create_unverified_context()
             connection = http.client.HTTPSConnection(host, self.port, context=context)
         else:

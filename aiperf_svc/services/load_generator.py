@@ -211,7 +211,7 @@ class LoadGenerator:
         self._run_due(time_ns())
 
     def entries_arrived(self) -> None:
-        """Take in that missing dataset entries have arrived."""
+        """Continue with dataset entries that have arrived."""
         self._whole = self._entries.whole(self.phase)
         self._run_due(time_ns())
 
@@ -259,7 +259,7 @@ class LoadGenerator:
         self._run_due(now)
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """Take in the end of a request: continue its conversation, or end its credit and free its
+        """Handle the end of a request: continue its conversation, or end its credit and free its
         user."""
         if outcome == _COMPLETED:
             session: Session | None = request.session
@@ -416,7 +416,7 @@ class LoadGenerator:
             if not turn.is_whole:
                 added, defects = self._to_history(turn, following, request)
         except Exception:
-            # All bytes came, but they are no response; its record says so. The credit ends here.
+            # The bytes are not a response. The record has the error, and the credit ends here.
             self._active -= 1
             self.errored += 1
             heapq.heappush(self._later, (end, next(self._order), None))

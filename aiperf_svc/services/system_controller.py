@@ -213,4 +213,4 @@ class SystemController(BaseService):
     def _unmet(self) -> str:
         """Return what a state waits for besides services."""
         is_held = self._machine.state is RunState.READY and self.context.run.is_held
-        return "the start time, which the runner sets" if is_held else "nobody"
+        return "the start time, which the runner sets" if is_held else "no service"

@@ -136,7 +136,7 @@ class TreeGenerator(LoadGenerator):
         try:
             found, defects = self._to_history(Turn(b""), None, request)
         except Exception:
-            # All bytes came, but they are no response; its record says so.
+            # The bytes are not a response. The record has the error.
             return False
         self.count_defects(defects)
         # Among the pieces of a prompt, a comma goes before each message but the first.

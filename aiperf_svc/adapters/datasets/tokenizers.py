@@ -144,7 +144,7 @@ def existing_path(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
-    except (OSError, RuntimeError):  # too long for a name of a file; a home of nobody
+    except (OSError, RuntimeError):  # name too long, or no home folder
         return None
 
 

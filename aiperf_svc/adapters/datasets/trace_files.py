@@ -64,7 +64,7 @@ def unread_members(kind: DatasetKind, file: str) -> list[str]:
     if not known:
         return []
     found: dict[str, None] = {}
-    with suppress(msgspec.DecodeError, RecursionError):  # whoever reads the rows says what is wrong
+    with suppress(msgspec.DecodeError, RecursionError):  # reported when rows are read
         for _, line in islice(numbered(read_lines(Path(file).expanduser())), FIRST_ROWS):
             found |= dict.fromkeys(msgspec.json.decode(line, type=dict[str, Any]))
     return [name for name in found if name not in known]

@@ -96,8 +96,8 @@ async def serve(
     is_metrics_open: bool = False,
     limits: ConnectionLimits | None = None,
 ) -> ResultsServer:
-    """Start the API on `host:port`. Whoever has `metrics_token` may read the page of metrics, and
-    everybody may if it is open. Raises EnvironmentProblem if it cannot listen there."""
+    """Start the API on `host:port`. The page of metrics needs `metrics_token`, unless it is
+    open. Raises EnvironmentProblem if it cannot listen there."""
     check = _token_check(
         token,
         metrics_token=metrics_token,

@@ -119,7 +119,7 @@ class SearchTrials:
     """Gives the trials of a search one by one: a `Strategy` of the experiment's machine."""
 
     total = 0
-    """Nobody knows how many there will be."""
+    """The number is unknown."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

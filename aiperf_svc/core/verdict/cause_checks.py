@@ -124,8 +124,8 @@ def _output_length(e: Evidence) -> Reason | None:
         OSL_OFF_SHARE,
         text=f"{totals.osl_off:,} of {totals.osl_known:,} responses do not have the output length "
         f"that was asked for; all together have {ratio:.1%} of the tokens",
-        remedy="the server does not honour ignore_eos and min_tokens; where the length is only a "
-        "maximum say so with endpoint.force_output_length: false",
+        remedy="the server does not honour ignore_eos and min_tokens; if the length is only a "
+        "maximum, set endpoint.force_output_length: false",
     )
 
 
