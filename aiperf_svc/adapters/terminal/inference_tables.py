@@ -154,7 +154,11 @@ def _stat(found: MetricStats, stat: str) -> Text:
 def _scalars(found: InferenceResult, *, columns: int) -> Table:
     """Return the metrics that are one number, so many in a line."""
     cells = [
-        (Text.assemble(metric.name), Text(number(stats.stat("avg"))), metric.unit)
+        (
+            Text.assemble(metric.name),
+            Text(number(stats.stat("avg"))),
+            "" if metric.unit == "count" else metric.unit,
+        )
         for metric, stats in _shown(found, is_scalar=True)
     ]
     table = Table.grid(padding=(0, 1))
