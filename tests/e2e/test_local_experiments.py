@@ -342,7 +342,7 @@ def test_trials_with_other_processes_resume(mock: RunningMockServer, tmp_path: P
     assert mock.truth()["requests"] == 20 * 4
     assert len({trial["run_id"] for trial in listed}) == 4
     assert "shape 2 of 2 (workers.max=2)" in command.errors
-    assert "another one takes part" not in command.errors
+    assert "a new one takes part" not in command.errors
     folder = artifacts(tmp_path)
     assert (folder / "experiment.parquet").exists()
 

@@ -219,7 +219,7 @@ def test_ended_trials_survive_collector_and_job(
         place = ("-n", collector["namespace"])
         end = "import os; os.kill(1, 15)"
         cluster.kubectl("exec", *place, collector["name"], "--", "python", "-c", end)
-        command.wait_for("it is started again")
+        command.wait_for("it restarts, and continues")
         wait_for_a_trial(cluster, runner.name, "index-2")
         cluster.kubectl("delete", "job", f"index-2-{runner.name}", *place)
         ended = command.end()

@@ -49,7 +49,7 @@ def test_killed_runner_loses_and_repeats_no_trial(
     assert trials(folder) == []
     refused = runner.run()
     assert refused.code != ExitCode.OK
-    assert "go on with it in the folder of a runner that ended (--resume)" in refused.errors
+    assert "resume it from the folder of the command that ended (--resume)" in refused.errors
 
     # The stack is up: its run is followed, and then comes the other shape, whose runner is killed.
     kill_when(runner, UP, "--resume", str(folder))
@@ -76,7 +76,7 @@ def test_killed_runner_loses_and_repeats_no_trial(
     assert (folder / "profile_runs" / "run_0004" / "report.html").exists()
     again = runner.run("--json", "--resume", str(folder))
     assert again.code in FINE, again.errors
-    assert "all trials have ended before" in again.errors
+    assert "all trials have finished" in again.errors
     assert json.loads(again.out)["results"]["trials"] == trials(folder)
 
 

@@ -56,7 +56,7 @@ def test_a_namespace_that_is_there_is_used_and_kept(
     ended = runner.call(*profile(runner, "--kubernetes-namespace", owners_namespace))
     said = json.loads(ended.out)
     assert (ended.code in FINE, said["left"]) == (True, [])
-    assert f"{owners_namespace}: there before, stays" in ended.errors
+    assert f"namespace {owners_namespace} exists and is kept" in ended.errors
     assert cluster.left_of(said["stack"]) == []
     assert cluster.of_namespace(owners_namespace) == before
     assert owners.state(cluster, owners_namespace) == owned
