@@ -27,6 +27,7 @@ _ELSEWHERE = ("artifacts.dir", "endpoint.url")
 """Keys that may differ: the folder may have been moved, and a mock server has another port each
 time."""
 _OF_PODS = (
+    "deployment.image.name",  # AIPERF_IMAGE
     "deployment.registration_timeout",
     "deployment.namespace.mode",
     "endpoint.api_key_env",
