@@ -8,7 +8,13 @@ InferenceX.
 from collections.abc import Callable, Iterable, Sequence
 
 from aiperf_svc.config.agentx import RULES, expected_keys, shown, value_of
-from aiperf_svc.core.rules.measured_point import MeasuredPoint
+from aiperf_svc.core.rules.measured_point import (
+    NO_RECORDS,
+    Found,
+    MeasuredPoint,
+    of_check,
+    valid_verdict,
+)
 from aiperf_svc.core.rules.report import (
     CurvePoint,
     PointOutcome,
@@ -18,13 +24,11 @@ from aiperf_svc.core.rules.report import (
     of_points,
     outcome_of,
 )
-from aiperf_svc.core.verdict.check_result import Severity
 
 NAME = RULES.name
 LEAST_S, FAST_S, WHOLE_S = 900.0, 1_200.0, 3_600.0
 """Shortest valid run, and the lengths of the fast and the usual mode."""
 MOST_ERRORS = 0.10
-Found = tuple[bool | None, str]
 
 
 def least_duration_s(concurrency: int) -> float:
@@ -63,12 +67,10 @@ def _of_runs(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
         ("duration", _duration),
         ("forced-length", _forced),
         ("errors", _errors),
-        ("valid-verdict", _verdict),
+        ("valid-verdict", valid_verdict),
     )
     for rule, check in checks:
-        found = ((each, *check(each)) for each in points)
-        outcomes = (PointOutcome(p.concurrency, outcome_of(met), text) for p, met, text in found)
-        yield of_points(rule, "run", outcomes)
+        yield of_check(rule, "run", check, points)
 
 
 def _load(point: MeasuredPoint) -> Found:
@@ -79,7 +81,7 @@ def _load(point: MeasuredPoint) -> Found:
 
 def _duration(point: MeasuredPoint) -> Found:
     if point.sent is None:
-        return None, "single requests are not known: no records.parquet"
+        return NO_RECORDS
     seconds = point.result.value("benchmark_duration") or point.sent.span_s
     if seconds < LEAST_S:
         return False, f"{seconds:,.0f} s, under {LEAST_S:,.0f} s a run is not valid"
@@ -106,11 +108,6 @@ def _errors(point: MeasuredPoint) -> Found:
         return False, "no requests"
     share = errors / total
     return share <= MOST_ERRORS, f"{share:.1%} of {total:,.0f} requests, at most {MOST_ERRORS:.0%}"
-
-
-def _verdict(point: MeasuredPoint) -> Found:
-    verdict, cause = point.result.verdict, point.result.cause
-    return verdict is not Severity.INVALID, f"{verdict}: {cause}" if cause else str(verdict)
 
 
 def _unchecked() -> Iterable[Requirement]:

@@ -1,6 +1,7 @@
 """A finished run as a point of a curve: what the rules ask of it, in a few numbers."""
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -9,13 +10,18 @@ from numpy.typing import NDArray
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.scenario_result import Series
 from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.rules.report import PointOutcome, Requirement, of_points, outcome_of
 from aiperf_svc.core.rules.steady_state import Requests, Window, find_window
 from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain import metric_formulas as formulas
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
+Found = tuple[bool | None, str]
+"""Whether a point meets a requirement, None if it cannot be checked, and what was found."""
+NO_RECORDS: Final[Found] = (None, "single requests are not known: no records.parquet")
 _SCHEDULES = ("stages", "rate_series", "bursts", "user_centric", "fixed_schedule", "request_rate")
 """Keys of a load that is no closed loop."""
 _COMMON = ("endpoint", "dataset", "tokenizer", "deployment.target")
@@ -118,6 +124,25 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
             ttft_p90_ms=self.result.value("time_to_first_token", "p90"),
             tpot_p90_ms=self.result.value("inter_token_latency", "p90"),
         )
+
+
+def of_check(
+    rule: str,
+    section: str,
+    check: Callable[[MeasuredPoint], Found],
+    points: Iterable[MeasuredPoint],
+) -> Requirement:
+    """Return a requirement for each of these points."""
+    found = ((each.concurrency, *check(each)) for each in points)
+    return of_points(
+        rule, section, (PointOutcome(users, outcome_of(met), text) for users, met, text in found)
+    )
+
+
+def valid_verdict(point: MeasuredPoint) -> Found:
+    """Return whether the results of a run are not invalid."""
+    verdict, cause = point.result.verdict, point.result.cause
+    return verdict is not Severity.INVALID, f"{verdict}: {cause}" if cause else str(verdict)
 
 
 def sent_requests(columns: Columns, *, pass_size: int, least_s: float) -> Sent:

@@ -16,18 +16,21 @@ from aiperf_svc.config.concurrency_regions import (
     regions_of,
 )
 from aiperf_svc.core.experiments.scenario_result import least_queries
-from aiperf_svc.core.rules.measured_point import MeasuredPoint, Rates
+from aiperf_svc.core.rules.measured_point import (
+    NO_RECORDS,
+    Found,
+    MeasuredPoint,
+    Rates,
+    of_check,
+    valid_verdict,
+)
 from aiperf_svc.core.rules.report import (
     CurvePoint,
-    PointOutcome,
     Requirement,
     RulesReport,
     of_curve,
-    of_points,
-    outcome_of,
 )
 from aiperf_svc.core.rules.steady_state import LEAST_PASSES
-from aiperf_svc.core.verdict.check_result import Severity
 
 NAME = "mlperf-endpoints-1.0"
 VERSION = "MLPerf Endpoints rules 1.0, draft of 2026-10-02"
@@ -39,8 +42,6 @@ LEAST_OFFLINE_SHARE = 0.98
 """Least throughput of a dedicated Offline run, as a share of that at the highest concurrency."""
 _SALTED = ("system_suffix", "first_turn_prefix")
 """Places of the marker between the system prompt and what the user writes."""
-Found = tuple[bool | None, str]
-"""Whether a point meets a requirement (None: not checkable), and what was found."""
 
 
 def least_duration_s(concurrency: int) -> float:
@@ -158,13 +159,10 @@ def _points(
         ("warmup-data", "6.3.1", _warmup, False),
         ("metric-consistency", "9.1", _metrics, True),
         ("early-stopping", "client", _early_stopping, True),
-        ("valid-verdict", "–", _verdict, False),
+        ("valid-verdict", "–", valid_verdict, False),
     )
     for rule, section, check, is_for_curve in checks:
-        some = curve if is_for_curve else points
-        found = ((each, *check(each)) for each in some)
-        outcomes = (PointOutcome(p.concurrency, outcome_of(met), text) for p, met, text in found)
-        yield of_points(rule, section, outcomes)
+        yield of_check(rule, section, check, curve if is_for_curve else points)
 
 
 def _load_pattern(point: MeasuredPoint) -> Found:
@@ -184,7 +182,7 @@ def _has(point: MeasuredPoint, key: str) -> bool:
 
 def _duration(point: MeasuredPoint) -> Found:
     if point.sent is None:
-        return None, "single requests are not known: no records.parquet"
+        return NO_RECORDS
     least = least_duration_s(point.concurrency)
     is_window = bool(point.sent.window.length) and not point.is_offline
     span = point.sent.window_span_s if is_window else point.sent.span_s
@@ -195,7 +193,7 @@ def _duration(point: MeasuredPoint) -> Found:
 
 def _steady_state(point: MeasuredPoint) -> Found:
     if point.sent is None:
-        return None, "single requests are not known: no records.parquet"
+        return NO_RECORDS
     if point.has_conversations:
         return None, "the rules have no detector for conversations"
     window = point.sent.window
@@ -276,18 +274,13 @@ def _metrics(point: MeasuredPoint) -> Found:
 def _early_stopping(point: MeasuredPoint) -> Found:
     least = least_queries(0.9)
     if point.sent is None:
-        return None, "single requests are not known: no records.parquet"
+        return NO_RECORDS
     official = _official(point)
     bounds = (official.ttft_p90_bound_ms, official.tpot_p90_bound_ms)
     if None in bounds:
         return False, f"{point.issued:,} requests, too few for a bound of P90, which needs {least}"
     ttft, tpot = bounds
     return True, f"with 99% confidence P90 is within TTFT {ttft:.4g} ms, TPOT {tpot:.4g} ms"
-
-
-def _verdict(point: MeasuredPoint) -> Found:
-    verdict, cause = point.result.verdict, point.result.cause
-    return verdict is not Severity.INVALID, f"{verdict}: {cause}" if cause else str(verdict)
 
 
 def _consistency(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:

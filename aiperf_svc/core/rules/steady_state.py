@@ -44,13 +44,7 @@ class Requests(NamedTuple):
 
     def part(self, begin: int, end: int) -> "Requests":
         """Return the requests from one place up to another."""
-        return Requests(
-            self.start_ns[begin:end],
-            self.ttft_ms[begin:end],
-            self.tpot_ms[begin:end],
-            self.latency_ms[begin:end],
-            self.output_tokens[begin:end],
-        )
+        return Requests._make(column[begin:end] for column in self)
 
     @property
     def issue_span_s(self) -> float:
@@ -170,8 +164,8 @@ def relative_drift(values: Floats) -> float:
 def trend_p(values: Floats) -> float:
     """Return the two-sided probability of a trend at least as strong among values without one."""
     count = len(values)
-    signs = np.sign(values[None, :] - values[:, None])
-    score = float(np.triu(signs, 1).sum())
+    # A row at a time: there may be as many values as requests.
+    score = float(sum(np.sign(values[at + 1 :] - values[at]).sum() for at in range(count - 1)))
     _, ties = np.unique(values, return_counts=True)
     variance = count * (count - 1) * (2 * count + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()
     variance = float(variance) / 18 * _correction(values)
