@@ -112,7 +112,10 @@ def without_forced_length(conversation: Conversation) -> Conversation:
     """Return the same requests without these members."""
     turns = tuple(
         msgspec.structs.replace(
-            turn, messages=_FORCED.sub(b"", turn.messages), tail=_FORCED.sub(b"", turn.tail)
+            turn,
+            messages=_FORCED.sub(b"", turn.messages),
+            tail=_FORCED.sub(b"", turn.tail),
+            one_token_tail=_FORCED.sub(b"", turn.one_token_tail),
         )
         for turn in conversation.turns
     )

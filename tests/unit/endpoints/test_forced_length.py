@@ -100,7 +100,8 @@ def test_requests_without_lengths_are_rendered_as_before(kind: str) -> None:
             ).endpoint
             made = render(prompt, options)
             whole = Turn(made.whole)
-            turns.append(Conversation("c", (whole, Turn(made.body, made.tail)), head=made.head))
+            one_token = Turn(made.body, made.tail, one_token_tail=made.tail)
+            turns.append(Conversation("c", (whole, one_token), head=made.head))
         assert turns[0] != turns[1]
         assert without_forced_length(turns[0]) == turns[1]
         assert without_forced_length(turns[1]) == turns[1]
