@@ -417,10 +417,7 @@ class LoadGenerator:
                 added, defects = self._to_history(turn, following, request)
         except Exception:
             # The bytes are not a response. The record has the error, and the credit ends here.
-            self._active -= 1
-            self.errored += 1
-            heapq.heappush(self._later, (end, next(self._order), None))
-            self._arm()
+            self._end_into_queue(request, int(Outcome.ERRORED))
             return
         if self._is_stopped:
             # The conversation ends here, as those that are between two turns at the stop do.

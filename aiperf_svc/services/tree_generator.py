@@ -50,8 +50,7 @@ class RunningTree:
     """A session tree in progress: the session of all its requests."""
 
     __slots__ = (
-        "entry", "flags", "index", "is_warmup", "machine", "numbers", "outcome", "responses",
-        "streams", "target", "turn", "turns",
+        "entry", "flags", "index", "machine", "numbers", "outcome", "responses", "target",
     )  # fmt: skip
 
     def __init__(
@@ -62,17 +61,16 @@ class RunningTree:
         self.entry = entry
         self.machine = machine
         self.numbers = numbers
-        self.is_warmup = numbers is not None
         self.flags = 0
         self.outcome = _COMPLETED
         self.responses: dict[int, bytes] = {}
         """Live responses that later prompts contain."""
-        self.streams: dict[int, int] = {}
-        """First request of each stream, which its id is of."""
         self.target = -1
         """Which of several targets has it; -1 before its first request."""
-        for number, plan in enumerate(entry.plans):
-            self.streams.setdefault(plan.stream, number)
+
+    def place_of(self, request: Request) -> int:
+        """Return the number of a request in the machine."""
+        return request.turn if self.numbers is None else self.numbers.index(request.turn)
 
 
 _TICK: Any = Session.__new__(Session)
@@ -120,8 +118,7 @@ class TreeGenerator(LoadGenerator):
             is_completed = self._keep_response(tree, request)
         if not is_completed and tree.outcome in (_COMPLETED, _CANCELLED):
             tree.outcome = _ERRORED if outcome == _COMPLETED else outcome
-        number = request.turn if tree.numbers is None else tree.numbers.index(request.turn)
-        instructions = tree.machine.handle(RequestEnded(number, end, is_completed))
+        instructions = tree.machine.handle(RequestEnded(tree.place_of(request), end, is_completed))
         has_ended = any(isinstance(each, EndTree) for each in instructions)
         self.turns_completed += is_completed and not has_ended
         pause = CONNECT_BACKOFF_NS if outcome == _ERRORED and not request.was_written else 0
@@ -219,7 +216,7 @@ class TreeGenerator(LoadGenerator):
             tree.responses,
             self._session_id(tree, stream),
             self._session_id(tree, parent) if parent >= 0 else b"",
-            is_one_token=tree.is_warmup,
+            is_one_token=tree.numbers is not None,
         )
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + number)
         flags = self._base_flags | tree.flags | (_LAST_TURN if is_last else 0)
@@ -228,7 +225,7 @@ class TreeGenerator(LoadGenerator):
         self._send(Request(prepared, prefix, self.phase, tree.index, due, flags, tree, kept))
 
     def _session_id(self, tree: RunningTree, stream: int) -> bytes:
-        first = TURN_BASE + tree.streams[stream]
+        first = TURN_BASE + tree.entry.first_of_stream[stream]
         return b"%b%d-%d" % (self._session_prefix, first, INDEX_BASE + tree.index)
 
     # --- stopping --------------------------------------------------------------------------------
@@ -238,9 +235,9 @@ class TreeGenerator(LoadGenerator):
             tree: RunningTree = request.session
             self._pending.end_request(tree.index, request.due_wall_ns)
             tree.outcome = _CANCELLED if tree.outcome == _COMPLETED else tree.outcome
-            number = request.turn if tree.numbers is None else tree.numbers.index(request.turn)
-            ended = RequestEnded(number, request.due_wall_ns, is_completed=False)
-            self._carry_out(tree, tree.machine.handle(ended), request.due_wall_ns)
+            number, due = tree.place_of(request), request.due_wall_ns
+            ended = RequestEnded(number, due, is_completed=False)
+            self._carry_out(tree, tree.machine.handle(ended), due)
         return 0
 
     def _cut_sessions(self) -> None:

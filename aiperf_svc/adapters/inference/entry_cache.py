@@ -82,7 +82,7 @@ class Entry:
 class TreeEntry(Entry):
     """A session tree, ready to send: its requests are joined from pieces when they are sent."""
 
-    __slots__ = ("conversation", "keeps", "plans", "target")
+    __slots__ = ("conversation", "first_of_stream", "keeps", "plans", "target")
 
     def __init__(self, number: int, conversation: Conversation, target: Target) -> None:
         self.number = number
@@ -90,6 +90,10 @@ class TreeEntry(Entry):
         self.conversation = conversation
         self.target = target
         self.plans = tuple(turn.plan or PlannedRequest() for turn in conversation.turns)
+        self.first_of_stream: dict[int, int] = {}
+        """First request of each stream, which its id is of."""
+        for place, plan in enumerate(self.plans):
+            self.first_of_stream.setdefault(plan.stream, place)
         pieces = [piece for turn in conversation.turns for piece in array("I", turn.pieces)]
         self.keeps = frozenset(each - RESPONSE_PIECE for each in pieces if each >= RESPONSE_PIECE)
         """Requests whose responses are in the prompts of later ones."""

@@ -64,9 +64,10 @@ class Target(NamedTuple):
     session_members: bytes = b""
     """Members that the bodies of these requests begin with, each with a comma after it."""
 
-    def request(self, body: bytes) -> tuple[bytes, bytes]:
-        """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`."""
-        before = self.head + b"X-Request-Id: "
+    def request(self, body: bytes, ids: bytes = b"") -> tuple[bytes, bytes]:
+        """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`.
+        `ids` are headers behind the common head, which another target replaces."""
+        before = self.head + ids + b"X-Request-Id: "
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
     def session_request(
@@ -76,13 +77,10 @@ class Target(NamedTuple):
         with the id of the parent if there is one."""
         if self.session_members:
             body = b"{" + self.session_members.replace(SESSION_ID, session_id) + body[1:]
-        before, after = self.request(body)
-        # Behind the common head, which another target replaces.
-        at = len(self.head)
         ids = self.session_head.replace(SESSION_ID, session_id)
         if parent_id:
             ids += self.parent_session_head.replace(SESSION_ID, parent_id)
-        return before[:at] + ids + before[at:], after
+        return self.request(body, ids)
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:

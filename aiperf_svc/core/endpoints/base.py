@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import unescape
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -299,13 +299,13 @@ class ServerMetrics(msgspec.Struct, gc=False):
     speculative_decoding: Speculation | None = None
 
 
-class Ending(Protocol):
+class Ending(msgspec.Struct, gc=False):
     """Members that a response of any API may have besides its output."""
 
-    usage: Usage | None
-    timings: Timings | None
-    metrics: ServerMetrics | None
-    error: Any
+    usage: Usage | None = None
+    timings: Timings | None = None
+    metrics: ServerMetrics | None = None
+    error: Any = None
 
 
 def add_usage_and_error(delta: Delta, ending: Ending) -> None:

@@ -1,7 +1,6 @@
 """Completions (`/v1/completions`), streamed or not. Events and whole responses have one shape."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -19,12 +18,8 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Response(msgspec.Struct, gc=False):
+class _Response(base.Ending, gc=False):
     choices: list[_Choice] | None = None
-    usage: base.Usage | None = None
-    timings: base.Timings | None = None
-    metrics: base.ServerMetrics | None = None
-    error: Any = None
 
 
 _decode = msgspec.json.Decoder(_Response).decode

@@ -1,7 +1,5 @@
 """Embeddings (`/v1/embeddings`). They do not stream, and their vectors are counted, not decoded."""
 
-from typing import Any
-
 import msgspec
 
 from aiperf_svc.config import endpoint as config
@@ -15,12 +13,8 @@ class _Item(msgspec.Struct, gc=False):
     """List of floats, or base64 of them."""
 
 
-class _Response(msgspec.Struct, gc=False):
+class _Response(base.Ending, gc=False):
     data: list[_Item] | None = None
-    usage: base.Usage | None = None
-    timings: base.Timings | None = None
-    metrics: base.ServerMetrics | None = None
-    error: Any = None
 
 
 _decode = base.body_decoder(_Response)
