@@ -452,7 +452,7 @@ _SCALARS = (
         Sum(f.states_cached), "requests with usage_prompt_cache_read_tokens", needs=USAGE,
         is_ours=True),
     _scalar("cached_token_coverage", "Cached Token Coverage", "ratio",
-        Derived(lambda numbers: numbers["cached_token_request_count"] / numbers["request_count"]),
+        Derived(_divided("cached_token_request_count", "request_count")),
         "cached_token_request_count / request_count: the part of the run that cached_token_share "
         "is of", needs=USAGE, is_ours=True),
     _scalar("total_spec_decode_steps", "Total Spec Decode Steps", "count",

@@ -121,8 +121,8 @@ def print_failure(error: BaseException, reason: str) -> None:
     )
 
 
-def print_json(content: dict[str, object]) -> None:
-    """Print one JSON object on standard output."""
+def print_json(content: object) -> None:
+    """Print one JSON value on standard output."""
     print(msgspec.json.format(msgspec.json.encode(content)).decode(), flush=True)
 
 

@@ -171,9 +171,9 @@ def _compare_nodes(args: argparse.Namespace) -> int:
         )
     found = changes(*map(read_qualification, args.folders))
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         with console_on(sys.stdout, width=WIDTH + 20) as console:
             print_changes(found, console)
@@ -251,11 +251,11 @@ def _judged(found: "Comparisons") -> ExitCode:
 
 def _print(found: "Comparisons", args: argparse.Namespace) -> None:
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
         # Without parameters there is one comparison, and no combinations to name.
         content = found if found.groups[0].name or found.skipped else found.groups[0]
-        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        print_json(content)
         return
     if args.markdown:
         from aiperf_svc.adapters.comparison import markdown

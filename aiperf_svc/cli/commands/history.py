@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     if args.csv is not None:
         write_file(args.csv, lambda: views.render_csv(runs))
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
         return 0
     from aiperf_svc.adapters.terminal.comparison_tables import print_history
     from aiperf_svc.adapters.terminal.output import console_on

@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
     """Print the command line, then the differences."""
     migration = migrated(_words(args.command))
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
         shown = {
             "command": ["aiperf-svc", "profile", *migration.arguments],
             "notes": migration.notes,
             "missing": migration.missing,
         }
-        print(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        print_json(shown)
         return int(ExitCode.OK)
     print(migration.command)
     for title, found in (

@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
         within = f", at most {limit:,} (--synthesis-max-isl) of input" if limit is not None else ""
         raise ConfigError(f"{args.file}: no requests; expected rows with tokens{within}")
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
-        print(msgspec.json.format(msgspec.json.encode(described)).decode())
+        print_json(described)
     else:
         from aiperf_svc.adapters.terminal.output import console_on
 

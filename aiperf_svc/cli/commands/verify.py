@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     points = read_points(find_runs([args.folder]), rules.least_duration_s)
     report: RulesReport = rules.verify(points, args.max_concurrency)
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         from aiperf_svc.adapters.terminal.output import console_on
         from aiperf_svc.adapters.terminal.rules_tables import print_report

@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the list, or one kind."""
     described = [describe(tool(args.kind))] if args.kind else list(_all())
     if args.json:
-        import msgspec
+        from aiperf_svc.adapters.terminal.output import print_json
 
         content: Any = described[0] if args.kind else described
-        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        print_json(content)
     elif args.kind:
         from aiperf_svc.adapters.terminal.output import console_on
 

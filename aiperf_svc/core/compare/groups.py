@@ -5,6 +5,7 @@ over the rows of all of them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -75,17 +76,11 @@ def compare_groups(
     Raises Incomparable if that is all of them, and ConfigError as `compare`.
     """
     groups = list(groups)
+    compared = partial(
+        compare, tolerance=tolerance, wanted=wanted, with_all=with_all, is_paired=is_paired
+    )
     if len(groups) == 1 and not groups[0].name:
-        only = groups[0]
-        one = compare(
-            only.base,
-            only.new,
-            tolerance=tolerance,
-            wanted=wanted,
-            with_all=with_all,
-            is_paired=is_paired,
-        )
-        return Comparisons(groups=(one,), skipped=())
+        return Comparisons(groups=(compared(groups[0].base, groups[0].new),), skipped=())
     found: list[Comparison] = []
     skipped: list[Skipped] = []
     for name, base, new in groups:
@@ -93,14 +88,7 @@ def compare_groups(
             skipped.append(Skipped(name, f"only {'base' if base else 'new'} has it"))
             continue
         try:
-            one = compare(
-                base,
-                new,
-                tolerance=tolerance,
-                wanted=wanted,
-                with_all=with_all,
-                is_paired=is_paired,
-            )
+            one = compared(base, new)
         except Incomparable as error:
             skipped.append(Skipped(name, str(error)))
             continue

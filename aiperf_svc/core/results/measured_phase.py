@@ -140,6 +140,7 @@ class MeasuredPhase:
         """Return the inputs of the verdict."""
         load = self.load
         lag, stated = metrics.get("receive_lag"), metrics.get("usage_prompt_tokens")
+        latency = metrics.get("request_latency")
         dataset = self.context.config.dataset
         is_synthetic = dataset.kind is DatasetKind.SYNTHETIC
         arrivals = self._arrivals()
@@ -181,7 +182,7 @@ class MeasuredPhase:
             stated_input_tokens=(stated.stat("avg") or 0.0) if stated else 0.0,
             is_length_forced=self.context.config.endpoint.force_output_length,
             bounds=ev.latency_bounds(self.rows, self.totals),
-            fastest_ms=ev.fastest_ms(self.rows),
+            fastest_ms=latency.stat("p5") if latency else None,
             receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
             held_ratio=use.ratio if use else None,
             prefill_concurrency=load.prefill_concurrency,

@@ -64,7 +64,9 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         start_ns = begin_ns + index * width_ns
         end_ns = min(start_ns + width_ns, last_ns)
         chosen = np.sort(rows[place:end])
-        metrics, totalled = _measured(columns, chosen, clocks, end_ns - start_ns)
+        some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
+        part = PhaseRows(some, phase=Phase.PROFILING)
+        metrics, totalled = _measured(part, clocks, end_ns - start_ns)
         yield Slice(
             index=index,
             start_wall_ns=start_ns,
@@ -90,7 +92,11 @@ def steady_part(
     )
     begin_ns, end_ns = steady_window(rule, window, starts, ends)
     is_inside = (starts >= begin_ns) & (starts < end_ns)
-    metrics, numbers = _measured(columns, every[is_inside], clocks, max(0, end_ns - begin_ns))
+    # Nearly all rows may be steady, so they are not copied.
+    is_steady = np.zeros(len(columns["phase"]), dtype=bool)
+    is_steady[every[is_inside]] = True
+    part = PhaseRows(columns, phase=Phase.PROFILING, only=is_steady)
+    metrics, numbers = _measured(part, clocks, max(0, end_ns - begin_ns))
     return SteadyResult(
         rule=rule.text,
         begin_s=(begin_ns - window.begin_ns) / 1e9,
@@ -101,11 +107,9 @@ def steady_part(
 
 
 def _measured(
-    columns: Columns, places: NDArray[np.intp], clocks: ClockMap, length_ns: int
+    part: PhaseRows, clocks: ClockMap, length_ns: int
 ) -> tuple[dict[str, MetricSummary], dict[str, float]]:
     """Return the distributions and the scalars of some rows, with rates over a length."""
-    some = {name: np.asarray(column)[places] for name, column in columns.items()}
-    part = PhaseRows(some, phase=Phase.PROFILING)
     measured = measured_scalars(
         add_up(part, clocks), None, requested_rate=None, window_ns=length_ns
     )

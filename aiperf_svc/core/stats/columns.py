@@ -109,11 +109,13 @@ def exclude_abandoned(chunk: Chunk) -> Chunk:
 
 
 class PhaseRows:
-    """The rows of one phase."""
+    """The rows of one phase, or some of them."""
 
-    def __init__(self, columns: Columns, *, phase: Phase) -> None:
+    def __init__(self, columns: Columns, *, phase: Phase, only: Mask | None = None) -> None:
+        """`only` is true at the rows of the table that count; None: all of the phase."""
         self._columns = columns
         self._phase = phase
+        self._only = only
         self.row_count = len(columns["phase"])
         """Number of rows of all phases: the most that any selection can have."""
         self._chunks: dict[Population, list[Chunk]] = {}
@@ -129,6 +131,8 @@ class PhaseRows:
         for begin in range(0, self.row_count, CHUNK_ROWS):
             piece = slice(begin, min(begin + CHUNK_ROWS, self.row_count))
             keep = np.asarray(self._columns["phase"][piece]) == self._phase
+            if self._only is not None:
+                keep &= self._only[piece]
             if population is Population.COMPLETED:
                 keep &= np.asarray(self._columns["outcome"][piece]) == Outcome.COMPLETED
             elif population is Population.SENT:

@@ -207,11 +207,6 @@ def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
     return tuple(found)
 
 
-def fastest_ms(rows: PhaseRows) -> float | None:
-    """Return the 5th percentile of the request latency; None without completed requests."""
-    return quantile(_ordered(rows, f.request_latency), 0.05)
-
-
 def _bounds(
     rows: PhaseRows, metric: str, formula: f.Formula, uncertainty: str
 ) -> list[LatencyBound]:
