@@ -119,12 +119,13 @@ def read_draft(
 
 
 def _take_scenario(data: dict[str, Any]) -> None:
-    """Take the scenario of flags that is a benchmark of others, with the dataset that it needs."""
+    """Take a scenario that is a benchmark of others, with the dataset that it needs."""
     experiment = data.get("experiment")
     if isinstance(experiment, dict) and experiment.get("scenario") in agentx.NAMES:
         data["scenario"] = experiment.pop("scenario")
         if not experiment:
             del data["experiment"]
+    if data.get("scenario") in agentx.NAMES:
         data.update(agentx.with_agentx(data))
 
 

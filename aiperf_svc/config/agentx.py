@@ -4,6 +4,8 @@ config does not, and `core/rules/agentx.py` checks them."""
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from aiperf_svc.config.paths import value_at, with_value
+
 
 class Rules(NamedTuple):
     """The rules that are followed."""
@@ -53,12 +55,12 @@ _FAST_WARMUP = 1
 
 def with_agentx(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config as it is written, with the keys of the scenario that it lacks."""
-    completed = dict(data)
-    has_end = any(value_of(data, key) is not None for key in _ENDS)
+    completed: Any = data
+    has_end = any(value_at(data, key.split(".")) is not None for key in _ENDS)
     for key, value in FIXED:
-        if value_of(data, key) is None and not (has_end and key in _ENDS):
-            _put(completed, key, value)
-    return completed
+        if value_at(data, key.split(".")) is None and not (has_end and key in _ENDS):
+            completed = with_value(completed, key.split("."), value)
+    return dict(completed)
 
 
 def expected_keys() -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -70,23 +72,19 @@ def expected_keys() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield key, (value, _FAST_WARMUP) if has_fast_mode else (value,)
 
 
-def value_of(data: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key; None if it is not given."""
-    value: Any = data
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+def is_fast(config: Mapping[str, Any]) -> bool:
+    """Return whether a finished config is that of the fast mode."""
+    return bool(value_at(config, ("load", "agentic", "warmup_requests")) == _FAST_WARMUP)
 
 
 def deviations(config: Mapping[str, Any]) -> list[str]:
     """Return why a run of a finished config does not conform, one line for each key."""
     found = []
-    duration = value_of(config, "load.duration")
-    is_fast = value_of(config, "load.agentic.warmup_requests") == _FAST_WARMUP
-    if duration != (expected_length := "20m" if is_fast else "1h"):
+    duration = value_at(config, ("load", "duration"))
+    if duration != (expected_length := "20m" if is_fast(config) else "1h"):
         found.append(f"load.duration {shown(duration)}, expected {expected_length}")
     for key, expected in expected_keys():
-        value = value_of(config, key)
+        value = value_at(config, key.split("."))
         if value not in expected:
             found.append(f"{key} {shown(value)}, expected {' or '.join(map(shown, expected))}")
     return found
@@ -97,16 +95,3 @@ def shown(value: Any) -> str:
     if value is None:
         return "not set"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in a copy of its parts. A part that is no map is for the models to
-    refuse."""
-    *parents, name = key.split(".")
-    for parent in parents:
-        inner = data.get(parent) or {}
-        if not isinstance(inner, Mapping):
-            return
-        data[parent] = dict(inner)
-        data = data[parent]
-    data[name] = value

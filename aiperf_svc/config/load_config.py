@@ -18,12 +18,10 @@ from aiperf_svc.config.names import nearest
 from aiperf_svc.config.parameters import (
     key_path,
     key_problems,
-    merged,
     template_value,
-    value_at,
     with_parameters,
-    with_value,
 )
+from aiperf_svc.config.paths import merged, value_at, with_value
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.several_targets import with_target_keys
 from aiperf_svc.config.workload import Config

@@ -6,6 +6,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel
 
 from aiperf_svc.config.names import model_at, nearest_key, type_at
+from aiperf_svc.config.paths import value_at, with_value
 
 COMMON = (
     "experiment",
@@ -53,18 +54,6 @@ def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[tuple[str, 
     return found
 
 
-def value_at(data: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path of a config as it is written; None if it is not set."""
-    for part in path:
-        if isinstance(data, Mapping):
-            data = data.get(part)
-        elif isinstance(data, list | tuple) and part.isdecimal() and int(part) < len(data):
-            data = data[int(part)]
-        else:
-            return None
-    return data
-
-
 def template_value(data: Any, path: Sequence[str], root: type[BaseModel]) -> Any:
     """Return the value that trials have at a path if they set none: as it is written. A key that
     must be given, such as the mean of `dataset.input_tokens`, has that of the default of what it is
@@ -82,38 +71,6 @@ def template_value(data: Any, path: Sequence[str], root: type[BaseModel]) -> Any
             content = default.model_dump(mode="json") if isinstance(default, BaseModel) else None
             return value_at(content, path[number:])
     return None
-
-
-def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
-    """Return `data` with another value at a path; only what is on the path is copied. None leaves
-    the key out, so that it has its default."""
-    if not path:
-        return value
-    name, *below = path
-    if isinstance(data, list | tuple) and name.isdecimal() and int(name) < len(data):
-        copied = list(data)
-        copied[int(name)] = with_value(copied[int(name)], below, value)
-        return copied
-    if data is not None and not isinstance(data, Mapping):
-        # The models report what is wrong with it.
-        return data
-    changed = dict(data or {})
-    if value is None and (not below or changed.get(name) is None):
-        changed.pop(name, None)
-    else:
-        changed[name] = with_value(changed.get(name), below, value)
-    return changed
-
-
-def merged(data: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a config as it is written, with the keys of `changes`; maps are merged key by key, and
-    any other value replaces the one before."""
-    if not isinstance(data, Mapping):
-        return dict(changes)
-    found = dict(data)
-    for key, value in changes.items():
-        found[key] = merged(found.get(key), value) if isinstance(value, Mapping) else value
-    return found
 
 
 def with_parameters(

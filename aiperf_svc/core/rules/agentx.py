@@ -7,7 +7,8 @@ InferenceX.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from aiperf_svc.config.agentx import RULES, expected_keys, shown, value_of
+from aiperf_svc.config.agentx import RULES, expected_keys, is_fast, shown
+from aiperf_svc.config.paths import value_at
 from aiperf_svc.core.rules.measured_point import (
     NO_RECORDS,
     Found,
@@ -53,7 +54,7 @@ def _of_config(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
     for key, expected in expected_keys():
         outcomes = []
         for point in points:
-            value = value_of(point.result.config, key)
+            value = value_at(point.result.config, key.split("."))
             text = f"{key} {shown(value)}"
             if value not in expected:
                 text += f", expected {' or '.join(map(shown, expected))}"
@@ -85,11 +86,9 @@ def _duration(point: MeasuredPoint) -> Found:
     seconds = point.result.value("benchmark_duration") or point.sent.span_s
     if seconds < LEAST_S:
         return False, f"{seconds:,.0f} s, under {LEAST_S:,.0f} s a run is not valid"
-    is_fast = value_of(point.result.config, "load.agentic.warmup_requests") == 1
-    least = FAST_S if is_fast else WHOLE_S
+    least, mode = (FAST_S, " (fast mode)") if is_fast(point.result.config) else (WHOLE_S, "")
     # A phase ends a moment before its time.
-    is_met = seconds >= least - 1
-    return is_met, f"{seconds:,.0f} s, expected {least:,.0f}{' (fast mode)' if is_fast else ''}"
+    return seconds >= least - 1, f"{seconds:,.0f} s, expected {least:,.0f}{mode}"
 
 
 def _forced(point: MeasuredPoint) -> Found:

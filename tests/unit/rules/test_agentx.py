@@ -82,6 +82,13 @@ def test_flags_name_the_scenario_as_aiperf_does(tmp_path: Path) -> None:
         assert config.load.requests is None
 
 
+def test_scenario_of_a_file_fits_flags_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("scenario: agentx\n")
+    config = flag_config(*TARGET, "-f", str(file), "--input-file", "x", "--concurrency", "4")
+    assert config.dataset.kind == "weka_trace"
+
+
 def test_concurrencies_of_flags_are_trials() -> None:
     flags = ("--scenario", "agentx", "--input-file", "x", "--concurrency", "4,8")
     config = flag_config(*TARGET, *flags)
