@@ -25,6 +25,7 @@ from aiperf_svc.core.datasets.session_trees import (
     TracedTree,
     TreeRequest,
     checked_tree,
+    common_prefix,
     message_problem,
     recorded_order,
     time_problem,
@@ -66,7 +67,6 @@ class _Call(msgspec.Struct):
     place: str
     span: _Span
     messages: list[Message]
-    output: list[Message]
     start_s: float
     end_s: float
     stream: int = 0
@@ -117,10 +117,10 @@ def _call(span: _Span, place: str) -> _Call:
     if not start_s <= end_s:
         raise DatasetError(f"{place}: `end_time` is before `start_time`")
     messages = _messages(span, _INPUT, place)
-    output = _messages(span, _OUTPUT, place)
+    _messages(span, _OUTPUT, place)  # Only checked: the next input has it too.
     if not messages:
         raise DatasetError(f"{place}: `{_INPUT}` is empty; expected messages")
-    return _Call(place, span, messages, output, start_s, end_s)
+    return _Call(place, span, messages, start_s, end_s)
 
 
 def _seconds(value: str | int | float, place: str) -> float:
@@ -174,9 +174,7 @@ def _of_parts(message: Mapping[str, Any]) -> list[Message]:
             texts.append(str(part.get("content") or ""))
         elif kind == "tool_call":
             given = part.get("arguments")
-            arguments = (
-                given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
-            )
+            arguments = given if isinstance(given, str) else _json(given or {})
             function = {"name": part.get("name"), "arguments": arguments}
             calls.append({"id": part.get("id"), "type": "function", "function": function})
         elif kind == "tool_call_response":
@@ -204,7 +202,7 @@ def _streams(calls: Sequence[_Call]) -> list[Stream]:
         for stream, tail in tails.items():
             if tail.end_s > call.start_s:
                 continue
-            common = _common_messages(tail.messages, call.messages)
+            common = common_prefix(tail.messages, call.messages)
             if common == len(tail.messages) and common > shared:
                 best, shared = stream, common
             if parent < 0 or tail.end_s > tails[parent].end_s:
@@ -214,11 +212,6 @@ def _streams(calls: Sequence[_Call]) -> list[Stream]:
             streams.append(Stream(call.span.span_id, parent))
         call.stream, tails[best] = best, call
     return streams
-
-
-def _common_messages(one: Sequence[Message], other: Sequence[Message]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _count(call: _Call, names: Sequence[str]) -> int:

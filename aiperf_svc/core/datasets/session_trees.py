@@ -188,3 +188,18 @@ def _call_problem(call: Any) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return f"has `arguments` that are not JSON: {str(arguments)[:80]!r}"
     return ""
+
+
+def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the number of leading elements that two lists have in common."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    # Slices are compared by C code, so a bisection is faster than a loop.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -17,12 +17,17 @@ import numpy as np
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import CacheBust
+from aiperf_svc.config.endpoint import Endpoint
 from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
 from aiperf_svc.core.datasets.block_texts import BlockTexts, drawn_words
 from aiperf_svc.core.datasets.cache_bust import marked_messages, marker_of, run_markers
-from aiperf_svc.core.datasets.session_trees import ResponseOf, TracedTree, TreeRequest
+from aiperf_svc.core.datasets.session_trees import (
+    ResponseOf,
+    TracedTree,
+    TreeRequest,
+    common_prefix,
+)
 from aiperf_svc.core.datasets.synthetic import draw_lengths
-from aiperf_svc.core.datasets.weka_trace import common_prefix
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.model_choice import model_numbers
@@ -152,30 +157,34 @@ class TreeContents:
             return int(draw_lengths(dataset.output_tokens, 1, rng)[0])
         return tokens
 
+    def options(self, number: int) -> Endpoint:
+        """Return the endpoint with the model of an entry."""
+        endpoint = self._config.endpoint
+        model = endpoint.all_models[int(model_numbers(self._config, np.array([number]))[0])]
+        return endpoint.model_copy(update={"model": model})
+
     def frame(
-        self, request: TreeRequest, output_tokens: int | None, number: int, place: str
+        self, request: TreeRequest, output_tokens: int | None, options: Endpoint, place: str
     ) -> _Frame:
-        """Return the bytes around the prompt of a request of an entry."""
-        models = self._config.endpoint.all_models
-        model = models[int(model_numbers(self._config, np.array([number]))[0])]
-        key = (output_tokens, model)
+        """Return the bytes around the prompt of a request to an endpoint with one model."""
         if request.members:
-            return self._rendered(request, output_tokens, model, place)
+            return self._rendered(request, output_tokens, options, place)
+        key = (output_tokens, options.model)
         if key not in self._frames:
-            self._frames[key] = self._rendered(request, output_tokens, model, place)
+            self._frames[key] = self._rendered(request, output_tokens, options, place)
         return self._frames[key]
 
     def _rendered(
-        self, request: TreeRequest, output_tokens: int | None, model: str, place: str
+        self, request: TreeRequest, output_tokens: int | None, options: Endpoint, place: str
     ) -> _Frame:
-        head, tail, requested = self._parts(request, output_tokens, model, place)
+        head, tail, requested = self._parts(request, output_tokens, options, place)
         one_token_tail = b""
         if self._config.load.agentic is not None:
-            one_token_tail = self._parts(request, 1, model, place)[1]
+            one_token_tail = self._parts(request, 1, options, place)[1]
         return _Frame(head, tail, one_token_tail, requested)
 
     def _parts(
-        self, request: TreeRequest, output_tokens: int | None, model: str, place: str
+        self, request: TreeRequest, output_tokens: int | None, options: Endpoint, place: str
     ) -> tuple[bytes, bytes, int]:
         if request.has_hash_ids:
             prompt, around = Prompt(texts=(_PLACE,), output_tokens=output_tokens), _PLACE.encode()
@@ -184,7 +193,6 @@ class TreeContents:
             members = {name: each for name, each in request.members.items() if name != "messages"}
             prompt = Prompt(payload={**members, "messages": [message]}, output_tokens=output_tokens)
             around = msgspec.json.encode(message)
-        options = self._config.endpoint.model_copy(update={"model": model})
         try:
             rendered = self._endpoint.render(prompt, options)
         except ValueError as error:
@@ -200,6 +208,7 @@ class _TreeContent:
         self._contents = contents
         self._tree = tree
         self._number = number
+        self._options = contents.options(number)
         self._marker = contents.marker(number)
         named = f"{contents.seed}/{tree.id}"
         self._key = int.from_bytes(hashlib.sha256(named.encode()).digest()[:8])
@@ -221,7 +230,7 @@ class _TreeContent:
         contents, request = self._contents, self._tree.requests[place]
         output_tokens = contents.output_tokens(request, self._number, place)
         where = f"{self._tree.place}: request {place}"
-        frame = contents.frame(request, output_tokens, self._number, where)
+        frame = contents.frame(request, output_tokens, self._options, where)
         if request.has_hash_ids:
             numbers, tokens = self._of_blocks(request, place, frame)
         else:

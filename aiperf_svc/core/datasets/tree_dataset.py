@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.assembly import Source, entry_order, statistics, warmup_share
 from aiperf_svc.core.datasets.base import TokenCounter
-from aiperf_svc.core.datasets.session_trees import TracedTree
+from aiperf_svc.core.datasets.session_trees import TracedTree, common_prefix
 from aiperf_svc.core.datasets.streamed import starts_of
 from aiperf_svc.core.datasets.tree_contents import TreeContents
-from aiperf_svc.core.datasets.weka_trace import common_prefix
 from aiperf_svc.protocol.messages.dataset import Conversation
 from aiperf_svc.protocol.messages.reports import DatasetReport
 

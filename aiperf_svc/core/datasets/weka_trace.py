@@ -25,6 +25,7 @@ from aiperf_svc.core.datasets.session_trees import (
     TracedTree,
     TreeRequest,
     checked_tree,
+    common_prefix,
     recorded_order,
     time_problem,
 )
@@ -210,18 +211,3 @@ def _continued(item: _Item, tails: dict[int, _Item], later: Sequence[_Item]) -> 
         for each in later
     )
     return -1 if comes_back else best
-
-
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of leading elements that two lists have in common."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    # Slices are compared by C code, so a bisection is faster than a loop.
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -11,9 +11,10 @@ from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.cache_bust import marker_of
 from aiperf_svc.core.datasets.dag_jsonl import DagSessions
+from aiperf_svc.core.datasets.session_trees import common_prefix
 from aiperf_svc.core.datasets.tree_contents import TreeContents
 from aiperf_svc.core.datasets.tree_dataset import TreeIndex
-from aiperf_svc.core.datasets.weka_trace import common_prefix, read_tree
+from aiperf_svc.core.datasets.weka_trace import read_tree
 from aiperf_svc.protocol.messages.dataset import RESPONSE_PIECE, Conversation
 from tests.support.agent_traces import body_of, call, subagent, weka
 
