@@ -44,6 +44,8 @@ EXPECTED = (
     'an object such as {"session_id": "a", "turns": [{"messages": [{"role": "user", "content": '
     '"Hello"}], "spawns": ["b"]}]}'
 )
+LARGEST_SIGMA = 10.0
+"""Of a lognormal distribution, whose 84th percentile is then 22,000 times the median."""
 _Mode = Literal["deltas_without_responses", "deltas_with_responses", "message_array_with_responses"]
 
 
@@ -153,7 +155,11 @@ class DagSessions:
     def tree(self, root: str) -> TracedTree:
         """Return the tree of a root."""
         builder = _Builder(self._sessions, self._seed)
-        builder.add(root, _Start())
+        try:
+            builder.add(root, _Start())
+        except RecursionError:
+            place = self._sessions[root].place
+            raise DatasetError(f"{place}: its sessions start each other too deeply") from None
         return checked_tree(
             TracedTree(
                 id=root,
@@ -194,6 +200,9 @@ def _problem(session: _Session) -> str:
     for name in times:
         if (value := getattr(session, name)) is not None and (wrong := _delay_problem(name, value)):
             return wrong
+    sigma = session.think_time_sigma
+    if sigma is not None and not 0 <= sigma <= LARGEST_SIGMA:
+        return f"`think_time_sigma` {sigma:g} is not between 0 and {LARGEST_SIGMA}"
     if not session.orchestrator:
         names = ("rounds", "spawns", *times, "think_time_sigma")
         if given := next((name for name in names if getattr(session, name)), ""):
@@ -204,6 +213,9 @@ def _problem(session: _Session) -> str:
     if isinstance(session.rounds, int) and session.rounds < 1:
         return f"`rounds` {session.rounds}: expected a number from 1 on"
     if isinstance(session.rounds, list):
+        for number, each in enumerate(session.rounds):
+            if wrong := _delay_problem("think_time_ms", each.think_time_ms or 0.0):
+                return f"rounds[{number}]: {wrong}"
         return "`spawns` are those of its `rounds`" if session.spawns else ""
     return "" if session.spawns else "an `orchestrator` needs `spawns` or `rounds`"
 
@@ -213,6 +225,8 @@ def _turn_problem(turn: _Turn, number: int, turns: int) -> str:
         return "no `messages`"
     if problem := message_problem(turn.messages) or _delay_problem("delay", turn.delay):
         return problem
+    if turn.max_tokens is not None and not 1 <= turn.max_tokens < 2**31:
+        return f"`max_tokens` {turn.max_tokens}: expected a number from 1 to {2**31 - 1}"
     if turn.max_tokens is not None and turn.max_tokens < 1:
         return f"`max_tokens` {turn.max_tokens}: expected a number from 1 on"
     for fork in turn.forks:
@@ -344,4 +358,4 @@ def _think_ms(session: _Session, each: _Round, stream: int, number: int, seed: i
     rng = generator(seed, Purpose.DELAYS, name, stream, number)
     drawn = median * math.exp(session.think_time_sigma * float(rng.standard_normal()))
     low, high = session.think_time_min_ms or 0.0, session.think_time_max_ms
-    return max(low, drawn if high is None else min(drawn, high))
+    return max(low, min(drawn, LONGEST_DELAY_MS if high is None else high))

@@ -224,6 +224,18 @@ def assistant(call: dict[str, Any]) -> dict[str, Any]:
             [session("a", assistant(CALL | {"function": {"name": "f", "arguments": "{"}}))],
             "has `arguments` that are not JSON: '{'",
         ),
+        ([session("a", {"max_tokens": 10**12})], "`max_tokens` 1000000000000: expected a number"),
+        (
+            [
+                session("a", orchestrator=True, rounds=[{"spawns": ["b"], "think_time_ms": -5}]),
+                session("b", {}),
+            ],
+            r"rounds\[0\]: `think_time_ms` -5 is not between 0 and",
+        ),
+        (
+            [session("a", orchestrator=True, spawns=["b"], think_time_sigma=99), session("b", {})],
+            "`think_time_sigma` 99 is not between 0 and 10",
+        ),
         ([session("a")], "no `turns`"),
         ([session("a", {}), session("a", {})], "a second one with this `session_id`"),
         ([session("a", {"spawn": ["b"]})], "unknown field `spawn`"),
@@ -234,6 +246,12 @@ def test_bad_session_is_one_clear_line(sessions: list[dict[str, Any]], wrong: st
         dag(*sessions)
     assert str(raised.value).startswith("dag.jsonl:")
     assert "\n" not in str(raised.value)
+
+
+def test_sessions_that_start_each_other_too_deeply_are_refused() -> None:
+    chain = [session(f"s{n}", {"spawns": [f"s{n + 1}"]}) for n in range(3_000)]
+    with pytest.raises(DatasetError, match=r"s0.*start each other too deeply"):
+        list(dag(*chain, session("s3000", {})).trees())
 
 
 # --- OpenTelemetry -------------------------------------------------------------------------------
