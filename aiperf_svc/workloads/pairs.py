@@ -2,6 +2,7 @@
 the names of its steps."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import combinations, permutations
 from typing import Any
 
@@ -33,6 +34,7 @@ def pairs(
             return tuple(found)
 
 
+@cache
 def circle_rounds(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return rounds of disjoint pairs of the numbers from 0, so that each pair is in one round: the
     circle method of round-robin tournaments. N numbers take N - 1 rounds; if N is odd it is N, and

@@ -79,8 +79,8 @@ class Judgement:
             values = self._node_values(check)
             for node in (nodes := self._suspect_nodes(check)):
                 found[(node,)] = _badness(values[node], values.values(), check.better)
-            paths = self._paths(check) if stage.nodes == "pairs" else {}
-            for path in self._suspect_paths(check, set(nodes)) if paths else ():
+            paths = self._paths(check)
+            for path in self._suspect_paths(check, set(nodes)):
                 found[path] = _badness(paths[path], paths.values(), check.better)
         worst_first = sorted(found, key=lambda each: (len(each), found[each]))[:MOST_SUSPECTS]
         if stage.nodes == "alone":
@@ -98,16 +98,19 @@ class Judgement:
 
     def failed_nodes(self, before: str) -> tuple[str, ...]:
         """Return the nodes that have failed a stage before this one."""
-        checks = [
-            check
+        stages = [
+            stage.name
             for stage in itertools.takewhile(lambda s: s.name != before, self._rules.stages)
-            for check in self._rules.checks_of(stage.name)
-            if check.nodes != "all"
         ]
         return tuple(
-            node
-            for node in self._known
-            if any(self._node_check(check, node).verdict.has_failed for check in checks)
+            node for node in self._known if any(self._has_failed(node, stage) for stage in stages)
+        )
+
+    def _has_failed(self, node: str, stage: str) -> bool:
+        return any(
+            self._node_check(check, node).verdict.has_failed
+            for check in self._rules.checks_of(stage)
+            if check.nodes != "all"
         )
 
     def _suspect_nodes(self, check: CheckInfo) -> list[str]:
@@ -119,18 +122,19 @@ class Judgement:
             if node in found or self._beyond(check, node, value)
         ]
 
-    def _suspect_paths(self, check: CheckInfo, suspects: set[str]) -> list[Path]:
+    def _suspect_paths(self, check: CheckInfo, suspects: set[str]) -> dict[Path, bool]:
+        """Return the paths between other nodes that are outliers (true) or beyond a limit."""
         values = {
             path: value for path, value in self._paths(check).items() if not suspects & set(path)
         }
-        found = set[str]()
+        found = set[Path]()
         if len(self._node_values(check)) >= FEWEST_NODES:
             found = outliers(self._shares_of_round(check, values), check.better)
-        return [
-            path
+        return {
+            path: path in found
             for path, value in values.items()
-            if "\n".join(path) in found or self._limit(check, "", value)[1]
-        ]
+            if path in found or self._limit(check, "", value)[1]
+        }
 
     # --- values ----------------------------------------------------------------------------------
 
@@ -177,14 +181,14 @@ class Judgement:
             if len(each.nodes) == 1 and check.check in each.values
         }
 
-    def _shares_of_round(self, check: CheckInfo, values: Mapping[Path, float]) -> dict[str, float]:
+    def _shares_of_round(self, check: CheckInfo, values: Mapping[Path, float]) -> dict[Path, float]:
         """Return the values of these paths as shares of the median of their round."""
         rounds: dict[int, dict[Path, float]] = defaultdict(dict)
         for each in self._of(check.stage):
             if (path := each.nodes) in values:
                 rounds[each.round][path[0], path[1]] = values[path[0], path[1]]
         return {
-            "\n".join(path): value / (median(of.values()) or 1.0)
+            path: value / (median(of.values()) or 1.0)
             for of in rounds.values()
             for path, value in of.items()
         }
@@ -226,8 +230,7 @@ class Judgement:
     def _limit(self, check: CheckInfo, node: str, value: float) -> tuple[float | None, bool]:
         """Return the limit of a check that is the hardest to keep, and whether the value is beyond
         it."""
-        known = self._rules.baseline.get(check.check, {})
-        baseline = known.get(node, known.get(""))
+        baseline = self._baseline(check, node)
         found = []
         for limit in self._rules.limits:
             if limit.check == check.check and limit.value is not None:
@@ -240,13 +243,17 @@ class Judgement:
         hardest = min(found) if check.better == "lower" else max(found)
         return hardest, is_worse(value, hardest, check.better, share=1.0)
 
+    def _baseline(self, check: CheckInfo, node: str) -> float | None:
+        """Return the baseline of a node, of a new one the median; None without one."""
+        known = self._rules.baseline.get(check.check, {})
+        return known.get(node, known.get(""))
+
     def _beyond(self, check: CheckInfo, node: str, value: float) -> bool:
         """Return whether a value is beyond a limit, or worse than the baseline."""
         return self._limit(check, node, value)[1] or self._baseline_text(check, node, value) != ""
 
     def _baseline_text(self, check: CheckInfo, node: str, value: float) -> str:
-        known = self._rules.baseline.get(check.check, {})
-        baseline = known.get(node, known.get(""))
+        baseline = self._baseline(check, node)
         if baseline is None or not is_worse(value, baseline, check.better):
             return ""
         return f"{value / baseline:.0%} of the baseline" if baseline else ""
@@ -255,16 +262,10 @@ class Judgement:
         values = self._node_values(check)
         value = values.get(node)
         if value is None:
-            return CheckResult(
-                check=check.check,
-                verdict=Verdict.NOT_MEASURED,
-                value=None,
-                reason=self._why_not(check.stage, node),
-            )
+            return _not_measured(check, self._why_not(check.stage, node))
         is_outlier = node in self._outliers(check)
-        return self._judged(
-            check, (node,), value, list(values.values()), is_outlier, self._worst_peer(check, node)
-        )
+        peer = self._once("peers", check, self._find_worst_peers).get(node, "")
+        return self._judged(check, (node,), value, list(values.values()), is_outlier, peer)
 
     def _judged(
         self,
@@ -305,24 +306,19 @@ class Judgement:
             reason=reason,
         )
 
-    def _worst_peer(self, check: CheckInfo, node: str) -> str:
-        paths = {path: value for path, value in self._paths(check).items() if node in path}
-        if not paths:
-            return ""
-        pick = max if check.better == "lower" else min
-        path = pick(paths, key=lambda each: paths[each])
-        return path[1] if path[0] == node else path[0]
+    def _find_worst_peers(self, check: CheckInfo) -> dict[str, str]:
+        """Return the node with which each node had its worst value."""
+        paths, found = self._paths(check), dict[str, str]()
+        for path in sorted(paths, key=lambda each: paths[each], reverse=check.better == "lower"):
+            for node, peer in (path, path[::-1]):
+                found.setdefault(node, peer)
+        return found
 
     def _why_not(self, stage: str, node: str) -> str:
         problems = [each.problem for each in self._of(stage) if node in each.nodes and each.problem]
         earlier = [s.name for s in self._rules.stages]
         for name in earlier[: earlier.index(stage)]:
-            failed = any(
-                self._node_check(check, node).verdict.has_failed
-                for check in self._rules.checks_of(name)
-                if check.nodes != "all"
-            )
-            if failed and not problems:
+            if not problems and self._has_failed(node, name):
                 return f"left out: it failed the stage {name}"
         of_pairs = any(each.name == stage and each.nodes == "pairs" for each in self._rules.stages)
         if of_pairs and not problems and set(self._known) - {node} <= {*self.failed_nodes(stage)}:
@@ -380,15 +376,14 @@ class Judgement:
             if self._node_check(check, node).verdict is not Verdict.PASS
         }
         paths = self._paths(check)
-        suspects = set(self._suspect_paths(check, bad))
+        suspects = self._suspect_paths(check, bad)
         found = [
             PathResult(
                 source=path[0],
                 target=path[1],
-                result=self._judged(check, path, paths[path], list(paths.values()), True),
+                result=self._judged(check, path, paths[path], list(paths.values()), is_outlier),
             )
-            for path in paths
-            if path in suspects
+            for path, is_outlier in suspects.items()
         ]
         failed = [each for each in self._of(check.stage) if len(each.nodes) == 2 and each.problem]
         return [
@@ -397,12 +392,7 @@ class Judgement:
                 PathResult(
                     source=each.nodes[0],
                     target=each.nodes[1],
-                    result=CheckResult(
-                        check=check.check,
-                        verdict=Verdict.NOT_MEASURED,
-                        value=None,
-                        reason=each.problem,
-                    ),
+                    result=_not_measured(check, each.problem),
                 )
                 for each in failed
                 if not bad & set(each.nodes)
@@ -414,13 +404,12 @@ class Judgement:
         values = [each.values[check.check] for each in of if check.check in each.values]
         if not values:
             problems = [each.problem for each in of if each.problem]
-            return CheckResult(
-                check=check.check,
-                verdict=Verdict.NOT_MEASURED,
-                value=None,
-                reason=problems[0] if problems else "not measured",
-            )
+            return _not_measured(check, problems[0] if problems else "not measured")
         return self._judged(check, (), values[-1], [], is_outlier=False)
+
+
+def _not_measured(check: CheckInfo, reason: str) -> CheckResult:
+    return CheckResult(check=check.check, verdict=Verdict.NOT_MEASURED, value=None, reason=reason)
 
 
 def _beside(good: Sequence[str], suspect: Sequence[str], count: int, at: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import median
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ Z_SCALE = 0.6745
 distribution."""
 SHARE = 0.95
 """Share of the median, of the baseline or of good nodes below which a value is worse than they."""
+
+KeyT = TypeVar("KeyT")
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +36,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     stages: tuple[StagePlan, ...]
     checks: tuple[CheckInfo, ...]
-    """All that are judged; the first of a stage finds its suspects."""
+    """All that are judged."""
     limits: tuple[Limit, ...] = ()
     baseline: dict[str, dict[str, float]] = {}
     """Check to node to an earlier value. The node `""` is the median of all nodes."""
@@ -43,7 +46,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(check for check in self.checks if check.stage == stage)
 
 
-def outliers(values: Mapping[str, float], better: Better) -> set[str]:
+def outliers(values: Mapping[KeyT, float], better: Better) -> set[KeyT]:
     """Return the keys of values that are worse than the others."""
     if len(values) < FEWEST_NODES or not better:
         return set()

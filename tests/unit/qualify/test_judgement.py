@@ -4,7 +4,7 @@ import pytest
 
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.qualify.judgement import Judgement
-from aiperf_svc.core.qualify.measurements import REPEAT, ROUND, STAGE, WITHOUT
+from aiperf_svc.core.qualify.measurements import REPEAT, ROUND, STAGE, SUSPECTS, WITHOUT
 from aiperf_svc.core.qualify.result import CheckResult, Qualification, Verdict
 from aiperf_svc.core.qualify.rules import Limit, outliers
 from tests.support.fake_nodes import USUAL, FakeNodes
@@ -153,6 +153,17 @@ def test_nodes_after_the_time_limit_are_not_measured() -> None:
     assert len(run) == 1
     assert [each.verdict for each in found.all] == [Verdict.NOT_MEASURED]
     assert [(stage.planned, stage.ended) for stage in found.stages] == [(1, 1), (1, 0)]
+
+
+def test_path_of_few_nodes_within_its_limit_again_is_degraded() -> None:
+    first, again = (FakeNodes(4, paths={("n0", "n1"): factor}) for factor in (0.85, 0.93))
+    rules = first.rules(["pairs"], limits=[Limit(check="pairs_speed", value=0.9 * USUAL)])
+    measured = [
+        *(m for n in (1, 2, 3) for m in first.measure(Trial(n, {STAGE: "pairs", ROUND: n}))),
+        *again.measure(Trial(4, {STAGE: "pairs", ROUND: SUSPECTS, REPEAT: [("n0", "n1", "n2")]})),
+    ]
+    (path,) = Judgement(rules, measured).qualification(first.names).paths
+    assert (path.source, path.target, path.result.verdict) == ("n0", "n1", Verdict.DEGRADED)
 
 
 def test_failed_measurement_of_a_path_is_no_fault_of_its_nodes() -> None:
