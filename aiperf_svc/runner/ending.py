@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import NAME, TEMPORARY_SUFFIX, Manifest, build_manifest
+from aiperf_svc.adapters.exports.manifest import NAME, Manifest, build_manifest, render_manifest
+from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -44,12 +45,10 @@ def refresh_manifest(folder: Path) -> None:
     """Renew what has changed in a folder since its manifest; nothing without a manifest."""
     path = folder / NAME
     # The records manager has reported errors of this folder.
-    with suppress(OSError):
+    with suppress(OSError, EnvironmentProblem):
         known = msgspec.json.decode(path.read_bytes(), type=Manifest)
         manifest = build_manifest(folder, known.run_id, known=known)
-        part = path.with_name(NAME + TEMPORARY_SUFFIX)
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-        part.replace(path)
+        write_file(path, lambda: render_manifest(manifest))
 
 
 @contextmanager

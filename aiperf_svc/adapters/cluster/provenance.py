@@ -2,11 +2,11 @@
 the nodes of the target's and the services' pods."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import list_pods
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import renewed
 from aiperf_svc.adapters.storage.artifacts import save_manifest
@@ -33,11 +33,11 @@ async def add_cluster_facts(
     files = await asyncio.to_thread(lambda: sorted(folder.rglob(NAME)))
     if not files:
         return []
-    pods = await _pods(cluster, namespace, {STACK_LABEL: stack})
+    pods = await list_pods(cluster, namespace, {STACK_LABEL: stack}) or []
     servers = [pod for pod in pods if _component(pod) == HOST]
     services = [pod for pod in pods if _component(pod) != HOST]
     if not servers and target.pods is not None:
-        servers = await _pods(cluster, target.pods.namespace, target.pods.labels)
+        servers = await list_pods(cluster, target.pods.namespace, target.pods.labels) or []
     client = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
     client.pop("arguments", None)  # Those of the services follow from the config.
     nodes = await _nodes(cluster, servers)
@@ -63,18 +63,6 @@ def _write(root: Path, path: Path, found: Provenance) -> None:
             save_manifest(above, renewed(above, path))
         if above == root:
             break
-
-
-async def _pods(cluster: Cluster, namespace: str, labels: Mapping[str, str]) -> list[Json]:
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    params = {"labelSelector": selector} if selector else {}
-    try:
-        items: list[Json] = (await cluster.get(f"/api/v1/namespaces/{namespace}/pods", **params))[
-            "items"
-        ]
-    except Refused:
-        return []
-    return items
 
 
 async def _nodes(cluster: Cluster, pods: list[Json]) -> list[Json]:

@@ -19,6 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.api.objects import label_selector
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 PROBE_S = 5.0
@@ -303,7 +304,7 @@ async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
     inside = f"/api/v1/namespaces/{namespace}"
     found = await cluster.get(f"{inside}/services/{service}")
     selector = found["spec"].get("selector") or {}
-    wanted = ",".join(f"{key}={value}" for key, value in selector.items())
+    wanted = label_selector(selector)
     pods = (await cluster.get(f"{inside}/pods", labelSelector=wanted))["items"] if wanted else []
     candidates = sorted(filter(_may_respond, pods), key=_rank)
     if not candidates:

@@ -31,6 +31,11 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[ManifestEntry, ...]
 
 
+def render_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of `manifest.json`."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
 def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
     """List every finished file below `folder`. Files as long as in `known` are not read again:
     results are never changed in place, only logs grow. Raises OSError."""

@@ -126,16 +126,11 @@ class StateHome:
                 file.truncate(0)
 
     async def wait_for_killed(
-        self,
-        stack: str,
-        say: Say,
-        *,
-        is_alive: Callable[[int], bool] = is_alive,
-        timeout_s: float = KILLED_S,
+        self, stack: str, say: Say, *, is_alive: Callable[[int], bool] = is_alive
     ) -> None:
         """Wait for the Pulumi CLI of a killed runner, which ends by itself and holds the stack
         until then. Returns at once if no process or a live runner holds it."""
-        give_up_mono_s, has_said = time.monotonic() + timeout_s, False
+        give_up_mono_s, has_said = time.monotonic() + KILLED_S, False
         while (holder := self.holder(stack)).isdecimal() and not is_alive(int(holder)):
             if not has_said:
                 say(f"stack {stack}: waiting for the Pulumi process of a killed run ({holder})")

@@ -19,6 +19,7 @@ from aiperf_svc.adapters.exports.manifest import (
     ManifestEntry,
     check_entry,
     is_whole,
+    render_manifest,
 )
 from aiperf_svc.adapters.exports.result_files import Results, decode
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
@@ -97,8 +98,7 @@ class ResultsClient:
         _check_room(folder, manifest)
         for entry in manifest.files:
             await self.download(entry, folder)
-        content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
-        await asyncio.to_thread(_write, folder / MANIFEST, content)
+        await asyncio.to_thread(_write, folder / MANIFEST, render_manifest(manifest))
         return manifest
 
     async def download(self, entry: ManifestEntry, folder: Path) -> Path:

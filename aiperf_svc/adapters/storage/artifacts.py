@@ -4,8 +4,6 @@ services. Every file is written atomically."""
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from aiperf_svc.adapters.exports import (
     aiperf_exports,
     result_files,
@@ -15,7 +13,12 @@ from aiperf_svc.adapters.exports import (
 from aiperf_svc.adapters.exports import server_metrics_export as servers
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
+from aiperf_svc.adapters.exports.manifest import (
+    Manifest,
+    ManifestEntry,
+    build_manifest,
+    render_manifest,
+)
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
 from aiperf_svc.adapters.report import page
@@ -74,8 +77,7 @@ def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`. Raises EnvironmentProblem."""
-    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
-    write_file(folder / MANIFEST, lambda: content)
+    write_file(folder / MANIFEST, lambda: render_manifest(manifest))
 
 
 def write_telemetry(folder: Path, summary: Summary) -> None:

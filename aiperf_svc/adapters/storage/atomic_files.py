@@ -19,8 +19,7 @@ def write_file(path: Path, render: Callable[[], bytes]) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file and rename it; remove it on failure. Raises
-    EnvironmentProblem for a failure of the disk.
+    """Let `write` fill a temporary file and rename it; remove it on failure.
 
     Raises EnvironmentProblem for a failure of the disk.
     """

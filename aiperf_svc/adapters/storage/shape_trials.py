@@ -95,7 +95,7 @@ class ShapeTrials:
     @property
     def rows(self) -> "list[TrialRow]":
         """Return the outcomes of all ended trials."""
-        return self._in_order()
+        return [self._rows[number] for number in sorted(self._rows)]
 
     @property
     def finished(self) -> frozenset[int]:
@@ -107,10 +107,11 @@ class ShapeTrials:
         )
 
     def add_finished(self) -> None:
-        """Add the trials of an experiment that is resumed; failed ones are run again. Raises
-        ConfigError."""
-        self.add(self.folder)
-        self.keep_only(self.finished)
+        """Add the trials of an experiment that is resumed, unless they are known; failed ones are
+        run again. Raises ConfigError."""
+        if not self._rows:
+            self.add(self.folder)
+            self.keep_only(self.finished)
 
     def keep_only(self, numbers: frozenset[int]) -> None:
         """Forget all other trials."""
@@ -227,16 +228,13 @@ class ShapeTrials:
         """Write experiment.json with the trials so far, and their links, for a runner that
         continues after this one was killed. Raises EnvironmentProblem."""
         began = time.monotonic()
-        write_progress(self.folder, self._config, self._in_order())
+        write_progress(self.folder, self._config, self.rows)
         while self._moved:
             _clear(self._moved[-1])
             self._moved.pop()
         ended = time.monotonic()
         if ended - began > QUICK_S:
             self._rests_until_mono_s = ended + REST * (ended - began)
-
-    def _in_order(self) -> list[TrialRow]:
-        return [self._rows[number] for number in sorted(self._rows)]
 
     def write(self, run_id: str, search: SearchReport | None = None) -> ExperimentResult | None:
         """Write the files of the experiment, and return its results; None if no trial has begun.
@@ -249,7 +247,7 @@ class ShapeTrials:
             (self.folder / SHAPES).rmdir()
         if not self._rows:
             return None
-        summary = summarise_rows(self._in_order())
+        summary = summarise_rows(self.rows)
         results = write_experiment(self.folder, self._config, summary, search)
         write_manifest(self.folder, run_id)
         return results

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import msgspec
 from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
 
-from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
+from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.adapters.exports.result_files import TOOL_FILE, render, render_verdict
 from aiperf_svc.adapters.report import tool_page
@@ -36,15 +36,9 @@ _SERIES_FIELDS = (
 FOLDER = "step-{:03d}"
 
 
-def write_run(
-    folder: Path,
-    result: ToolResult,
-    plots: Sequence[Plot],
-    *,
-    known: tuple[ManifestEntry, ...] = (),
-) -> Manifest:
+def write_run(folder: Path, result: ToolResult, plots: Sequence[Plot]) -> Manifest:
     """Write every result file of a run and the manifest over all that `folder` then holds, the raw
-    output included; `known` are files that need not be read again.
+    output included.
 
     Raises EnvironmentProblem that names the file which could not be written; those before it stay.
     """
@@ -55,7 +49,7 @@ def write_run(
     write_file(folder / "verdict.json", lambda: render_verdict(*verdict))
     write_file(folder / "report.html", lambda: tool_page.render(result, plots))
     write_atomically(folder / "series.parquet", lambda part: write_series(part, result))
-    return write_manifest(folder, result.run_id, known=known)
+    return write_manifest(folder, result.run_id)
 
 
 class RawOutput:

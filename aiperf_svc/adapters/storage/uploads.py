@@ -20,10 +20,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, render_manifest
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -112,7 +110,7 @@ def upload(
         send = partial(_send, store, folder, until_mono_s=monotonic() + limit_s)
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="upload") as pool:
             was_sent = list(pool.map(send, manifest.files))
-        _put(store, MANIFEST, _manifest_bytes(manifest), "")
+        _put(store, MANIFEST, render_manifest(manifest), "")
     except EnvironmentProblem as error:
         at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
         raise EnvironmentProblem(f"cannot upload the results to {url}{at}: {error}") from error
@@ -220,10 +218,6 @@ def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[by
                 raise EnvironmentProblem(f"{entry.name}: shorter than the manifest says")
             left -= len(chunk)
             yield chunk
-
-
-def _manifest_bytes(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def _reason(error: Exception) -> str:

@@ -126,7 +126,7 @@ class Qualification(msgspec.Struct, frozen=True, kw_only=True):
     all: tuple[CheckResult, ...]
     """Checks of stages of all nodes together."""
     pairs: tuple[PairValue, ...]
-    """Values of all pairs, of the first check of each stage of pairs."""
+    """Values of all pairs, of every check of a stage of pairs."""
 
     @property
     def has_failed(self) -> bool:

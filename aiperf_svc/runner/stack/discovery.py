@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import label_selector, list_pods
 from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, grouped
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
 from aiperf_svc.adapters.terminal.output import Say
@@ -49,7 +50,7 @@ async def with_target_pods(request: StackRequest, cluster: Cluster, *, say: Say)
     pods = await find_target_pods(cluster, url)
     if pods is None:
         return request
-    labels = ",".join(f"{key}={value}" for key, value in pods.labels.items())
+    labels = label_selector(pods.labels)
     say(
         f"note: {url} is a Service of the cluster: workers, and the reader of its metrics, may "
         f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing "
@@ -169,15 +170,8 @@ async def _users(config: BenchmarkConfig, stack: str, cluster: Cluster) -> _User
         return _Users("", (f"{DEPLOYMENT}{name}",), None)
     if target.pods is None:
         return None
-    selector = ",".join(f"{key}={value}" for key, value in target.pods.labels.items())
-    path = f"/api/v1/namespaces/{target.pods.namespace}/pods"
-    try:
-        pods = (await cluster.get(path, **({"labelSelector": selector} if selector else {})))[
-            "items"
-        ]
-    except Refused:
-        return None
-    using = [pod for pod in pods if pod["spec"].get("nodeName") and _uses_gpus(pod)]
+    pods = await list_pods(cluster, target.pods.namespace, target.pods.labels)
+    using = [pod for pod in pods or () if pod["spec"].get("nodeName") and _uses_gpus(pod)]
     if not using:
         return None
     names = tuple(sorted(pod["metadata"]["name"] for pod in using))

@@ -1,9 +1,9 @@
 """Runs other kinds on the nodes of a cluster, and compares the nodes.
 
 The config is that of an experiment: its trials are the stages and the rounds of pairs
-(`core/qualify/trials.py`). A trial runs the steps of its stage's tool on each node, on the pairs of
-one round, or on all nodes. Values have the name of their stage before that of the metric, so that
-all stages are in one result.
+(`core/experiments/qualify_trials.py`). A trial runs the steps of its stage's tool on each node, on
+the pairs of one round, or on all nodes. Values have the name of their stage before that of the
+metric, so that all stages are in one result.
 """
 
 from collections import Counter

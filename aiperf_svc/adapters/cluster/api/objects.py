@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -253,6 +253,19 @@ async def try_list(cluster: Cluster, path: str, **params: str) -> list[Json] | N
     except Refused:
         return None
     return items
+
+
+def label_selector(labels: Mapping[str, str]) -> str:
+    """Return labels as the API takes them: `a=b,c=d`."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+async def list_pods(
+    cluster: Cluster, namespace: str, labels: Mapping[str, str]
+) -> list[Json] | None:
+    """Return the pods with these labels; None if the API server refuses. Raises Unreachable."""
+    params = {"labelSelector": label_selector(labels)} if labels else {}
+    return await try_list(cluster, f"/api/v1/namespaces/{namespace}/pods", **params)
 
 
 def object_ref(kind: ResourceType, metadata: Json) -> ObjectRef:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
-from aiperf_svc.adapters.cluster.api.objects import try_list
+from aiperf_svc.adapters.cluster.api.objects import label_selector, try_list
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import ADMISSION, try_admission, try_objects
 from aiperf_svc.adapters.cluster.preflight.capacity import (
@@ -341,4 +341,4 @@ async def check_tokenizer(config: Config) -> Check | None:
 
 
 def _selector(plan: StackPlan) -> str:
-    return ",".join(f"{key}={value}" for key, value in plan.identity.selector().items())
+    return label_selector(plan.identity.selector())
