@@ -3,7 +3,7 @@ gives one flat table of figures."""
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -83,12 +83,12 @@ def memory(*, is_quick: bool) -> Figures:
     if not few.held_pss or not many.held_pss:
         raise RuntimeError("no time in which all requests had begun and none had ended was seen")
     kib = (counts[1] - counts[0]) * 1024
-    held = {name: (pss - few.held_pss.get(name, 0)) / kib for name, pss in many.held_pss.items()}
+    held = _kib_for_each(few.held_pss, many.held_pss, counts)
     return {
         "connections": counts[1],
         "tokens": HELD_TOKENS,
         "kib_per_connection": sum(held.values()),
-        "kib_per_connection_by_service": dict(sorted(held.items())),
+        "kib_per_connection_by_service": held,
         "kib_per_connection_with_ends": (many.peak_pss - few.peak_pss) / kib,
         "idle_pss_mib": many.idle_pss / MIB,
         f"held_pss_mib_{counts[0]}": sum(few.held_pss.values()) / MIB,
@@ -115,41 +115,41 @@ def conversations(*, is_quick: bool) -> Figures:
     )
     with _server(MockServerConfig(tokens=output, itl=f"{itl_ms}ms")) as (server, folder):
         few, many = (
-            run_profile(
-                server.url,
-                (
-                    *("--concurrency", str(count), "--request-count", str(count * turns)),
-                    *("--ramp-duration", str(every_s), *flags),
-                ),
-                server_pid=server.pid,
-                folder=_made(folder / str(count)),
+            _run(
+                server,
+                folder / str(count),
+                concurrency=count,
+                count=count * turns,
+                flags=("--ramp-duration", str(every_s), *flags),
                 watches_memory=True,
             )
             for count in counts
         )
-    kib = (counts[1] - counts[0]) * 1024
-    held = {name: (pss - few.load_pss.get(name, 0)) / kib for name, pss in many.load_pss.items()}
+    held = _kib_for_each(few.load_pss, many.load_pss, counts)
     return {
         "conversations": counts[1],
         "turns": turns,
         "requests_per_s": many.requests / many.load_s,
         "kib_per_conversation": sum(held.values()),
-        "kib_per_conversation_by_service": dict(sorted(held.items())),
+        "kib_per_conversation_by_service": held,
         "schedule_lag_p50_ms": many.stat("schedule_lag", "p50"),
         "schedule_lag_p99_ms": many.stat("schedule_lag", "p99"),
         "receive_lag_p99_ms": many.stat("receive_lag", "p99"),
-        "cpu_us_per_request": sum(
-            used for name, used in many.load_cpu_s.items() if name != "server"
-        )
-        / many.requests
-        * 1e6,
+        "cpu_us_per_request": _client_cpu_s(many) / many.requests * 1e6,
         "verdict": many.verdict,
     }
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
+def _kib_for_each(
+    few: Mapping[str, int], many: Mapping[str, int], counts: tuple[int, int]
+) -> dict[str, float]:
+    """Return the memory for each by service, from that of few and of many."""
+    kib = (counts[1] - counts[0]) * 1024
+    return {name: (pss - few.get(name, 0)) / kib for name, pss in sorted(many.items())}
+
+
+def _client_cpu_s(run: Run) -> float:
+    return sum(used for name, used in run.load_cpu_s.items() if name != "server")
 
 
 def exports(*, is_quick: bool) -> Figures:
@@ -193,13 +193,14 @@ def _run(
     *,
     concurrency: int,
     count: int,
+    flags: Sequence[str] = (),
     watches_memory: bool = False,
     code: Path | None = None,
 ) -> Run:
     folder.mkdir(exist_ok=True)
     return run_profile(
         server.url,
-        ("--concurrency", str(concurrency), "--request-count", str(count)),
+        ("--concurrency", str(concurrency), "--request-count", str(count), *flags),
         server_pid=server.pid,
         folder=folder,
         watches_memory=watches_memory,
@@ -252,7 +253,7 @@ def _wrk(server: RunningMockServer, concurrency: int, wrk_s: float, folder: Path
 
 def _figures(run: Run) -> Figures:
     chunks = run.total("content_chunk_count")
-    ours = sum(used for name, used in run.load_cpu_s.items() if name != "server")
+    ours = _client_cpu_s(run)
     whole = ours + run.finish_cpu_s
 
     def each(count: float) -> dict[str, float]:

@@ -3,7 +3,6 @@
 import csv
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.namespaces import can_make_namespaces, namespaces
-from tests.support.running_command import LOOK_S, WAIT_S, Command, artifacts
+from tests.support.running_command import Command, artifacts, wait_until
 
 METRIC = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
 SLOW = "test $AIPERF_RANK -eq 5 && echo speed: 80 || echo speed: 100"
@@ -113,10 +112,7 @@ def test_node_with_a_slow_link_is_found_by_iperf(tmp_path: Path) -> None:
 def test_interrupted_qualification_goes_on_with_the_next_round(tmp_path: Path) -> None:
     content = config("sleep 0.2; echo speed: 100", count=4)
     first = started(tmp_path, content)
-    deadline = time.monotonic() + WAIT_S
-    while len(list(tmp_path.glob("artifacts/*/trials/*/results.json"))) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_S)
+    wait_until(first, lambda: len(list(tmp_path.glob("artifacts/*/trials/*/results.json"))) >= 2)
     first.process.send_signal(signal.SIGINT)
     first.finish()
     assert first.code is ExitCode.INTERRUPTED, first.errors

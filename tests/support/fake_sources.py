@@ -1,12 +1,15 @@
 """Sources whose pages a test makes, one a second."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader
 
 START_NS = 1_795_227_878_000_000_000
 SECOND_NS = 1_000_000_000
+DATA = Path(__file__).parents[1] / "data/telemetry"
+"""Recorded pages of servers."""
 
 HEAD = """# TYPE vllm:num_requests_running gauge
 # TYPE vllm:num_requests_waiting gauge
@@ -20,6 +23,14 @@ HEAD = """# TYPE vllm:num_requests_running gauge
 
 def at(second: float) -> int:
     return START_NS + round(second * SECOND_NS)
+
+
+def recorded(page: str, *, second: float = 0.0, is_gpu: bool = False) -> SourceLog:
+    """A source with one recorded page."""
+    log = SourceLog(f"http://{page}/metrics", is_gpu=is_gpu)
+    read = PageReader().read((DATA / f"{page}.txt").read_text())
+    log.add(read, wall_ns=at(second), latency_ns=1)
+    return log
 
 
 def source(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
-from aiperf_svc.adapters.inference.side_requests import ask
+from aiperf_svc.adapters.inference.side_requests import ask_with_body
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.quality import Quality
 from aiperf_svc.config.user_files import read_file
@@ -130,13 +130,11 @@ async def _ask(
 ) -> Answer:
     """Return an answer, made from one that is empty."""
     endpoint = endpoint_of(config.endpoint)
-    before, after = target.request(_body(config, question))
+    asked = _body(config, question)
     begun = monotonic()
     try:
-        status, body = await ask(
-            target,
-            before + request_id.encode() + after,
-            timeout_s=config.endpoint.request_timeout / 1e9,
+        status, body = await ask_with_body(
+            target, asked, request_id, timeout_s=config.endpoint.request_timeout / 1e9
         )
         if status >= 300:
             return replace(empty, error=one_line(f"status {status}: {error_message(body)}"))

@@ -171,6 +171,14 @@ async def ask(target: Target, request: bytes, *, timeout_s: float) -> tuple[int,
         raise TimeoutError(f"no complete response within {timeout_s:g} s") from None
 
 
+async def ask_with_body(
+    target: Target, body: bytes, request_id: str, *, timeout_s: float
+) -> tuple[int, bytes]:
+    """Send a request of the target's API as `ask` does."""
+    before, after = target.request(body)
+    return await ask(target, before + request_id.encode() + after, timeout_s=timeout_s)
+
+
 # --- readiness -----------------------------------------------------------------------------------
 
 
@@ -196,9 +204,9 @@ async def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) ->
         except ValueError:
             # Only the dataset can make a request. The server responds, which has to be enough.
             return ""
-        before, after = target.request(rendered.whole)
-        request = before + f"{run_id}-ready".encode() + after
-        status, body = await ask(target, request, timeout_s=REQUEST_TIMEOUT_S)
+        status, body = await ask_with_body(
+            target, rendered.whole, f"{run_id}-ready", timeout_s=REQUEST_TIMEOUT_S
+        )
     except OSError as error:
         return one_line(f"{url}: {error.strerror or error}")
     except ProtocolViolation as error:
@@ -234,23 +242,21 @@ async def probe_forced_length(config: BenchmarkConfig, target: Target, run_id: s
     forced, plain = probe_bodies(config)
     sent = 1
     try:
-        status, body = await _probe(target, forced, f"{run_id}-probe-0")
+        status, body = await ask_with_body(
+            target, forced, f"{run_id}-probe-0", timeout_s=PROBE_TIMEOUT_S
+        )
         message = one_line(error_message(body) or f"status {status}")
         if not is_refusal(status):
             if status < 300:
                 return Probed(Finding.ACCEPTED, "", 1)
             return Probed(Finding.UNKNOWN, message, 1)
         sent = 2
-        status, _ = await _probe(target, plain, f"{run_id}-probe-1")
+        status, _ = await ask_with_body(
+            target, plain, f"{run_id}-probe-1", timeout_s=PROBE_TIMEOUT_S
+        )
     except (OSError, ProtocolViolation) as error:
         return Probed(Finding.UNKNOWN, str(error), sent)
     return Probed(Finding.REFUSED if status < 300 else Finding.UNKNOWN, message, sent)
-
-
-async def _probe(target: Target, body: bytes, request_id: str) -> tuple[int, bytes]:
-    before, after = target.request(body)
-    request = before + request_id.encode() + after
-    return await ask(target, request, timeout_s=PROBE_TIMEOUT_S)
 
 
 # --- hooks ---------------------------------------------------------------------------------------

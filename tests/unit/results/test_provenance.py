@@ -1,7 +1,6 @@
 """Facts about client and target: of pages, of the servers themselves, without secrets."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,18 +12,12 @@ from aiperf_svc.core.results.provenance import (
     shown_arguments,
 )
 from aiperf_svc.core.telemetry.log import SourceLog
-from aiperf_svc.core.telemetry.page import PageReader
 from aiperf_svc.core.telemetry.server_facts import engine_of, information_facts, stated_facts
-from tests.support.fake_sources import at
-
-DATA = Path(__file__).parents[2] / "data/telemetry"
+from tests.support.fake_sources import at, recorded
 
 
 def read(page: str, *, is_gpu: bool = False) -> SourceLog:
-    log = SourceLog(f"http://{page}/metrics", is_gpu=is_gpu)
-    page_read = PageReader().read((DATA / f"{page}.txt").read_text())
-    log.add(page_read, wall_ns=at(3), latency_ns=1)
-    return log
+    return recorded(page, second=3, is_gpu=is_gpu)
 
 
 def target(*logs: SourceLog) -> dict[str, str]:

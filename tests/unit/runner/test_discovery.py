@@ -127,13 +127,7 @@ class _Api:
 
 
 async def _narrowed(known: dict[str, Any], **deployment: Any) -> tuple[StackRequest, list[str]]:
-    benchmark = {
-        "endpoint": {"url": "http://t", "model": "m"},
-        "load": {"concurrency": 1, "requests": 1},
-        "deployment": {"ttl": "1h", **deployment},
-    }
-    config = parse_config(benchmark, "")
-    request = StackRequest(stack="s", config=config, environ={})
+    request = request_for("http://t", **deployment)
     said: list[str] = []
     found = await with_api_server(request, cast("Cluster", _Api(known)), say=said.append)
     return found, said

@@ -1,7 +1,5 @@
 """Portable quantities of the servers' own pages."""
 
-from pathlib import Path
-
 import pytest
 
 from aiperf_svc.core.telemetry.families import (
@@ -19,21 +17,12 @@ from aiperf_svc.core.telemetry.families import (
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
 from aiperf_svc.core.telemetry.series import ServerLoad, gpus, members, server_load
-from tests.support.fake_sources import at
-
-DATA = Path(__file__).parents[2] / "data/telemetry"
-
-
-def _read(page: str) -> SourceLog:
-    log = SourceLog(f"http://{page}/metrics")
-    read = PageReader().read((DATA / f"{page}.txt").read_text())
-    log.add(read, wall_ns=at(0), latency_ns=1)
-    return log
+from tests.support.fake_sources import DATA, at, recorded
 
 
 def _portable(page: str) -> dict[str, float]:
     """Scalar portable values of a server's page, and the counts of its histograms."""
-    log = _read(page)
+    log = recorded(page)
     found: dict[str, float] = {}
     for portable in PORTABLE:
         for _, number, series in members([log], portable):
@@ -124,7 +113,7 @@ def test_portable_quantities_match_the_page_of_each_server(
 
 
 def test_routers_count_only_what_no_server_reports() -> None:
-    dynamo, vllm = _read("dynamo"), _read("vllm")
+    dynamo, vllm = recorded("dynamo"), recorded("vllm")
     assert server_load([dynamo]).running == 12
     assert server_load([dynamo, vllm]).running == 32
 
@@ -178,7 +167,7 @@ def test_all_gpu_fields_of_the_exporter_are_known(page: str, exporter: GpuExport
 
 
 def test_gpus_of_amd_have_the_units_of_all() -> None:
-    log = _read("amd")
+    log = recorded("amd")
     one, two = gpus([log])
     assert (one.uuid, one.index, one.name) == ("692549000", "0", "692549000 on node-m")
     values = {name: log.last(number) * field.scale for name, (field, number) in two.fields.items()}
