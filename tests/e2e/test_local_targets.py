@@ -99,7 +99,7 @@ def test_trials_over_targets_start_together(mock: RunningMockServer, tmp_path: P
         own = {name: accounts_of(folder / name, trial["folder"]) for name in ("fast", "slow")}
         for name, accounts in own.items():
             assert accounts["violations"] == []
-            sent[name] += accounts["granted"]
+            sent[name] += accounts["requests_sent"]
         total = trial["values"]
         assert total["request_count_avg"] == sum(each["completed"] for each in own.values())
         assert total["request_latency_count"] == total["request_count_avg"]
