@@ -216,6 +216,12 @@ class Deployment(Model):
                 "labels: a value has at most 63 letters, digits, `-`, `_` and `.`, and begins and "
                 "ends with a letter or digit; annotations take any text"
             )
+        claims = [each.source for each in self.target.volumes if each.kind == "claim"]
+        if claims and self.namespace.mode != "existing":
+            raise ValueError(
+                f"target.volumes: claim {claims[0]} can only be mounted in its own namespace; use "
+                "namespace: {mode: existing, name: …}"
+            )
         if self.max_drain_hold is not None and not self.hold_drains:
             raise ValueError("max_drain_hold has no effect with hold_drains: false")
         if self.monitoring_labels and self.monitoring != "prometheus-operator":

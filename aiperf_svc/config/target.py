@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import MINUTE_NS, Model
-from aiperf_svc.config.placement import Gpu, Placement, check_digest
+from aiperf_svc.config.placement import Gpu, Placement, check_digest, check_fixed
 from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
 
@@ -21,6 +21,31 @@ class TargetPods(Model):
     """Labels of the Service's selector; empty: all pods of the namespace."""
     port: Annotated[int, Field(gt=0, le=65_535)] | None = None
     """The *pod's* port, which NetworkPolicies see; all ports when not given."""
+
+
+class TargetVolume(Model):
+    """Something that exists already and is mounted into each pod of the target: weights, or a cache
+    of compiled kernels. A cache that depends on the version needs a folder for each version."""
+
+    kind: Literal["claim", "host-path", "image"]
+    """`claim`: a PersistentVolumeClaim of the namespace; `host-path`: a folder of the node, which
+    needs Pod Security `privileged`; `image`: the files of an image."""
+    source: Annotated[str, Field(min_length=1)]
+    """Name of the claim, folder of the node, or reference of the image."""
+    path: Annotated[str, Field(pattern=r"^/[^\s:]+$")]
+    """Folder in the container."""
+    read_only: bool = True
+    """Turn it off for a cache that the server fills. An image is never written to."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "host-path" and not self.source.startswith("/"):
+            raise ValueError(f"source: {self.source!r}: expected the path of a folder")
+        if self.kind == "image":
+            check_fixed(self.source)
+            if not self.read_only:
+                raise ValueError("read_only: files of an image cannot be written")
+        return self
 
 
 class Target(Model):
@@ -54,6 +79,9 @@ class Target(Model):
     file system. None: no request and no limit."""
     shared_memory: SizeBytes = 0
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
+    volumes: tuple[TargetVolume, ...] = ()
+    """Volumes that exist already, read-only unless they say otherwise. The variables that point the
+    server to them (`HF_HOME`, `VLLM_CACHE_ROOT`) belong into `env`."""
     ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
     """Path that returns 200 when the server is ready; without one, an open port is enough."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
@@ -81,6 +109,10 @@ class Target(Model):
             raise ValueError("kind: mock takes no image, command or gpu: use kind: custom")
         if self.kind == "none" and (self.image or self.command or self.args or self.gpu):
             raise ValueError("image, command, args and gpu need kind: mock, vllm or custom")
+        if self.kind == "none" and self.volumes:
+            raise ValueError("volumes need kind: mock, vllm or custom")
+        if twice := next((p for p in self._mounted if self._mounted.count(p) > 1), ""):
+            raise ValueError(f"volumes: {twice} is mounted already; use another path")
         if self.image is not None:
             check_digest(self.image)
         for name in self.env:
@@ -92,3 +124,7 @@ class Target(Model):
         if self.kind != "none" and (self.egress_cidrs or self.pods):
             raise ValueError("egress_cidrs and pods are for a target outside the stack")
         return self
+
+    @property
+    def _mounted(self) -> list[str]:
+        return ["/tmp", "/dev/shm", *(each.path.rstrip("/") for each in self.volumes)]

@@ -24,17 +24,21 @@ class Volume(msgspec.Struct, frozen=True):
     name: str
     path: str
     kind: Literal[
-        "config", "keys", "scratch", "memory", "annotations", "claim", "shared-claim", "host-path"
-    ]
+        "config", "keys", "scratch", "memory", "annotations", "claim", "shared-claim",
+        "existing-claim", "host-path", "image"
+    ]  # fmt: skip
     """`scratch` is an empty folder on the node, `memory` one in its memory; `annotations` holds one
     file with an annotation of the pod; `claim` is a PersistentVolumeClaim of each pod,
-    `shared-claim` one of all replicas; `host-path` is a folder of the node."""
+    `shared-claim` one of all replicas, `existing-claim` one that others have made; `host-path` is a
+    folder of the node, `image` the files of an image."""
     size_bytes: int = 0
     """Limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted. Of a claim:
     what it requests."""
     source: str = ""
     """Folder of a host-path, storage class of a claim (empty: the cluster's default), name of an
-    annotation."""
+    existing claim or of an annotation, reference of an image."""
+    is_read_only: bool = False
+    """True if the containers cannot write to it; those of config and keys never can."""
     items: tuple[str, ...] = ()
     """Files of the keys that the pod gets; it gets no others."""
 

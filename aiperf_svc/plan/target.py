@@ -26,6 +26,16 @@ def target_pod(
         return None
     storage = target.storage or 0
     volumes = [Volume("tmp", "/tmp", "scratch", storage)]
+    volumes += [
+        Volume(
+            f"given-{number}",
+            each.path,
+            "existing-claim" if each.kind == "claim" else each.kind,
+            source=each.source,
+            is_read_only=each.read_only,
+        )
+        for number, each in enumerate(target.volumes, start=1)
+    ]
     if target.shared_memory:
         volumes.append(Volume("shm", "/dev/shm", "memory", target.shared_memory))
     return PodPlan(

@@ -59,7 +59,7 @@ def container(
             core.VolumeMountArgs(
                 name=volume.name,
                 mount_path=volume.path,
-                read_only=True if volume.kind in ("config", "keys") else None,
+                read_only=volume.is_read_only or volume.kind in ("config", "keys") or None,
             )
             for volume in plan.volumes
         ],

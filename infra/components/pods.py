@@ -261,6 +261,14 @@ def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.V
     if volume.kind == "shared-claim":
         claim = core.PersistentVolumeClaimVolumeSourceArgs(claim_name=identity.name(volume.name))
         return core.VolumeArgs(name=volume.name, persistent_volume_claim=claim)
+    if volume.kind == "existing-claim":
+        known = core.PersistentVolumeClaimVolumeSourceArgs(
+            claim_name=volume.source, read_only=volume.is_read_only or None
+        )
+        return core.VolumeArgs(name=volume.name, persistent_volume_claim=known)
+    if volume.kind == "image":
+        files = core.ImageVolumeSourceArgs(reference=volume.source, pull_policy="IfNotPresent")
+        return core.VolumeArgs(name=volume.name, image=files)
     if volume.kind == "host-path":
         # Never made: it would stay on the node.
         there = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")

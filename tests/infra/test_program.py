@@ -242,3 +242,30 @@ def test_plain_pulumi_warns_and_shows_summary(
     assert all("kubeconfig<number>" in line for line in warned)
     assert len(told) == (HOLDER not in environ)
     assert all(" pods, " in line and "removes itself" in line for line in told)
+
+
+def test_existing_volumes_are_mounted_into_the_target() -> None:
+    volumes = [
+        {"kind": "claim", "source": "weights", "path": "/models"},
+        {"kind": "claim", "source": "cache", "path": "/cache", "read_only": False},
+        {"kind": "image", "source": "registry.example/llama:1", "path": "/weights"},
+        {"kind": "host-path", "source": "/srv/models", "path": "/local"},
+    ]
+    made = recorded(
+        target={"kind": "mock", "volumes": volumes}, namespace={"mode": "existing", "name": "lab"}
+    )
+    (template,) = (t for t in pod_templates(made) if component_of(t) == "target")
+    _, *found = template["spec"]["volumes"]
+    assert [{k: v for k, v in each.items() if k != "name"} for each in found] == [
+        {"persistentVolumeClaim": {"claimName": "weights", "readOnly": True}},
+        {"persistentVolumeClaim": {"claimName": "cache"}},
+        {"image": {"reference": "registry.example/llama:1", "pullPolicy": "IfNotPresent"}},
+        {"hostPath": {"path": "/srv/models", "type": "Directory"}},
+    ]
+    _, *mounts = template["spec"]["containers"][0]["volumeMounts"]
+    assert [(each["mountPath"], each.get("readOnly")) for each in mounts] == [
+        ("/models", True),
+        ("/cache", None),
+        ("/weights", True),
+        ("/local", True),
+    ]

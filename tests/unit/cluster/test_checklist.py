@@ -1,10 +1,14 @@
-"""Checks of the preflight that need no pod: the operator's types and the version for Jobs."""
+"""Checks of the preflight that need no pod: the operator's types, claims, the version for Jobs."""
 
 from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.preflight.checklist import check_monitoring, judge_jobs
+from aiperf_svc.adapters.cluster.preflight.checklist import (
+    check_claims,
+    check_monitoring,
+    judge_jobs,
+)
 from tests.support.fake_cluster import FakeCluster
 from tests.support.plans import make_plan
 
@@ -40,6 +44,22 @@ async def test_a_cluster_with_the_operator_is_fit() -> None:
     check = await check_monitoring(cluster.typed, WANTED)
     assert check is not None
     assert check.state == "ok"
+
+
+CLAIMS = "/api/v1/namespaces/lab/persistentvolumeclaims"
+
+
+@pytest.mark.parametrize(("known", "state"), [("weights", "ok"), ("others", "failed")])
+async def test_missing_claims_are_named(known: str, state: str) -> None:
+    volume = {"kind": "claim", "source": "weights", "path": "/models"}
+    plan = make_plan(
+        url="http://target",
+        target={"kind": "mock", "volumes": [volume]},
+        namespace={"mode": "existing", "name": "lab"},
+    )
+    check = await check_claims(FakeCluster({f"{CLAIMS}/{known}": {}}).typed, plan)
+    assert check is not None
+    assert (check.state, "weights" in check.detail) == (state, True)
 
 
 @pytest.mark.parametrize(

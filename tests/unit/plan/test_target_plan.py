@@ -82,9 +82,47 @@ def test_shared_memory_is_a_volume_in_memory() -> None:
     assert (volume.kind, volume.size_bytes) == ("memory", 8 * 2**30)
 
 
+def test_volumes_are_mounted_read_only_unless_they_say_otherwise() -> None:
+    existing = {"mode": "existing", "name": "bench"}
+    volumes = [
+        {"kind": "claim", "source": "weights", "path": "/models"},
+        {"kind": "claim", "source": "cache", "path": "/cache", "read_only": False},
+        {"kind": "image", "source": "registry.example/llama:1", "path": "/weights"},
+    ]
+    target = {"kind": "vllm", "volumes": volumes, "env": {"HF_HOME": "/models"}}
+    made = plan_it(make_config(target=target, namespace=existing))
+    mounted = {v.source: (v.kind, v.path, v.is_read_only) for v in pod(made, "target").volumes}
+    assert mounted["weights"] == ("existing-claim", "/models", True)
+    assert mounted["cache"] == ("existing-claim", "/cache", False)
+    assert mounted["registry.example/llama:1"] == ("image", "/weights", True)
+    assert made.pod_security == "restricted"
+
+
+def test_folder_of_the_node_needs_privileged_namespace() -> None:
+    volume = {"kind": "host-path", "source": "/srv/models", "path": "/models"}
+    made = plan_it(make_config(target={"kind": "vllm", "volumes": [volume]}))
+    assert made.pod_security == "privileged"
+    assert "Pod Security privileged: target mounts /srv/models of its node" in made.notes
+
+
+def test_claim_needs_existing_namespace() -> None:
+    volume = {"kind": "claim", "source": "weights", "path": "/models"}
+    with pytest.raises(ValueError, match=r"claim weights .*mode: existing"):
+        make_config(target={"kind": "vllm", "volumes": [volume]})
+
+
+def _volume(kind: str, source: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "vllm", "volumes": [{"kind": kind, "source": source, "path": "/m", **more}]}
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
+        (_volume("host-path", "models"), "expected the path of a folder"),
+        (_volume("image", "weights"), "no fixed version"),
+        (_volume("image", "weights:1", read_only=False), "cannot be written"),
+        (_volume("host-path", "/m", path="/tmp/"), "/tmp is mounted already"),
+        ({**_volume("host-path", "/m"), "kind": "none"}, "need kind"),
         ({"kind": "custom"}, "needs image"),
         ({"kind": "mock", "image": "x:1"}, "use kind: custom"),
         ({"kind": "none", "gpu": {"count": 1}}, "need kind"),

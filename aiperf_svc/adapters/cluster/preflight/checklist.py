@@ -44,6 +44,7 @@ FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
 MONITORING, PULL_SECRETS, TOKENIZER = "monitoring", "pull secrets", "tokenizer"
+VOLUMES = "volumes"
 
 
 async def preflight(
@@ -100,6 +101,7 @@ class _Preflight:
         nodes = await try_list(self._cluster, "/api/v1/nodes")
         await self._capacity(nodes)
         await self._pull_secrets()
+        self._add(await check_claims(self._cluster, plan))
         if not any(check.state == "failed" for check in self.done):
             # After a failed check, this would only report the same problem again.
             await self._admission()
@@ -230,20 +232,13 @@ class _Preflight:
             self._add(Check(PULL_SECRETS, "failed", words, remedy))
             return
         path = f"/api/v1/namespaces/{self._namespace}/secrets"
-        missing = [name for name in wanted if await self._is_absent(f"{path}/{name}")]
+        missing = [name for name in wanted if await _is_absent(self._cluster, f"{path}/{name}")]
         if missing:
             words = f"namespace {self._namespace} has no Secret {', '.join(missing)}"
             remedy = "kubectl create secret docker-registry …"
             self._add(Check(PULL_SECRETS, "failed", words, remedy))
         else:
             self._add(Check(PULL_SECRETS, "ok", f"the namespace has {names}"))
-
-    async def _is_absent(self, path: str) -> bool:
-        try:
-            await self._cluster.get(path, accept=METADATA)
-        except Refused as error:
-            return error.status == 404
-        return False
 
     def _add(self, check: Check | None) -> None:
         """Add a result. None: the check does not apply to this stack."""
@@ -310,6 +305,33 @@ async def check_monitoring(cluster: Cluster, plan: StackPlan) -> Check | None:
             "to annotations or none",
         )
     return Check(MONITORING, "ok", "the cluster has the types PodMonitor and PrometheusRule")
+
+
+async def check_claims(cluster: Cluster, plan: StackPlan) -> Check | None:
+    """Check whether the claims that the target mounts exist; None if it mounts none. Raises
+    Unreachable."""
+    mounted = [v for pod in plan.pods for v in pod.all_volumes]
+    wanted = sorted({v.source for v in mounted if v.kind == "existing-claim"})
+    if not wanted:
+        return None
+    namespace = rights.namespace_of(plan)
+    path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    missing = [name for name in wanted if await _is_absent(cluster, f"{path}/{name}")]
+    if missing:
+        words = (
+            f"namespace {namespace} has no PersistentVolumeClaim {', '.join(missing)}, which "
+            "deployment.target.volumes names"
+        )
+        return Check(VOLUMES, "failed", words, "create it, or name another claim")
+    return Check(VOLUMES, "ok", f"the namespace has {', '.join(wanted)}")
+
+
+async def _is_absent(cluster: Cluster, path: str) -> bool:
+    try:
+        await cluster.get(path, accept=METADATA)
+    except Refused as error:
+        return error.status == 404
+    return False
 
 
 async def check_tokenizer(config: Config) -> Check | None:
