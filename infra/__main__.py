@@ -5,8 +5,9 @@ them into Kubernetes objects.
 """
 
 import pulumi
-from components.benchmark import Benchmark, BenchmarkArgs
-from components.settings import read_settings, refuse_if_held
+
+from aiperf_svc.stack.benchmark import Benchmark, BenchmarkArgs
+from aiperf_svc.stack.settings import read_settings, refuse_if_held
 
 settings = read_settings(pulumi.Config("aiperf"))
 refuse_if_held(settings.plan, settings.cluster)

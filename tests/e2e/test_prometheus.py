@@ -23,7 +23,7 @@ from aiperf_svc.mock_server.running import running
 from aiperf_svc.runner.environment import free_ports
 from tests.support.running_command import FINISHED, LOOK_S, WAIT_S, Command
 
-DASHBOARDS = Path(__file__).parents[2] / "infra" / "dashboards"
+DASHBOARDS = Path(__file__).parents[2] / "aiperf_svc" / "stack" / "dashboards"
 USERS = 4
 NOT_HERE = ("aiperf_steps_", "aiperf_trials_", "aiperf_server_kv_cache_ratio")
 """Of other kinds of runs and servers."""

@@ -1,6 +1,5 @@
 """Plain `pulumi up` leaves a stack alone that somebody works on."""
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import ModuleType
@@ -11,9 +10,10 @@ import pytest
 
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.stack import settings
 from aiperf_svc.workloads.registry import parse_benchmark
 from tests.support.plans import plan_it
-from tests.support.recording import INFRA, stack_config
+from tests.support.recording import stack_config
 
 HELD = "alice@build (process 42) works on stack s in namespace n"
 
@@ -21,13 +21,6 @@ HELD = "alice@build (process 42) works on stack s in namespace n"
 @pytest.fixture
 def holders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module of the program, in front of a cluster in which somebody works on the stack."""
-    monkeypatch.syspath_prepend(str(INFRA))
-    before = set(sys.modules)
-    from components import settings as holders
-
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] == "components":
-            monkeypatch.delitem(sys.modules, name)
 
     @asynccontextmanager
     async def connect(**_: Any) -> AsyncIterator[None]:
@@ -37,10 +30,9 @@ def holders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         assert (stack, namespace) == ("s", None)
         return HELD
 
-    monkeypatch.setattr(holders, "connect", connect)
-    monkeypatch.setattr(holders, "holder_of", holder_of)
-    found: ModuleType = holders
-    return found
+    monkeypatch.setattr(settings, "connect", connect)
+    monkeypatch.setattr(settings, "holder_of", holder_of)
+    return settings
 
 
 def _refuse(holders: ModuleType, *, environ: dict[str, str], render_to: str | None = None) -> None:

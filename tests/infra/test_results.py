@@ -1,16 +1,13 @@
 """How the results of a stack are reached, and what a Prometheus reads of it."""
 
-import importlib
 import re
-import sys
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from aiperf_svc.stack.results import _balancer_url
 from tests.support.recording import (
-    INFRA,
     STACK,
     SUFFIX,
     Manifest,
@@ -89,16 +86,6 @@ def test_load_balancer_follows_pod_with_limits(
     assert ("Deployment", "records-manager") in known
 
 
-@pytest.fixture
-def balancer_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str]]:
-    monkeypatch.syspath_prepend(str(INFRA))
-    known = set(sys.modules)
-    yield importlib.import_module("components.results")._balancer_url
-    for name in set(sys.modules) - known:
-        if name.split(".")[0] == "components":
-            del sys.modules[name]
-
-
 @pytest.mark.parametrize(
     ("hostname", "ip", "url"),
     [
@@ -109,10 +96,11 @@ def balancer_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], st
     ],
 )
 def test_load_balancer_url_has_name_or_address(
-    balancer_url: Callable[[Any], str], hostname: str | None, ip: str | None, url: str
+    hostname: str | None, ip: str | None, url: str
 ) -> None:
     point = SimpleNamespace(hostname=hostname, ip=ip)
-    assert balancer_url(SimpleNamespace(load_balancer=SimpleNamespace(ingress=[point]))) == url
+    status: Any = SimpleNamespace(load_balancer=SimpleNamespace(ingress=[point]))
+    assert _balancer_url(status) == url
 
 
 def test_results_on_an_ingress_name_their_url(ingress: Recording) -> None:

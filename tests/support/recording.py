@@ -5,7 +5,6 @@ import asyncio
 import contextvars
 import json
 import runpy
-import sys
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -162,15 +161,7 @@ async def _run(stack: str) -> _Monitor:
     )
     # `set_mocks` makes a stack of its own; the program's has the outputs.
     ROOT_RESOURCE.set(None)
-    modules = set(sys.modules)
-    sys.path.insert(0, str(INFRA))
-    try:
-        await run_in_stack(_program)
-    finally:
-        sys.path.remove(str(INFRA))
-        for name in set(sys.modules) - modules:
-            if name.split(".")[0] == "components":
-                del sys.modules[name]
+    await run_in_stack(_program)
     return monitor
 
 

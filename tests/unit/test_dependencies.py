@@ -34,7 +34,6 @@ def _modules(folder: str) -> list[Path]:
 
 
 LOCAL = {*FOLDERS} | {path.stem for folder in ("infra", "tests") for path in _modules(folder)}
-LOCAL |= {path.name for path in (ROOT / "infra").iterdir() if path.is_dir()}
 """First names of the project's own modules, as pytest and the Pulumi program import them."""
 
 

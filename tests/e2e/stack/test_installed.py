@@ -42,7 +42,9 @@ def test_installed_program_runs_a_whole_stack(
 ) -> None:
     runner = make_runner()
     del runner.environ["PYTHONPATH"]
-    where = "from aiperf_svc.runner.stack.project import find_program; print(find_program().infra)"
+    where = (
+        "from aiperf_svc.adapters.pulumi.project import find_program; print(find_program().infra)"
+    )
     python = (str(venv / "bin" / "python"), "-c", where)
     infra = run(python, environ=runner.environ, timeout_s=INSTALL_S, folder=runner.folder)
     assert Path(infra.strip()).is_relative_to(venv)

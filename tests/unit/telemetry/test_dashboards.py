@@ -17,7 +17,7 @@ from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, Ste
 from aiperf_svc.core.verdict.health_log import ClientLoad
 
 ROOT = Path(__file__).parents[3]
-DASHBOARDS = ROOT / "infra" / "dashboards"
+DASHBOARDS = ROOT / "aiperf_svc" / "stack" / "dashboards"
 RULES = DASHBOARDS / "rules.yaml"
 METRIC = re.compile(r"\baiperf_\w+")
 ADDED_LABELS = {"job", "instance"}

@@ -12,8 +12,8 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.plan.service_pods import METRICS_TOKEN_KEY, TOKEN_KEY
 from aiperf_svc.plan.stack import StackPlan
-from components.containers import MountedNames
-from components.scope import Scope
+from aiperf_svc.stack.containers import MountedNames
+from aiperf_svc.stack.scope import Scope
 
 rbac = k8s.rbac.v1
 

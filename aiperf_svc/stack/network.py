@@ -15,7 +15,7 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
 )
-from components.scope import Scope
+from aiperf_svc.stack.scope import Scope
 
 net, meta = k8s.networking.v1, k8s.meta.v1
 

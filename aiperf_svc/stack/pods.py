@@ -12,7 +12,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.pods import JobPlan, PodPlan, PodSet, Volume
 from aiperf_svc.plan.ranks import NETWORK_FILE
-from components.containers import (
+from aiperf_svc.stack.containers import (
     AWAIT_MARGIN_S,
     USER,
     MountedNames,
@@ -21,8 +21,8 @@ from components.containers import (
     readiness,
     startup,
 )
-from components.placement import affinity, networks, spread, tolerations
-from components.scope import SKIP_AWAIT, Scope
+from aiperf_svc.stack.placement import affinity, networks, spread, tolerations
+from aiperf_svc.stack.scope import SKIP_AWAIT, Scope
 
 OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
 OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}

@@ -11,10 +11,10 @@ from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 from aiperf_svc.plan.service_pods import METRICS_PATH, METRICS_TOKEN_KEY
 from aiperf_svc.protocol.ports import Port
-from components.containers import MountedNames
-from components.scope import Scope
+from aiperf_svc.stack.containers import MountedNames
+from aiperf_svc.stack.scope import Scope
 
-RULES = Path(__file__).parents[1] / "dashboards" / "rules.yaml"
+RULES = Path(__file__).with_name("dashboards") / "rules.yaml"
 """The same file that a Prometheus without the operator can load."""
 API = "monitoring.coreos.com/v1"
 INTERVAL = "5s"

@@ -9,16 +9,16 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.index_pods import COLLECTOR
 from aiperf_svc.plan.pods import JobPlan, PodPlan
-from components.access import make_account, rule
-from components.containers import MountedNames
-from components.pods import (
+from aiperf_svc.stack.access import make_account, rule
+from aiperf_svc.stack.containers import MountedNames
+from aiperf_svc.stack.pods import (
     make_deployment,
     make_job,
     make_service,
     make_shared_claim,
     make_stateful_sets,
 )
-from components.scope import Scope
+from aiperf_svc.stack.scope import Scope
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,22 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
-from components.access import Access, AccessArgs
-from components.containers import MountedNames
-from components.lifetime import Lifetime, LifetimeArgs
-from components.monitoring import Monitoring, MonitoringArgs
-from components.network import Network, NetworkArgs
-from components.results import PORT, Results, ResultsArgs
-from components.scope import Scope
-from components.settings import Cluster
-from components.stack_pods import ControlPlane, FanOut, FanOutArgs, PodsArgs, Target, WorkerPool
+from aiperf_svc.stack.access import Access, AccessArgs
+from aiperf_svc.stack.containers import MountedNames
+from aiperf_svc.stack.lifetime import Lifetime, LifetimeArgs
+from aiperf_svc.stack.monitoring import Monitoring, MonitoringArgs
+from aiperf_svc.stack.network import Network, NetworkArgs
+from aiperf_svc.stack.results import PORT, Results, ResultsArgs
+from aiperf_svc.stack.scope import Scope
+from aiperf_svc.stack.settings import Cluster
+from aiperf_svc.stack.stack_pods import (
+    ControlPlane,
+    FanOut,
+    FanOutArgs,
+    PodsArgs,
+    Target,
+    WorkerPool,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

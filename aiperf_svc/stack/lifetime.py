@@ -16,11 +16,11 @@ from aiperf_svc.plan.identity import (
 )
 from aiperf_svc.plan.lifetime import DisruptionBudget, seconds
 from aiperf_svc.plan.stack import StackPlan
-from components.access import make_account, rule
-from components.containers import MountedNames
-from components.network import make_policy
-from components.pods import make_deployment
-from components.scope import DELETION, Scope
+from aiperf_svc.stack.access import make_account, rule
+from aiperf_svc.stack.containers import MountedNames
+from aiperf_svc.stack.network import make_policy
+from aiperf_svc.stack.pods import make_deployment
+from aiperf_svc.stack.scope import DELETION, Scope
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pulumi_kubernetes as k8s
 
 from aiperf_svc.config.deployment import Results as Exposure
 from aiperf_svc.protocol.ports import Port
-from components.scope import SKIP_AWAIT, Scope
+from aiperf_svc.stack.scope import SKIP_AWAIT, Scope
 
 PORT = int(Port.RESULTS_API)
 
