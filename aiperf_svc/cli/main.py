@@ -5,17 +5,18 @@ A command is a module with `DESCRIPTION`, `add_arguments(parser)` and `run(args)
 imported when it is executed, so that `--help` and `version` load nothing else.
 """
 
+import argparse
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import import_module
 
 from aiperf_svc.adapters.host.private_files import private_files
 from aiperf_svc.cli.arguments import Parser, command_line, did_you_mean, exit_code_help
 from aiperf_svc.cli.commands.pod import POD_COMMANDS, run_pod_command
-from aiperf_svc.domain.errors import AiperfError, ConfigError
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import lines
 
@@ -103,7 +104,23 @@ def _run(arguments: list[str]) -> int:
     args = parser.parse(rest)
     args.command_line = command_line(arguments)
     with private_files() if name in WITH_RESULTS else nullcontext():
-        return int(command.run(args))
+        try:
+            return int(command.run(args))
+        except AiperfError as error:
+            _write_junit(args, error)
+            raise
+
+
+def _write_junit(args: argparse.Namespace, error: AiperfError) -> None:
+    """Replace the test cases of an earlier run, so that nobody takes them for this one's."""
+    path = getattr(args, "junit", None)
+    if path is None:
+        return
+    from aiperf_svc.adapters.storage.junit_file import write_cases
+
+    # That the file cannot be written can be the error itself.
+    with suppress(EnvironmentProblem):
+        write_cases(path, [], error.exit_code, str(error))
 
 
 def _help() -> str:

@@ -76,6 +76,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--json", action="store_true", help="Print the results as one JSON object on stdout."
     )
+    add_junit_flag(group)
     group.add_argument(
         "--dry-run", action="store_true", help="Check everything and print the trials. Run nothing."
     )
@@ -106,6 +107,16 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--verbose", "-v", action="store_true", help="Write debug lines to the logs of services."
+    )
+
+
+def add_junit_flag(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """Add `--junit`."""
+    parser.add_argument(
+        "--junit",
+        metavar="FILE",
+        type=Path,
+        help="Also write the results as test cases in JUnit XML, which forges show.",
     )
 
 
@@ -148,6 +159,7 @@ def run_options(args: argparse.Namespace) -> RunOptions:
         run=RunValues(cli_command=args.command_line),
         verbose=args.verbose,
         resume=args.resume,
+        junit=args.junit,
         otlp=otlp_target(args.otlp),
         metrics_address=metrics_address(args.serve_metrics),
     )

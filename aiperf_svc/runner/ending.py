@@ -71,4 +71,13 @@ def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> Ex
     from aiperf_svc.runner import printing
 
     printing.print_outcome(outcome, options)
+    write_junit(outcome.artifacts, outcome.exit_code, outcome.why, options)
     return outcome.exit_code
+
+
+def write_junit(folder: Path | None, code: ExitCode, reason: str, options: RunOptions) -> None:
+    """Write the results as test cases where `--junit` asks for them. Raises AiperfError."""
+    if options.junit is not None:
+        from aiperf_svc.adapters.storage import junit_file
+
+        junit_file.write_runs(options.junit, folder, code, reason)

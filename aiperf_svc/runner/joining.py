@@ -41,6 +41,7 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
+from aiperf_svc.runner.ending import write_junit
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunEnd, RunOutcome, outcome_of
 from aiperf_svc.runner.start_gate import Offset
@@ -108,6 +109,8 @@ def finish(
         print(f"error: {error}", file=sys.stderr)
         code = ExitCode.ERROR if code is ExitCode.OK else code
     _print(show, content, folder, runs, options, code)
+    reasons = (f"{run.name}: {run.outcome.why}" for run in runs if run.outcome.why)
+    write_junit(folder, code, "; ".join(reasons), options)
     return code
 
 

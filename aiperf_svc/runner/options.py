@@ -34,6 +34,8 @@ class RunOptions:
     """Folder of the experiment to resume."""
     otlp: OtlpTarget | None = None
     """Where the metrics of the run are sent."""
+    junit: Path | None = None
+    """File for the results as test cases."""
     metrics_address: tuple[str, int] | None = None
     """Host and port of the page of metrics that this command serves."""
     run: RunValues = field(default_factory=RunValues)

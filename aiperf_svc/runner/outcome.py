@@ -70,6 +70,11 @@ class RunOutcome:
         words = [self.state, f"verdict {verdict}" if verdict else "", self.reason]
         return ", ".join(word for word in words if word)
 
+    @property
+    def why(self) -> str:
+        """Why the exit code is not 0; empty if it is."""
+        return self.reason or self._failed_part()
+
     def _failed_part(self) -> str:
         """Return why a run that ended as planned has another exit code than 0."""
         match self.exit_code:
@@ -91,7 +96,7 @@ class RunOutcome:
             "run_id": self.run_id,
             "exit_code": int(self.exit_code),
             "state": self.state,
-            "reason": self.reason or self._failed_part(),
+            "reason": self.why,
             "artifacts": str(self.artifacts) if self.artifacts else None,
             "artifact_error": self.artifact_error or None,
             "uploaded_to": self.uploaded_to or None,

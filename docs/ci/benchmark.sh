@@ -22,7 +22,7 @@ run() {
     mkdir -p "$RUNS"
     code=0
     # shellcheck disable=SC2086  # several flags
-    aiperf-svc run "$STACK" --artifact-dir "$RUNS" ${RUN_FLAGS:-} || code=$?
+    aiperf-svc run "$STACK" --artifact-dir "$RUNS" --junit "$RUNS/junit.xml" ${RUN_FLAGS:-} || code=$?
     # A missed SLO (4), or one that is not judged (9), is a measurement; the comparison says whether that is new.
     [ "$code" -eq 4 ] || [ "$code" -eq 9 ] || return "$code"
 }

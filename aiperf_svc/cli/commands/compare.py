@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aiperf_svc.cli.options import add_junit_flag
 from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", metavar="FILE", type=Path, help="Also write a page with both distributions."
     )
+    add_junit_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,6 +115,10 @@ def run(args: argparse.Namespace) -> int:
         curves = _curves([*args.folders, *(args.to or ())])
         write_file(args.html, lambda: page.render(found, groups, curves))
     _print(found, args)
+    if args.junit is not None:
+        from aiperf_svc.adapters.storage import junit_file
+
+        junit_file.write_cases(args.junit, junit_file.comparison_cases(found), ExitCode.OK, "")
     return int(_judged(found) if args.fail_on else ExitCode.OK)
 
 
@@ -164,10 +170,10 @@ def _compare_nodes(args: argparse.Namespace) -> int:
     from aiperf_svc.adapters.terminal.qualify_tables import print_changes
     from aiperf_svc.core.qualify.changes import changes
 
-    if args.by or args.metric or args.markdown or args.html:
+    if args.by or args.metric or args.markdown or args.html or args.junit:
         raise ConfigError(
-            "--by, --metric, --markdown, --html: two qualifications are compared node by node, "
-            "without them"
+            "--by, --metric, --markdown, --html, --junit: two qualifications are compared node by "
+            "node, without them"
         )
     found = changes(*map(read_qualification, args.folders))
     if args.json:

@@ -1,0 +1,217 @@
+"""JUnit XML of finished runs and comparisons, for forges that show test cases.
+
+Each check of a verdict, each objective and each row of a comparison is a test case. What is broken
+is a `failure`; what could not be judged is an `error`, so that it is never taken for a success. A
+degraded check passes, as it does in the exit code, and its output says why.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+from xml.etree import ElementTree
+
+import msgspec
+
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.adapters.exports.qualify_export import is_qualification, read_qualification
+from aiperf_svc.adapters.exports.result_files import find_results, read_run
+from aiperf_svc.adapters.storage.atomic_files import write_file
+from aiperf_svc.core.compare.comparison import Comparison, Row, Word
+from aiperf_svc.core.compare.groups import Comparisons
+from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.slo_results import ObjectiveResult
+from aiperf_svc.core.verdict.check_result import Reason, Severity
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import lines
+from aiperf_svc.protocol.run_states import RunState
+
+VERDICT = "verdict.json"
+COMMAND = "aiperf-svc"
+"""Suite of the command itself, in every file."""
+
+EXPLAINED = (
+    ExitCode.BENCHMARK_FAILED,
+    ExitCode.SLO_MISSED,
+    ExitCode.SLO_NOT_JUDGED,
+    ExitCode.VERDICT_INVALID,
+)
+"""Exit codes that the cases explain."""
+
+
+class Case(NamedTuple):
+    """One test case."""
+
+    suite: str
+    name: str
+    problem: str = ""
+    """Why it did not pass; empty if it did."""
+    kind: Literal["failure", "error"] = "failure"
+    """`error`: not judged."""
+    output: str = ""
+    """Remark on a case that passed."""
+
+
+class _Checks(msgspec.Struct):
+    checks: tuple[Reason, ...] = ()
+
+
+def write_runs(path: Path, folder: Path | None, code: ExitCode, reason: str) -> None:
+    """Write the cases of all runs in an artifact folder, and how the command ended. With exit code
+    0 no case fails: a sweep succeeds although some of its trials miss an objective, and says so in
+    their output. Raises ConfigError for results that cannot be read, and EnvironmentProblem."""
+    cases = [] if folder is None else list(cases_of(folder))
+    if code is ExitCode.OK:
+        cases = [_as_output(case) for case in cases]
+    write_cases(path, cases, code, reason)
+
+
+def write_cases(path: Path, cases: Iterable[Case], code: ExitCode, reason: str) -> None:
+    """Write a file. A command that fails for another reason than its cases is an error of its own.
+    Raises EnvironmentProblem."""
+    all_cases = list(cases)
+    is_explained = code in EXPLAINED and any(case.problem for case in all_cases)
+    is_explained = is_explained or code is ExitCode.OK
+    problem = "" if is_explained else reason or f"exit code {int(code)}"
+    all_cases.append(Case(COMMAND, "command", problem, "error", f"exit code {int(code)}"))
+    write_file(path, lambda: render(all_cases))
+
+
+def _as_output(case: Case) -> Case:
+    return case._replace(problem="", output=case.problem) if case.problem else case
+
+
+def cases_of(folder: Path, suite: str = "") -> Iterator[Case]:
+    """Yield the cases of a run, an experiment, a qualification, or several targets or clusters.
+    The suite of a run is its name and, in an experiment, its trial's folder, so that forges can
+    follow a case from night to night. Raises ConfigError."""
+    if is_qualification(folder):
+        yield from _qualification(folder)
+    elif is_experiment(folder):
+        experiment = read_experiment_file(folder)
+        for trial in experiment.trials:
+            name = f"{suite or experiment.config['name']}/{trial.folder}"
+            if trial.state != RunState.DONE:
+                yield Case(name, "trial", trial.reason or trial.state, "error")
+            else:
+                yield from cases_of(folder / TRIALS / trial.folder, name)
+    elif (results := find_results(folder)) is not None:
+        result = read_run(results)
+        yield from _run(folder, result, suite or result.name)
+    elif folder.is_dir():
+        for member in sorted(each for each in folder.iterdir() if each.is_dir()):
+            if is_experiment(member) or find_results(member) is not None:
+                yield from cases_of(member, member.name)
+
+
+def _run(folder: Path, result: RunResult, suite: str) -> Iterator[Case]:
+    if not result.has_succeeded:
+        yield Case(suite, "run", result.problem or "nothing succeeded")
+    path = folder / VERDICT
+    checks = result.reasons
+    if path.is_file():
+        checks = msgspec.json.decode(path.read_bytes(), type=_Checks).checks
+    yield from (_check(suite, "verdict", each) for each in _judged(checks))
+    if isinstance(result, InferenceResult):
+        if result.system is not None:
+            yield from (_check(suite, "system", each) for each in _judged(result.system.checks))
+        if result.quality is not None:
+            yield Case(suite, "quality gate", result.quality.problem)
+    yield from (_objective(suite, each) for each in result.slo)
+
+
+def _judged(checks: Iterable[Reason]) -> Iterator[Reason]:
+    return (each for each in checks if each.severity is not Severity.INFO)
+
+
+def _check(suite: str, whose: str, check: Reason) -> Case:
+    is_invalid = check.severity is Severity.INVALID
+    text = "; ".join(filter(None, (check.text, check.remedy if not check.ok else "")))
+    output = text if check.severity is Severity.DEGRADED else ""
+    return Case(suite, f"{whose}: {check.check}", text if is_invalid else "", output=output)
+
+
+def _objective(suite: str, each: ObjectiveResult) -> Case:
+    bound = "at most" if each.bound == "max" else "at least"
+    name = f"SLO: {each.metric} {each.stat} {bound} {each.limit:g} {each.unit}".rstrip()
+    problem = "" if each.ok else each.text
+    return Case(suite, name, problem, "failure" if each.judged else "error")
+
+
+def _qualification(folder: Path) -> Iterator[Case]:
+    found = read_qualification(folder)
+    for node in found.nodes:
+        for check in node.checks:
+            problem = check.reason or check.verdict if check.verdict.has_failed else ""
+            yield Case(f"node {node.node}", check.check, problem, output=check.reason)
+    for path in found.paths:
+        result, suite = path.result, f"path {path.source} to {path.target}"
+        problem = result.reason or result.verdict if result.verdict.has_failed else ""
+        yield Case(suite, result.check, problem, output=result.reason)
+
+
+def comparison_cases(found: Comparisons) -> Iterator[Case]:
+    """Yield a case for each row that counts, and for each combination that is not compared."""
+    for group in found.groups:
+        suite = group.name or "comparison"
+        yield from (_row(suite, each) for each in group.rows if each.gates)
+        yield from _one_sided(suite, group)
+    for each in found.skipped:
+        yield Case(each.name, "comparison", each.reason, "error")
+
+
+def _row(suite: str, row: Row) -> Case:
+    low_high = "" if row.low is None else f", 95% interval {row.low:+.1%} to {row.high:+.1%}"
+    text = f"{row.word}: {row.base.mean:.4g} to {row.new.mean:.4g} {row.info.unit}"
+    text = f"{text} ({row.delta:+.1%}{low_high})"
+    name = f"{row.info.name} {row.key.stat}".rstrip()
+    if row.word is Word.UNJUDGED:
+        return Case(suite, name, f"too few runs: {text}", "error")
+    return Case(suite, name, text if row.word is Word.WORSE else "", output=text)
+
+
+def _one_sided(suite: str, group: Comparison) -> Iterator[Case]:
+    for key in group.one_sided:
+        yield Case(suite, f"{key.tag} {key.stat}".rstrip(), "only one side has it", "error")
+
+
+def render(cases: Iterable[Case]) -> bytes:
+    """Render the cases as one JUnit file, a suite for each run, in their order."""
+    suites: dict[str, list[Case]] = {}
+    for case in cases:
+        suites.setdefault(case.suite, []).append(case)
+    root = ElementTree.Element("testsuites", {"name": COMMAND} | _counts(_all(suites)))
+    for suite, members in suites.items():
+        attributes = {"name": lines(suite)} | _counts(members)
+        parent = ElementTree.SubElement(root, "testsuite", attributes)
+        for case in members:
+            _add(parent, case)
+    ElementTree.indent(root)
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _all(suites: dict[str, list[Case]]) -> list[Case]:
+    return [case for members in suites.values() for case in members]
+
+
+def _counts(cases: list[Case]) -> dict[str, str]:
+    broken = [case.kind for case in cases if case.problem]
+    return {
+        "tests": str(len(cases)),
+        "failures": str(broken.count("failure")),
+        "errors": str(broken.count("error")),
+        "skipped": "0",
+    }
+
+
+def _add(parent: ElementTree.Element, case: Case) -> None:
+    names = {"classname": lines(case.suite), "name": lines(case.name)}
+    element = ElementTree.SubElement(parent, "testcase", names)
+    if case.problem:
+        text = lines(case.problem)
+        broken = ElementTree.SubElement(element, case.kind, message=text.splitlines()[0])
+        broken.text = text
+    elif case.output:
+        ElementTree.SubElement(element, "system-out").text = lines(case.output)

@@ -1,0 +1,139 @@
+"""JUnit files of real results, read by a parser that this project did not write."""
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from junitparser import Error, Failure, JUnitXml, TestCase
+
+from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE, read_run
+from aiperf_svc.adapters.storage.junit_file import Case, comparison_cases, render, write_runs
+from aiperf_svc.cli.main import main
+from aiperf_svc.core.compare.groups import Group, compare_groups
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.runs_to_compare import side
+
+STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored")
+    with tarfile.open(STORED) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def cases(file: Path) -> dict[tuple[str, str], TestCase]:
+    """The cases of a file by suite and name, whose counts are checked."""
+    whole = JUnitXml.fromfile(str(file))
+    found = {(suite.name, case.name): case for suite in whole for case in suite}
+    broken = [each for case in found.values() for each in case.result]
+    assert whole.tests == len(found)
+    assert whole.failures == sum(isinstance(each, Failure) for each in broken)
+    assert whole.errors == sum(isinstance(each, Error) for each in broken)
+    return found
+
+
+def broken(file: Path) -> dict[str, str]:
+    """Name and message of the cases that did not pass."""
+    return {name: case.result[0].message for (_, name), case in cases(file).items() if case.result}
+
+
+def test_run_has_each_check_and_objective(stored: Path, tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    write_runs(file, stored / "inference", ExitCode.OK, "")
+    found = cases(file)
+    verdict = msgspec.json.decode((stored / "inference" / "verdict.json").read_bytes())
+    names = {name for _, name in found}
+    judged = [each for each in verdict["checks"] if each["severity"] != "info"]
+    assert {f"verdict: {each['check']}" for each in judged} <= names
+    assert len([each for each in names if each.startswith("SLO")]) == len(verdict["slo"]) > 0
+    result = read_run(stored / "inference" / INFERENCE_FILE)
+    assert {suite for suite, _ in found} == {result.name, "aiperf-svc"}
+
+
+@pytest.mark.parametrize("kind", ["experiment", "tool-experiment", "fio"])
+def test_every_kind_of_folder_is_exported(stored: Path, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "junit.xml"
+    assert main(["export", str(stored / kind), "--junit", str(file)]) == ExitCode.OK
+    assert len(cases(file)) > 5
+
+
+def test_missed_objective_is_a_failure(stored: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "run", tmp_path / "junit.xml"
+    shutil.copytree(stored / "inference", folder)
+    path = folder / INFERENCE_FILE
+    content = msgspec.json.decode(path.read_bytes())
+    missed, unjudged = (
+        {
+            "metric": metric, "stat": "p99", "bound": "max", "limit": 5.0, "measured": 7.0,
+            "unit": "ms", "ok": False, "reason": "too slow", "judged": judged,
+        }
+        for metric, judged in (("request_latency", True), ("time_to_first_token", False))
+    )  # fmt: skip
+    content["aiperf_svc"]["slo"] = [missed, unjudged]
+    path.write_bytes(msgspec.json.encode(content))
+    write_runs(file, folder, ExitCode.SLO_MISSED, "SLO missed")
+    found = cases(file)
+    kinds = {name: type(case.result[0]) for (_, name), case in found.items() if case.result}
+    assert kinds == {
+        "SLO: request_latency p99 at most 5 ms": Failure,
+        "SLO: time_to_first_token p99 at most 5 ms": Error,
+    }
+
+
+def test_sweep_that_succeeds_has_no_failure(stored: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "sweep", tmp_path / "junit.xml"
+    shutil.copytree(stored / "experiment", folder)
+    for path in folder.glob("trials/*/verdict.json"):
+        content = msgspec.json.decode(path.read_bytes())
+        content["checks"][0] |= {"severity": "invalid", "text": "the client was too slow"}
+        path.write_bytes(msgspec.json.encode(content))
+    write_runs(file, folder, ExitCode.OK, "")
+    assert not broken(file)
+    assert "the client was too slow" in file.read_text()
+    write_runs(file, folder, ExitCode.VERDICT_INVALID, "no valid trial")
+    assert all(each.startswith("the client was too slow") for each in broken(file).values())
+    assert set(broken(file)) == {"verdict: run"}
+
+
+def test_command_that_fails_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    file.write_text("of the last run")
+    flags = ["-u", "localhost:1", "-m", "m", "--concurrency", "-1", "--junit", str(file)]
+    assert main(["profile", *flags]) == ExitCode.BAD_CONFIG
+    assert "--concurrency" in broken(file)["command"]
+
+
+def test_leak_is_an_error_of_the_command(stored: Path, tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    write_runs(file, stored / "inference", ExitCode.LEAKED, "left behind: pod/worker-0")
+    assert broken(file)["command"] == "left behind: pod/worker-0"
+
+
+def test_folder_without_results_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(tmp_path), "--junit", str(tmp_path / "j.xml")]) == 2
+    assert "no results" in capsys.readouterr().err
+
+
+def test_comparison_has_a_case_for_each_row(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    slower = Group("", side("a", (100, 101, 99)), side("b", (150, 151, 149)))
+    few = Group("few", side("c", (100,)), side("d", (150,)))
+    file.write_bytes(render(comparison_cases(compare_groups([slower, few], tolerance=0.05))))
+    found = {suite: case.result for (suite, _), case in cases(file).items()}
+    assert [type(each) for each in found["comparison"]] == [Failure]
+    assert "+50.0%" in found["comparison"][0].message
+    assert [type(each) for each in found["few"]] == [Error]
+
+
+def test_text_of_a_server_stays_xml(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    file.write_bytes(render([Case("a", "b", "]]><x>\x00\x1b[31m & \n\ud800 second")]))
+    (found,) = cases(file).values()
+    assert "]]><x>" in found.result[0].message
