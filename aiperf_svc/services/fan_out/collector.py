@@ -138,8 +138,11 @@ class Collector:
         self._job_pods = JobPods(unplaced_s=config.deployment.ready_timeout / 1e9)
         self._cancelled = context.state / "cancelled"
         """File with the reason of a cancel: a restarted collector continues with it."""
+        self._jobs_file = context.state / "jobs.json"
+        """Names of the Jobs that have been seen. A restarted collector knows by it that a Job
+        which does not exist was deleted."""
         self._present: set[str] = set()
-        """Jobs that have been seen."""
+        """Their names."""
         self._asks_mono_s = 0.0
         """When the cluster is asked again for the end of the stack's time."""
         self._reported: set[str] = set()
@@ -223,6 +226,8 @@ class Collector:
         """Read what this collector had before its container restarted, and begin. Raises
         ConfigError, EnvironmentProblem."""
         self._carry_out(self._machine.begin())
+        if self._jobs_file.exists():
+            self._present |= set(json.loads(self._jobs_file.read_bytes()))
         await asyncio.to_thread(self._trials.add, self._context.artifacts)
         await asyncio.to_thread(self._attempts.collect_begun)
         for shape in range(1, len(self._shapes) + 1):
@@ -293,7 +298,10 @@ class Collector:
         found = await asyncio.to_thread(self._cluster.see, name)
         if found is None:
             return absent_job(name, pods, was_there=name in self._present)
-        self._present.add(name)
+        if name not in self._present:
+            names = sorted({*self._present, name})
+            write_file(self._jobs_file, lambda: json.dumps(names).encode())
+            self._present.add(name)
         return found
 
     async def _apply_last_shares(self) -> None:

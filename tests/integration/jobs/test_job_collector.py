@@ -151,6 +151,16 @@ async def test_attempt_after_a_stopped_one_replaces_it(place: Place) -> None:
     assert [(t["number"], t["state"]) for t in summary["trials"]] == [(1, "done"), (3, "failed")]
 
 
+async def test_job_deleted_during_a_collector_restart_has_failed(place: Place) -> None:
+    known = place.folder / "artifacts" / "jobs.json"
+    async with place.collector() as client:
+        await until(client, lambda _: known.exists())
+    place.cluster.seen = None
+    async with place.collector() as client:
+        _, summary = await settled(client)
+    assert {t["reason"] for t in summary["trials"]} == {DELETED}
+
+
 async def test_deleted_job_ends_after_its_pods_sent_trials(
     place: Place,
 ) -> None:
