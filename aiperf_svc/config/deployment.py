@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model, Verbatim
 from aiperf_svc.config.placement import Placement, Pod, Ranks, check_fixed
 from aiperf_svc.config.target import Target
-from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes
+from aiperf_svc.config.units import CpuMillis, DurationNs, PositiveDurationNs, SizeBytes
 
 POD_NAMES = (
     "control",
@@ -43,6 +43,7 @@ OWN_LABELS = (
 """Labels that the tool sets and selects by; a name that ends with `/` stands for all below it."""
 OWN_ANNOTATIONS = ("aiperf.dev/", "pulumi.com/")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_REGISTRY = r"^[a-z0-9][a-z0-9.-]*(:\d{1,5})?(/[a-z0-9][a-z0-9._-]*)*$"
 _KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -143,6 +144,23 @@ class Prices(Model):
     currency: str = "USD"
 
 
+class Limits(Model):
+    """Most that all stacks of the file may take at the same time. A config that could take more is
+    refused before anything is made."""
+
+    nodes: Annotated[int, Field(gt=0)] | None = None
+    """Most nodes on which the pods may run: those that the placement names, and one for each pod
+    that it leaves to the scheduler."""
+    pods: Annotated[int, Field(gt=0)] | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    cpu: CpuMillis | None = None
+    """Most CPU that the pods may request."""
+    memory: SizeBytes | None = None
+    """Most memory that the pods may request."""
+    time: PositiveDurationNs | None = None
+    """Longest time until the last stack has removed itself."""
+
+
 class Deployment(Model):
     """The layout of the services."""
 
@@ -162,6 +180,13 @@ class Deployment(Model):
     annotations: dict[str, Verbatim] = Field(default_factory=dict)
     """Annotations of all objects and pods of the stack."""
     image: Image = Image()
+    require_digests: bool = False
+    """Refuse images without a digest, also those of `AIPERF_IMAGE` and `AIPERF_WORKLOAD_IMAGE`."""
+    registry_mirror: Annotated[str, Field(pattern=_REGISTRY)] | None = None
+    """Registry, with or without a path, that replaces the registry in the name of each image:
+    `registry.example.com/mirror`. `docker.io/vllm/vllm-openai` and `localhost/aiperf-svc` are then
+    pulled as `registry.example.com/mirror/vllm/vllm-openai` and `…/aiperf-svc`."""
+    limits: Limits = Limits()
     ttl: DurationNs = 2 * HOUR_NS
     """Time after which the stack deletes itself from within the cluster, even if the results were
     not collected. It must cover the start of its pods and the load."""

@@ -197,6 +197,18 @@ def is_mutable(name: str) -> bool:
     return not is_pinned(name) and not name.startswith("localhost/")
 
 
+def mirrored(name: str, mirror: str | None) -> str:
+    """Return the name of an image in the registry `mirror`, which replaces the one in `name`."""
+    if mirror is None or name.startswith(f"{mirror}/"):
+        return name
+    first, slash, rest = name.partition("/")
+    if not slash:
+        # The name of an image of Docker Hub's own.
+        return f"{mirror}/library/{name}"
+    has_registry = "." in first or ":" in first or first == "localhost"
+    return f"{mirror}/{rest if has_registry else name}"
+
+
 def check_replacement(configured: str | None, image: str, *, key: str, variable: str) -> str:
     """Return a note if the image of an environment variable replaces the one of the config, else
     an empty text. Raises ConfigError if the config pins its image by a digest."""

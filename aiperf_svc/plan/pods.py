@@ -5,6 +5,7 @@
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -205,6 +206,12 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(found))
 
     @property
+    def image_names(self) -> tuple[str, ...]:
+        """The names of the images of all containers and volumes, each once."""
+        mounted = (volume.source for volume in self.all_volumes if volume.kind == "image")
+        return tuple(dict.fromkeys((*(image.name for image in self.images), *mounted)))
+
+    @property
     def all_volumes(self) -> tuple[Volume, ...]:
         """The volumes of all containers, each once."""
         every = (*self.containers, *self.preparations)
@@ -221,6 +228,33 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Its GPUs, and then a measure of CPU and memory, to compare it with other pods."""
         requests = self.total
         return requests.gpu_count, requests.cpu_millis / 1000 + requests.memory_bytes / 2**32
+
+
+def with_images(pod: PodPlan, rename: Callable[[str], str]) -> PodPlan:
+    """Return the pod with other names of its images."""
+
+    def renamed(image: ImagePlan) -> ImagePlan:
+        return msgspec.structs.replace(image, name=rename(image.name))
+
+    def all_renamed(containers: tuple[ContainerPlan, ...]) -> tuple[ContainerPlan, ...]:
+        return tuple(
+            msgspec.structs.replace(c, image=renamed(c.image), volumes=mounted(c.volumes))
+            for c in containers
+        )
+
+    def mounted(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+        return tuple(
+            msgspec.structs.replace(v, source=rename(v.source)) if v.kind == "image" else v
+            for v in volumes
+        )
+
+    return msgspec.structs.replace(
+        pod,
+        image=renamed(pod.image),
+        volumes=mounted(pod.volumes),
+        sidecars=all_renamed(pod.sidecars),
+        preparations=all_renamed(pod.preparations),
+    )
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):

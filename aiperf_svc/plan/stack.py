@@ -12,14 +12,22 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.placement import check_digest, check_fixed, check_replacement, is_mutable
+from aiperf_svc.config.placement import (
+    check_digest,
+    check_fixed,
+    check_replacement,
+    is_mutable,
+    is_pinned,
+    mirrored,
+)
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.footprint import Footprint, check_limits, most_nodes
 from aiperf_svc.plan.identity import Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
-from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan
+from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan, with_images
 from aiperf_svc.plan.run_id import (
     OrderedExperiment,
     in_order,
@@ -29,7 +37,7 @@ from aiperf_svc.plan.run_id import (
 )
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import deadline_pod, upload_keys
-from aiperf_svc.plan.stack_kind import StackBasis, StackKind
+from aiperf_svc.plan.stack_kind import KindPods, StackBasis, StackKind
 from aiperf_svc.plan.topology import SINGLETONS, Topology
 from aiperf_svc.protocol.services import Service
 
@@ -165,6 +173,19 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             currency=prices.currency,
         )
 
+    @property
+    def footprint(self) -> Footprint:
+        """The most that the stack takes of its cluster, and for how long."""
+        totals = self.totals
+        return Footprint(
+            nodes=most_nodes(self.pods, self.at_once),
+            pods=totals.pods,
+            gpus=totals.gpus,
+            cpu_millis=totals.cpu_millis,
+            memory_bytes=totals.memory_bytes,
+            time_ns=self.config.deployment.ttl,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackSettings:
@@ -205,8 +226,9 @@ def plan_kind(
     deployment = config.deployment
     check_ttl(deployment, shared.lifetime or kind.lifetime)
     kind.check()
+    services = services_image(deployment.image.name or "", version=settings.version)
     image = ImagePlan(
-        services_image(deployment.image.name or "", version=settings.version),
+        mirrored(services, deployment.registry_mirror),
         deployment.image.pull_policy,
         deployment.image.pull_secrets,
     )
@@ -219,11 +241,13 @@ def plan_kind(
         topology=kind.topology(),
         run=settings.run,
     )
-    made = kind.pods(basis)
+    made = _from_mirror(kind.pods(basis), deployment.registry_mirror)
     budget = plan_budget(deployment, shared.lifetime or kind.longest_hold, identity)
     deadline = deadline_pod(resolved, identity, image, budget=budget)
     target = (made.target,) if made.target else ()
     pods = (deadline, *made.services, *target, *(job.pod for job in made.jobs))
+    if deployment.require_digests:
+        check_digests(pods)
     policies, policy_notes = kind.policies(basis, pods)
     security, reasons = required_security(pods)
     plan = StackPlan(
@@ -250,6 +274,7 @@ def plan_kind(
         secret_keys=_secret_keys(kind, resolved),
     )
     kind.check_files(lambda: plan.files)
+    check_limits(deployment.limits, plan.footprint)
     return plan
 
 
@@ -307,6 +332,34 @@ def services_image(image: str, *, version: str) -> str:
     except ValueError as error:
         raise ConfigError(f"AIPERF_IMAGE (or --image): {error}") from error
     return image or f"localhost/aiperf-svc:{version}"
+
+
+def _from_mirror(made: KindPods, mirror: str | None) -> KindPods:
+    """Return the pods with the names of their images in the registry `mirror`."""
+    if mirror is None:
+        return made
+
+    def moved(pod: PodPlan) -> PodPlan:
+        return with_images(pod, lambda name: mirrored(name, mirror))
+
+    return replace(
+        made,
+        services=tuple(map(moved, made.services)),
+        target=made.target and moved(made.target),
+        jobs=tuple(msgspec.structs.replace(job, pod=moved(job.pod)) for job in made.jobs),
+    )
+
+
+def check_digests(pods: tuple[PodPlan, ...]) -> None:
+    """Raise ConfigError that names each image without a digest, and a pod that uses it."""
+    used = {name: pod.name for pod in reversed(pods) for name in pod.image_names}
+    loose = [f"{name} (pod {pod})" for name, pod in sorted(used.items()) if not is_pinned(name)]
+    if loose:
+        raise ConfigError(
+            f"deployment.require_digests: {', '.join(loose)} without a digest; expected "
+            "NAME@sha256:DIGEST in deployment.image.name, deployment.target.image and "
+            "workload.image, or in AIPERF_IMAGE and AIPERF_WORKLOAD_IMAGE"
+        )
 
 
 def unpinned_images(services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:

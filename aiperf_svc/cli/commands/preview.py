@@ -3,14 +3,10 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.options import add_request_flags
 from aiperf_svc.cli.stacks import committed_request
 from aiperf_svc.domain.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from aiperf_svc.runner.stack.request import StackRequest
 
 DESCRIPTION = """Show what a stack will create, request from the cluster and cost, and how it
 differs from the deployed stack. Needs no cluster.
@@ -36,15 +32,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary."""
     from aiperf_svc.cli.flag_config import read_draft
+    from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.config.load_config import stack_path
     from aiperf_svc.runner.stack import preview
+    from aiperf_svc.runner.stack.members import (
+        expand_requests,
+        member_requests,
+        several_lines,
+        whole_footprint,
+    )
     from aiperf_svc.workloads.previews import summary
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)
     members = request.members
+    requests = member_requests(request, read_clusters(request.settings, str(args.config)))
+    expansion = expand_requests(requests)
+    footprint = whole_footprint(requests, expansion)
     if args.json:
-        print(json.dumps(preview.as_json(request, members), default=str))
+        found = preview.as_json(request, members) | {"footprint": footprint.as_json}
+        print(json.dumps(found, default=str))
         return int(ExitCode.OK)
     compared = preview.compare(request, args.against)
     if len(request.plans) > 1:
@@ -52,18 +59,9 @@ def run(args: argparse.Namespace) -> int:
         return int(ExitCode.OK)
     format_ = summary.as_markdown if args.markdown else summary.as_text
     print(format_(request.plan, compared).rstrip("\n"))
-    if several := _several(request, args.config):
+    if expansion.is_joint:
+        several = several_lines(expansion, requests)
         print(f"\n#### Stacks\n\n```\n{several}\n```" if args.markdown else several)
     if request.config.experiment is not None:
         print("\n" + preview.trials_text(request.config, members, is_markdown=args.markdown))
     return int(ExitCode.OK)
-
-
-def _several(request: "StackRequest", path: Path) -> str:
-    """Return a list of the stacks that the file creates; empty if there is one."""
-    from aiperf_svc.config.clusters import read_clusters
-    from aiperf_svc.runner.stack.members import expand_requests, member_requests, several_lines
-
-    requests = member_requests(request, read_clusters(request.settings, str(path)))
-    expansion = expand_requests(requests)
-    return several_lines(expansion, requests) if expansion.is_joint else ""

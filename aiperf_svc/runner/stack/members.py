@@ -8,11 +8,13 @@ from aiperf_svc.config.clusters import CLUSTERS_KEY, NamedCluster
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.load_config import target_configs
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.footprint import Footprint, check_limits, of_one_stack, of_stacks
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.parts import Expansion, Member, Work, expand
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
 from aiperf_svc.workloads.previews import summary
 from aiperf_svc.workloads.previews.shape_lines import changed_keys
+from aiperf_svc.workloads.shapes import most_at_once
 
 Requests = Mapping[str, StackRequest]
 """The request of each member, by its name."""
@@ -77,6 +79,20 @@ def expand_requests(requests: Requests) -> Expansion:
     return expansion
 
 
+def whole_footprint(requests: Requests, expansion: Expansion) -> Footprint:
+    """Return the most that all stacks take at the same time, and for how long. Raises ConfigError
+    if it exceeds `deployment.limits`."""
+    first, *_ = requests.values()
+    is_in_turn = expansion.is_in_turn or expansion.is_driven
+    stacks = [
+        [of_one_stack(found)] if is_in_turn else found
+        for found in ([plan.footprint for plan in each.plans] for each in requests.values())
+    ]
+    found = of_stacks(stacks, at_once=1 if is_in_turn else most_at_once(first.at_once))
+    check_limits(first.config.deployment.limits, found)
+    return found
+
+
 def _where(request: StackRequest, *, is_target: bool) -> str:
     inference = request.plan.config.inference if is_target else None
     url = inference.endpoint.url if inference is not None else ""
@@ -121,4 +137,5 @@ def several_lines(expansion: Expansion, requests: Requests) -> str:
         if request.config is not first.config:
             changed = changed_keys(first.plan, request.plan)
             lines += [f"      {each}" for each in changed if each.key != "endpoint.url"]
+    lines.append(f"  all together: {whole_footprint(requests, expansion).in_words}")
     return "\n".join(lines)

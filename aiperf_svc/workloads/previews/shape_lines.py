@@ -9,6 +9,7 @@ from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.number_text import count
 from aiperf_svc.plan.fan_out import makespan
+from aiperf_svc.plan.footprint import of_one_stack, of_stacks
 from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.workloads.previews.changes import Change, changes
@@ -138,7 +139,10 @@ def whole_lines(
         words.append(f"load about {human_time(makespan(loads, limit))}")
     if all(longest):
         words.append(f"with starts at most {human_time(makespan(longest, limit))}")
-    return ["; ".join(words), *_cost(plans, longest, is_one_stack=at_once == 1)]
+    found = [plan.footprint for plan in plans]
+    most = of_one_stack(found) if at_once == 1 else of_stacks([found], at_once=limit)
+    lines = ["; ".join(words), f"footprint: {most.in_words}"]
+    return [*lines, *_cost(plans, longest, is_one_stack=at_once == 1)]
 
 
 def _cost(

@@ -42,6 +42,25 @@ def totals_line(plan: StackPlan) -> str:
     return ", ".join(words)
 
 
+def footprint_line(plan: StackPlan) -> str:
+    """Return on how many nodes and for how long the stack is at most, and the limits of its
+    config."""
+    limits, found = plan.config.deployment.limits, plan.footprint
+    hours = f", {found.gpu_hours:.3g} GPU-hours" if found.gpus else ""
+    texts = {
+        "nodes": limits.nodes and str(limits.nodes),
+        "pods": limits.pods and str(limits.pods),
+        "gpus": None if limits.gpus is None else str(limits.gpus),
+        "cpu": limits.cpu and format_cpu(limits.cpu),
+        "memory": limits.memory and format_size(limits.memory),
+        "time": limits.time and format_duration(limits.time),
+    }
+    given = [f"{name} {text}" for name, text in texts.items() if text]
+    return f"at most {count(found.nodes, 'node')} for {format_duration(found.time_ns)}{hours}" + (
+        f"; limits: {', '.join(given)}" if given else ""
+    )
+
+
 def namespace_line(plan: StackPlan) -> str:
     """Return the namespace, and whether it is removed with the stack."""
     wanted = plan.config.deployment.namespace
@@ -96,6 +115,7 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
         *(("image", name) for name in _images(plan)),
         ("namespace", namespace_line(plan)),
         ("asks for", totals_line(plan)),
+        ("footprint", footprint_line(plan)),
         *((("cost", whole_cost(plan)),) if whole_cost(plan) else ()),
         ("creates", objects_line(plan)),
         ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
@@ -143,6 +163,7 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
         ("GPUs", f"{totals.gpus:,}"),
         ("Cost per hour", cost),
         *((("Cost of the run", whole_cost(plan)),) if whole_cost(plan) else ()),
+        ("Footprint", footprint_line(plan)),
         ("Removes itself after", format_duration(plan.config.deployment.ttl)),
         ("Pod Security", plan.pod_security),
         ("Run", f"`{plan.identity.run_id}`"),

@@ -1,4 +1,5 @@
-"""Checks of the preflight that need no pod: the operator's types, claims, the version for Jobs."""
+"""Checks of the preflight that need no pod: the operator's types, claims, priority classes, and
+the version for Jobs."""
 
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from aiperf_svc.adapters.cluster.preflight.checklist import (
     check_claims,
     check_monitoring,
+    check_priorities,
     judge_jobs,
 )
 from tests.support.fake_cluster import FakeCluster
@@ -76,3 +78,33 @@ def test_old_versions_are_refused_before_anything_is_made(version: str, state: s
     found = judge_jobs(version)
     assert found.state == state
     assert version in found.detail or state == "ok"
+
+
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+LOW: dict[str, Any] = {"metadata": {"name": "low"}, "value": 10, "preemptionPolicy": "Never"}
+HIGH: dict[str, Any] = {"metadata": {"name": "high"}, "value": 1000}
+SYSTEM: dict[str, Any] = {"metadata": {"name": "system-node-critical"}, "value": 2_000_001_000}
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "words"),
+    [
+        ("low", "ok", "low (value 10, preempts no pods)"),
+        ("high", "ok", "high (value 1000, preempts pods of lower priority)"),
+        ("lwo", "failed", "the cluster has no PriorityClass lwo; it has high, low"),
+    ],
+)
+async def test_priority_class_must_exist(name: str, state: str, words: str) -> None:
+    cluster = FakeCluster({CLASSES: {"items": [LOW, SYSTEM, HIGH]}})
+    check = await check_priorities(cluster.typed, make_plan(placement={"priority_class": name}))
+    assert check is not None
+    assert (check.state, check.detail) == (state, words)
+
+
+async def test_unreadable_priority_classes_fail_nothing() -> None:
+    check = await check_priorities(
+        FakeCluster().typed, make_plan(placement={"priority_class": "low"})
+    )
+    assert check is not None
+    assert check.state == "not checked"
+    assert await check_priorities(FakeCluster().typed, make_plan()) is None

@@ -43,8 +43,8 @@ ReadObjects = Callable[[], Awaitable[Sequence[Json]]]
 FIRST_WITH_JOBS = (1, 29)
 """First version of Kubernetes that has `backoffLimitPerIndex` and native sidecars unless they are
 turned off."""
-MONITORING, PULL_SECRETS, TOKENIZER = "monitoring", "pull secrets", "tokenizer"
-VOLUMES = "volumes"
+MONITORING, PRIORITY, PULL_SECRETS = "monitoring", "priority class", "pull secrets"
+TOKENIZER, VOLUMES = "tokenizer", "volumes"
 
 
 async def preflight(
@@ -95,6 +95,7 @@ class _Preflight:
         self._add(await check_tokenizer(plan.config))
         await self._rights()
         self._add(await check_monitoring(cluster, plan))
+        self._add(await check_priorities(cluster, plan))
         if not await self._check_namespace():
             return
         await self._time_left()
@@ -332,6 +333,38 @@ async def _is_absent(cluster: Cluster, path: str) -> bool:
     except Refused as error:
         return error.status == 404
     return False
+
+
+async def check_priorities(cluster: Cluster, plan: StackPlan) -> Check | None:
+    """Check whether the priority classes of the pods exist, and report whether they preempt pods of
+    others; None if there are none. Raises Unreachable."""
+    wanted = sorted({name for pod in plan.pods if (name := pod.placement.priority_class)})
+    if not wanted:
+        return None
+    try:
+        listed = await cluster.get("/apis/scheduling.k8s.io/v1/priorityclasses")
+    except Refused as error:
+        words = f"not allowed to list priority classes ({', '.join(wanted)}): {error}"
+        return Check(PRIORITY, "not checked", words)
+    known = {each["metadata"]["name"]: each for each in listed["items"]}
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        there = ", ".join(sorted(name for name in known if not name.startswith("system-")))
+        return Check(
+            PRIORITY,
+            "failed",
+            f"the cluster has no PriorityClass {' and no '.join(missing)}; it has "
+            f"{there or 'none of its own'}",
+            "correct placement.priority_class, or create the class",
+        )
+    found = [f"{name} ({_priority(known[name])})" for name in wanted]
+    return Check(PRIORITY, "ok", ", ".join(found))
+
+
+def _priority(found: Json) -> str:
+    is_never = found.get("preemptionPolicy") == "Never"
+    effect = "preempts no pods" if is_never else "preempts pods of lower priority"
+    return f"value {found['value']}, {effect}"
 
 
 async def check_tokenizer(config: Config) -> Check | None:

@@ -1,0 +1,130 @@
+"""The most that stacks take of a cluster at one time, and for how long, against the limits of their
+config (`deployment.limits`). Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.deployment import Limits
+from aiperf_svc.config.units import format_cpu, format_duration, format_size
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.number_text import cores, count, gibibytes
+from aiperf_svc.plan.pods import PodPlan
+
+HOSTNAME = "kubernetes.io/hostname"
+"""Label of a node with its name."""
+
+
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What is taken of a cluster, at most."""
+
+    nodes: int
+    pods: int
+    gpus: int
+    cpu_millis: int
+    memory_bytes: int
+    time_ns: int
+    """Time in ns from the creation of the first object until everything has removed itself."""
+
+    @property
+    def gpu_hours(self) -> float:
+        """All GPUs for the whole time."""
+        return self.gpus * self.time_ns / HOUR_NS
+
+    @property
+    def as_json(self) -> dict[str, float]:
+        """The content of a JSON object, with the time in seconds."""
+        found = msgspec.structs.asdict(self)
+        return {**found, "time_s": found.pop("time_ns") / 1e9}
+
+    @property
+    def in_words(self) -> str:
+        """One line for reviewers."""
+        time = format_duration(self.time_ns)
+        gpus = f", {count(self.gpus, 'GPU')} ({self.gpu_hours:.3g} GPU-hours)" if self.gpus else ""
+        return (
+            f"{count(self.pods, 'pod')} on at most {count(self.nodes, 'node')}, "
+            f"{cores(self.cpu_millis)} CPU, {gibibytes(self.memory_bytes)} memory{gpus} "
+            f"for at most {time}"
+        )
+
+
+def most_nodes(pods: Sequence[PodPlan], at_once: Mapping[str, int]) -> int:
+    """Return on how many nodes these pods run at most: those that their placement names, and one
+    for each pod that may run anywhere. `at_once` has the number of each pod, by its name."""
+    named: set[str] = set()
+    others = 0
+    for pod in pods:
+        names = _nodes_of(pod)
+        named |= names
+        if not names:
+            others += (
+                min(1, at_once[pod.name]) if pod.replicas_on == "together" else (at_once[pod.name])
+            )
+    return min(len(named) + others, sum(at_once[pod.name] for pod in pods))
+
+
+def _nodes_of(pod: PodPlan) -> set[str]:
+    """Return the names of the nodes to which the placement limits a pod; empty: any."""
+    if any(each.node for each in pod.sets):
+        return {each.node for each in pod.sets}
+    place = pod.placement
+    if HOSTNAME in place.node_selector:
+        return {place.node_selector[HOSTNAME]}
+    return set(place.require_nodes.get(HOSTNAME, ()))
+
+
+def of_stacks(stacks: Sequence[Sequence[Footprint]], *, at_once: int) -> Footprint:
+    """Return the footprint of several members at the same time, each of which has one stack after
+    the other, or `at_once` of them."""
+
+    def most(name: str) -> int:
+        ordered = [sorted((getattr(each, name) for each in m), reverse=True) for m in stacks]
+        return sum(sum(values[:at_once]) for values in ordered)
+
+    return Footprint(
+        nodes=most("nodes"),
+        pods=most("pods"),
+        gpus=most("gpus"),
+        cpu_millis=most("cpu_millis"),
+        memory_bytes=most("memory_bytes"),
+        # A stack may begin when the one before it has removed itself.
+        time_ns=max(
+            -(-len(member) // at_once) * max(each.time_ns for each in member) for member in stacks
+        ),
+    )
+
+
+def of_one_stack(shapes: Sequence[Footprint]) -> Footprint:
+    """Return the footprint of one stack that is changed from one of these shapes to the next."""
+    whole = of_stacks([shapes], at_once=1)
+    return msgspec.structs.replace(whole, time_ns=max(each.time_ns for each in shapes))
+
+
+def check_limits(limits: Limits, found: Footprint) -> None:
+    """Raise ConfigError that names each limit that is exceeded, with both values."""
+    exceeded = [
+        f"{name} {text(value)}, limit {text(limit)}"
+        for name, value, limit, text in (
+            ("nodes", found.nodes, limits.nodes, str),
+            ("pods", found.pods, limits.pods, str),
+            ("gpus", found.gpus, limits.gpus, str),
+            ("cpu", found.cpu_millis, limits.cpu, format_cpu),
+            ("memory", found.memory_bytes, limits.memory, format_size),
+            ("time", found.time_ns, limits.time, format_duration),
+        )
+        if limit is not None and value > limit
+    ]
+    if not exceeded:
+        return
+    remedies = ["lower what the stack asks for (workers, deployment.pods, deployment.target)"]
+    if limits.nodes is not None and found.nodes > limits.nodes:
+        remedies.append(f"name the nodes (deployment.placement.require_nodes: {{{HOSTNAME}: […]}})")
+    if limits.time is not None and found.time_ns > limits.time:
+        remedies.append("lower deployment.ttl")
+    raise ConfigError(
+        f"deployment.limits: the stacks may take more: {'; '.join(exceeded)}; "
+        f"{', '.join(remedies)}, or raise the limit"
+    )

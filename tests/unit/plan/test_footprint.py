@@ -1,0 +1,141 @@
+"""What stacks take of a cluster at most, and the limits, digests and registry of their config."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.placement import mirrored
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.footprint import Footprint, of_one_stack, of_stacks
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.registry import parse_benchmark
+from tests.support.plans import make_plan, plan_it, pod
+
+DIGEST = "@sha256:" + "a" * 64
+GPUS = {"kind": "custom", "image": "v:1", "gpu": {"count": 4}, "replicas": 2}
+ON_ONE = {"require_nodes": {"kubernetes.io/hostname": ["n1"]}}
+
+
+def rank_plan(**deployment: Any) -> StackPlan:
+    data = {"workload": {"kind": "iperf"}, "deployment": deployment}
+    return plan_it(parse_benchmark(data, "test"))
+
+
+def footprint(gpus: int, hours: int = 1) -> Footprint:
+    return Footprint(
+        nodes=gpus, pods=2, gpus=gpus, cpu_millis=10, memory_bytes=20, time_ns=hours * HOUR_NS
+    )
+
+
+def test_each_pod_may_be_on_a_node_of_its_own() -> None:
+    plan = make_plan()
+    assert plan.footprint.nodes == plan.footprint.pods == plan.totals.pods
+
+
+def test_placement_on_named_nodes_bounds_the_nodes() -> None:
+    plan = make_plan(placement=ON_ONE)
+    # The deadline may run anywhere unless it is placed too.
+    assert plan.footprint.nodes == 1
+
+
+def test_ranks_together_are_on_one_node() -> None:
+    apart = rank_plan(ranks={"nodes": "apart"}).footprint.nodes
+    together = rank_plan(ranks={"nodes": "together"}).footprint.nodes
+    assert together == apart - 1
+
+
+def test_gpus_count_for_the_whole_time() -> None:
+    found = make_plan(target=GPUS, ttl="3h").footprint
+    assert (found.gpus, found.gpu_hours) == (8, 24.0)
+    assert "8 GPUs (24 GPU-hours)" in found.in_words
+    assert found.as_json["time_s"] == 3 * 3600
+
+
+def test_stacks_at_the_same_time_add_up() -> None:
+    members = [[footprint(1), footprint(4), footprint(2)], [footprint(8, hours=2)]]
+    found = of_stacks(members, at_once=2)
+    assert (found.gpus, found.pods) == (4 + 2 + 8, 4 + 2)
+    # Three stacks of an hour, two at a time; and one of two hours.
+    assert found.time_ns == 2 * HOUR_NS
+
+
+def test_changed_stack_counts_its_largest_shape_once() -> None:
+    found = of_one_stack([footprint(1), footprint(4)])
+    assert (found.gpus, found.time_ns) == (4, HOUR_NS)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "words"),
+    [
+        ({"limits": {"pods": 3}}, "pods 10, limit 3"),
+        ({"limits": {"nodes": 2}}, "name the nodes (deployment.placement.require_nodes"),
+        ({"limits": {"gpus": 7}, "target": GPUS}, "gpus 8, limit 7"),
+        ({"limits": {"gpus": 0}, "target": GPUS}, "gpus 8, limit 0"),
+        ({"limits": {"cpu": 1}, "target": GPUS}, "limit 1"),
+        ({"limits": {"memory": "1Gi"}}, "limit 1Gi"),
+        ({"limits": {"time": "1h"}}, "time 2h, limit 1h; "),
+    ],
+)
+def test_exceeded_limit_is_refused(deployment: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^deployment.limits: ") as refused:
+        make_plan(**deployment)
+    assert words in str(refused.value)
+
+
+def test_stack_within_its_limits_is_planned() -> None:
+    limits = {"pods": 40, "nodes": 40, "gpus": 0, "cpu": 64, "memory": "64Gi", "time": "2h"}
+    assert make_plan(limits=limits).totals.gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vllm/vllm-openai:v1", "r.io:5000/m/vllm/vllm-openai:v1"),
+        ("docker.io/vllm/vllm-openai:v1", "r.io:5000/m/vllm/vllm-openai:v1"),
+        ("python:3", "r.io:5000/m/library/python:3"),
+        ("localhost/aiperf-svc:1", "r.io:5000/m/aiperf-svc:1"),
+        (f"quay.io/a/b/c{DIGEST}", f"r.io:5000/m/a/b/c{DIGEST}"),
+        ("host:80/a:1", "r.io:5000/m/a:1"),
+        ("r.io:5000/m/a:1", "r.io:5000/m/a:1"),
+    ],
+)
+def test_mirror_replaces_the_registry_of_an_image(name: str, expected: str) -> None:
+    assert mirrored(name, "r.io:5000/m") == expected
+
+
+@pytest.mark.parametrize("bad", ["https://r.io", "r.io/", "r.io/a:1", ""])
+def test_mirror_that_is_no_registry_is_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="registry_mirror"):
+        make_plan(registry_mirror=bad)
+
+
+def test_all_images_of_a_stack_come_from_the_mirror() -> None:
+    plan = make_plan(registry_mirror="r.io", target=GPUS)
+    images = {image.name for each in plan.pods for image in each.images}
+    assert images == {"r.io/aiperf-svc:1.2.3", "r.io/library/v:1"}
+    ranks = rank_plan(registry_mirror="r.io")
+    assert all(image.name.startswith("r.io/") for each in ranks.pods for image in each.images)
+
+
+def test_images_of_volumes_count_too() -> None:
+    weights = {"kind": "image", "source": "quay.io/weights:1", "path": "/weights"}
+    target = {**GPUS, "volumes": [weights]}
+    plan = make_plan(registry_mirror="r.io", target=target)
+    assert "r.io/weights:1" in pod(plan, "target").image_names
+    with pytest.raises(ConfigError, match=r"quay.io/weights:1 \(pod target\)"):
+        make_plan(require_digests=True, target=target)
+
+
+def test_missing_digest_is_refused_with_the_pod() -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_plan(require_digests=True, target=GPUS)
+    words = str(refused.value)
+    assert words.startswith("deployment.require_digests: localhost/aiperf-svc:1.2.3 (pod deadline)")
+    assert "v:1 (pod target)" in words
+
+
+def test_pinned_images_are_accepted() -> None:
+    target = {**GPUS, "image": f"v{DIGEST}"}
+    plan = make_plan(require_digests=True, image={"name": f"a/b{DIGEST}"}, target=target)
+    assert pod(plan, "target").image.name == f"v{DIGEST}"
