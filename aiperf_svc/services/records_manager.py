@@ -387,7 +387,8 @@ class RecordsManager(ResultsService[RunProgress]):
             self.progress.set_uploaded(done.url)
 
     def _finished_run(self, columns: Columns) -> FinishedRun:
-        arrived = count_arrived(columns)
+        has_trees = self.context.inference.dataset.kind in AGENT_TRACES
+        arrived = count_arrived(columns, has_trees=has_trees)
         profiling = self._phases.get(Phase.PROFILING)
         lost = [m.id for m in (self.roster.members if self.roster is not None else ()) if m.lost]
         return FinishedRun(

@@ -23,6 +23,8 @@ from aiperf_svc.protocol.records import Flag
 
 _OUTCOMES = 8
 """Number of places for outcomes: a power of two above the largest."""
+_INDEX_BITS = 40
+"""Bits of the number of a credit in the key of a session tree, below the worker and the phase."""
 
 Source = tuple[int, int]
 """A worker's rank and a phase."""
@@ -39,23 +41,41 @@ class ArrivedRecords(msgspec.Struct, frozen=True):
     """Conversations whose last response was complete."""
 
 
-def count_arrived(columns: Columns) -> ArrivedRecords:
-    """Count all records in one pass, a piece at a time."""
+def count_arrived(columns: Columns, *, has_trees: bool = False) -> ArrivedRecords:
+    """Count all records in one pass, a piece at a time. With `has_trees` each credit is a session
+    tree, of which several requests may have failed."""
     sent = ends = whole = np.zeros(0, dtype=np.int64)
+    of_trees = _ends_of_trees(columns) if has_trees else None
     for begin in range(0, len(columns["phase"]), CHUNK_ROWS):
         piece = slice(begin, begin + CHUNK_ROWS)
         outcome = np.asarray(columns["outcome"][piece])
         source = columns["worker"][piece].astype(np.int64) * 2 + columns["phase"][piece]
         is_last = (np.asarray(columns["flags"][piece]) & np.uint16(Flag.LAST_TURN)) != 0
         is_completed = outcome == Outcome.COMPLETED
+        is_end = is_last | ~is_completed if of_trees is None else of_trees[piece]
         sent = _added(sent, source[np.asarray(columns["start_wall_ns"][piece]) > 0])
-        ends = _added(ends, (source * _OUTCOMES + outcome)[is_last | ~is_completed])
-        whole = _added(whole, source[is_last & is_completed])
+        ends = _added(ends, (source * _OUTCOMES + outcome)[is_end])
+        whole = _added(whole, source[is_end & is_completed])
     outcomes: dict[Source, dict[int, int]] = {}
     for combined in np.flatnonzero(ends).tolist():
         key, outcome_number = divmod(combined, _OUTCOMES)
         outcomes.setdefault(divmod(key, 2), {})[outcome_number] = int(ends[combined])
     return ArrivedRecords(_by_source(sent), outcomes, _by_source(whole))
+
+
+def _ends_of_trees(columns: Columns) -> NDArray[np.bool_]:
+    """Return which record has the outcome of its session tree: one that failed, an error before a
+    cancellation; otherwise that of the request that was sent last."""
+    outcome = np.asarray(columns["outcome"])
+    source = columns["worker"].astype(np.uint64) * np.uint64(2) + columns["phase"]
+    trees = (source << np.uint64(_INDEX_BITS)) | columns["index"]
+    failed = np.flatnonzero(outcome != Outcome.COMPLETED)
+    failed = failed[np.argsort(outcome[failed], kind="stable")]
+    failed_trees, first = np.unique(trees[failed], return_index=True)
+    is_end = (np.asarray(columns["flags"]) & np.uint16(Flag.LAST_TURN)) != 0
+    is_end &= ~np.isin(trees, failed_trees)
+    is_end[failed[first]] = True
+    return np.asarray(is_end)
 
 
 def _added(counts: NDArray[np.int64], numbers: NDArray[Any]) -> NDArray[np.int64]:

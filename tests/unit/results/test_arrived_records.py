@@ -61,3 +61,21 @@ def test_pieces_add_up_to_what_one_look_at_all_rows_finds() -> None:
     assert sum(found.outcomes[source].values()) == len(ended)
     assert found.whole[source] == np.count_nonzero(ended["outcome"] == Outcome.COMPLETED)
     assert sum(found.sent.values()) == np.count_nonzero(rows["start_wall_ns"])
+
+
+def test_a_session_tree_ends_once_however_many_requests_fail() -> None:
+    rows = fake_run.make_rows(
+        7,
+        index=[4, 4, 4, 5, 5, 6, 6],
+        flags=[0, 0, LAST, 0, LAST, 0, LAST],
+        outcome=[
+            *(Outcome.CANCELLED, Outcome.ERRORED, Outcome.ERRORED),
+            *(Outcome.ERRORED, Outcome.COMPLETED),
+            *(Outcome.COMPLETED, Outcome.COMPLETED),
+        ],
+    )
+    found = count_arrived(fake_run.columns_of(rows), has_trees=True)
+    assert found.outcomes == {
+        (0, Phase.PROFILING): {Outcome.ERRORED: 2, Outcome.COMPLETED: 1},
+    }
+    assert found.whole == {(0, Phase.PROFILING): 1}
