@@ -76,10 +76,10 @@ def local_problems(config: Config, environ: Mapping[str, str] = os.environ) -> l
             found.append(Problem(key, text + (f"; {remedy}" if remedy else "")))
     found += _artifact_problems(config.artifacts, environ)
     path = needs.path if needs.path is not None else environ.get("PATH")
-    for name, remedy in needs.programs:
+    for name, remedy, key in needs.programs:
         if shutil.which(name, path=path) is None:
             text = f"needs {name}, which is not on this machine; {remedy}"
-            found.append(Problem("workload.kind", f"{config.kind}: {text}"))
+            found.append(Problem(key, text if config.inference else f"{config.kind}: {text}"))
     return found + list(needs.problems)
 
 
@@ -194,7 +194,7 @@ class CheckedFiles:
         """Raises DatasetError that names file and line."""
         self._files: dict[str, CheckedFile] = {}
         for config in configs:
-            if config.quality is not None:
+            if config.quality is not None and config.quality.file is not None:
                 from aiperf_svc.adapters.inference.quality_requests import read_gate
 
                 read_gate(config)

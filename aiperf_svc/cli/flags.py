@@ -122,6 +122,8 @@ LOAD = (
     Flag("--grace-period --benchmark-grace-period", "load.grace_period"),
     Flag("--ramp-duration --concurrency-ramp-duration --request-rate-ramp-duration", "load.ramp"),
     Flag("--quality-file", "quality.file", "FILE"),
+    Flag("--quality-tasks", "quality.lm_eval.tasks", "TASK", kind="again", read=values.all_names,
+        note="Repeat for more, or separate them with commas."),
     Flag("--quality-min-score", "quality.min_score", read=values.percent,
         note="A plain number is per cent."),
     Flag("--quality-repeats", "quality.repeats"),

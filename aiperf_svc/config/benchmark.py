@@ -75,6 +75,8 @@ QUALITY_TYPES = (
     EndpointType.MESSAGES,
 )
 """APIs that can answer the questions of a quality gate."""
+LM_EVAL_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
+"""APIs that lm_eval speaks."""
 SEEDS = 2**63
 """Number of seeds."""
 INFERENCE = "inference"
@@ -150,12 +152,32 @@ class BenchmarkConfig(Model):
         self._check_search()
         self._check_hooks()
         self._check_proxy()
-        if self.quality is not None and self.endpoint.type not in QUALITY_TYPES:
-            raise ValueError(
-                f"{{quality}} needs {{endpoint.type}} {', '.join(QUALITY_TYPES[:-1])} or "
-                f"{QUALITY_TYPES[-1]}, not {self.endpoint.type}"
-            )
+        self._check_quality()
         return self
+
+    def _check_quality(self) -> None:
+        if self.quality is None:
+            return
+        types = QUALITY_TYPES if self.quality.lm_eval is None else LM_EVAL_TYPES
+        if self.endpoint.type not in types:
+            key = "quality" if self.quality.lm_eval is None else "quality.lm_eval"
+            raise ValueError(
+                f"{{{key}}} needs {{endpoint.type}} {', '.join(types[:-1])} or {types[-1]}, not "
+                f"{self.endpoint.type}"
+            )
+        for key, is_set in (
+            ("endpoint.urls", self.endpoint.urls),
+            ("endpoint.models", self.endpoint.models),
+            ("endpoint.headers", self.endpoint.headers),
+            ("endpoint.proxy", self.endpoint.proxy),
+            ("endpoint.tls.ca", self.endpoint.tls.ca),
+            ("endpoint.api_key_header", self.endpoint.api_key_header),
+        ):
+            if self.quality.lm_eval is not None and is_set:
+                raise ValueError(
+                    f"{{quality.lm_eval}} cannot use {{{key}}}; run the tasks alone by "
+                    "{workload} lm-eval, or use {quality.file}"
+                )
 
     def _check_targets(self) -> None:
         if problem := problem_of(self.targets, self.experiment):

@@ -196,10 +196,27 @@ def _read_anyway(config: BenchmarkConfig) -> set[int]:
     return {config.deployment.target.port} if config.telemetry.target else set()
 
 
-def rank_policies(hosted: set[str]) -> tuple[list[Policy], list[str]]:
-    """Allow everything between ranks: tools choose their ports, and not all traffic has any."""
+class OutsideUrl(msgspec.Struct, frozen=True):
+    """A server outside the stack that ranks reach."""
+
+    url: str
+    remedy: str
+    """What allows less than every address, such as `an address in workload.url`."""
+
+
+def rank_policies(
+    hosted: set[str], outside: tuple[OutsideUrl, ...]
+) -> tuple[list[Policy], list[str]]:
+    """Allow everything between ranks: tools choose their ports, and not all traffic has any. And
+    the way to servers outside, if there are any."""
     way = (Rule(_pods((RANK_POD,), hosted)),)
-    return [Policy("ranks", (RANK_POD,), ingress=way, egress=way)], []
+    rules, notes = list[Rule](), list[str]()
+    for each in outside:
+        host, port, _ = address_of(each.url)
+        rule, found = _way(host, port, (), who="ranks", remedy=each.remedy)
+        rules.append(rule)
+        notes += found
+    return [Policy("ranks", (RANK_POD,), ingress=way, egress=(*way, *rules))], notes
 
 
 def _between_services(topology: Topology, hosted: set[str]) -> list[Policy]:

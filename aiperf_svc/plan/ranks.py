@@ -12,7 +12,13 @@ from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.placement import Network, Placement, Ranks, RankVolume
 from aiperf_svc.config.workload import AnyWorkloadConfig
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.network import Policies, plan_policies, rank_policies
+from aiperf_svc.plan.network import (
+    OutsideUrl,
+    Policies,
+    Policy,
+    plan_policies,
+    rank_policies,
+)
 from aiperf_svc.plan.pod_settings import (
     BESIDE_RANKS_CPU,
     SCRATCH_BYTES,
@@ -60,6 +66,8 @@ class RankNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Image of the ranks."""
     capabilities: tuple[str, ...] = ()
     """Linux capabilities of the ranks."""
+    outside: tuple[OutsideUrl, ...] = ()
+    """Servers outside the stack that the ranks reach."""
     notes: tuple[str, ...] = ()
     """Notes for reviewers."""
 
@@ -90,7 +98,10 @@ class RankStack(StackKind[AnyWorkloadConfig]):
         )
 
     def policies(self, basis: StackBasis[AnyWorkloadConfig], pods: tuple[PodPlan, ...]) -> Policies:
-        return plan_policies(basis.config, basis.topology, pods, rank_policies)
+        def of_ranks(hosted: set[str]) -> tuple[list[Policy], list[str]]:
+            return rank_policies(hosted, self.needs.outside)
+
+        return plan_policies(basis.config, basis.topology, pods, of_ranks)
 
     def outputs(self, config: AnyWorkloadConfig) -> dict[str, str]:
         return {"workload": config.kind}

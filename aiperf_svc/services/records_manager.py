@@ -18,6 +18,7 @@ from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.aiperf_exports import result_of
 from aiperf_svc.adapters.host.machine import host_facts
+from aiperf_svc.adapters.inference.lm_eval_process import check_lm_eval, measure_lm_eval
 from aiperf_svc.adapters.inference.quality_requests import measure_quality
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
@@ -127,7 +128,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._early_end: EarlyEnd | None = None
         self.progress = RunProgress(context.inference, context.topology)
         self.work = {
-            RunState.CONFIGURING: self._telemetry.started,
+            RunState.CONFIGURING: self._configure,
             RunState.DRAINING: self._drain,
             RunState.PROCESSING: self._process,
             RunState.DONE: self._end,
@@ -142,6 +143,10 @@ class RecordsManager(ResultsService[RunProgress]):
             every(PROGRESS_S, self._publish_progress),
             self._telemetry.run(),
         ]
+
+    async def _configure(self) -> None:
+        check_lm_eval(self.context.inference)
+        await self._telemetry.started()
 
     # --- arriving records ------------------------------------------------------------------------
 
@@ -331,7 +336,10 @@ class RecordsManager(ResultsService[RunProgress]):
         if run.config.quality is None or run.failure or run.was_cancelled or run.early_end:
             return run
         try:
-            quality, answers = await measure_quality(run.config, run.run_id)
+            if run.config.quality.lm_eval is not None:
+                quality, answers = await measure_lm_eval(run.config)
+            else:
+                quality, answers = await measure_quality(run.config, run.run_id)
             await asyncio.to_thread(write_answers, self.context.artifacts, answers)
         except AiperfError as error:
             return msgspec.structs.replace(run, failure=f"quality: {error}")

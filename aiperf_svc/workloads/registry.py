@@ -39,6 +39,7 @@ OWN: tuple[str, ...] = (
     "openfoam",
     "pytorch",
     "nccl",
+    "lm-eval",
     "qualify",
 )
 """Kinds of this project. The folder is the kind's name with underscores."""

@@ -28,10 +28,14 @@ class Tool(msgspec.Struct, frozen=True):
     """Debian package that has it; empty: none."""
     roles: tuple[str, ...] = ()
     """Roles of the ranks that need it; empty: all."""
+    remedy: str = ""
+    """How it is installed, if not as a package of Debian."""
 
     @property
     def source(self) -> str:
         """What to do where it is missing."""
+        if self.remedy:
+            return self.remedy
         if self.package:
             return f"install the Debian package {self.package}"
         return "Debian has no package of it: add its folder to PATH"

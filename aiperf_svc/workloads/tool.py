@@ -13,6 +13,7 @@ from aiperf_svc.core.results.tool_objectives import check_objectives
 from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.plan.experiments import replacement_time
 from aiperf_svc.plan.lifetime import LongestTimes, step_times
+from aiperf_svc.plan.network import OutsideUrl
 from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds, RankStack
 from aiperf_svc.plan.stack import StackPlan, StackSettings
 from aiperf_svc.plan.stack_kind import StackKind
@@ -110,6 +111,10 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         """Return the Linux capabilities that the ranks' containers need, such as `IPC_LOCK`."""
         return ()
 
+    def outside(self, config: WorkloadConfig[SpecT]) -> tuple[OutsideUrl, ...]:
+        """Return the servers outside the stack that the ranks reach."""
+        return ()
+
     # --- the config ------------------------------------------------------------------------------
 
     def config_model(self) -> type[WorkloadConfig[SpecT]]:
@@ -170,8 +175,9 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         return plan_ranks(config.deployment, len(self.role_names(config)), facts)
 
     def shape(self, config: WorkloadConfig[SpecT]) -> list[object]:
-        """Return the ranks of a config, and the capabilities of their containers."""
-        return [self.role_names(config), self.needs_privilege(config)]
+        """Return the ranks of a config, the capabilities of their containers and what they may
+        reach."""
+        return [self.role_names(config), self.needs_privilege(config), *self.outside(config)]
 
     def longest_times(
         self, config: WorkloadConfig[SpecT], trials: Sequence[WorkloadConfig[SpecT]]
@@ -208,6 +214,7 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
                 count=len(self.role_names(config)),
                 image=spec.image or default_image(spec.kind, settings.version),
                 capabilities=self.needs_privilege(config),
+                outside=self.outside(config),
                 notes=notes,
             ),
         )

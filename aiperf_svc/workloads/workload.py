@@ -90,6 +90,8 @@ class NeededProgram(NamedTuple):
 
     name: str
     remedy: str
+    key: str = "workload.kind"
+    """Key of the config that needs it."""
 
 
 class LocalNeeds(msgspec.Struct, frozen=True, kw_only=True):

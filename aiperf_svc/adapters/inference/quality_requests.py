@@ -42,6 +42,7 @@ def read_gate(config: BenchmarkConfig) -> Gate:
     the file and the line, or the key."""
     quality = config.quality
     assert quality is not None
+    assert quality.file is not None
     path = Path(quality.file)
     try:
         content = read_file(path, MOST_BYTES)
@@ -72,13 +73,13 @@ async def measure_quality(
     plain = config.endpoint.model_copy(update={"streaming": False})
     config = config.model_copy(update={"endpoint": plain})
     gate = await asyncio.to_thread(read_gate, config)
-    users = _concurrency(config)
+    users = gate_concurrency(config)
     answers = await _ask_all(config, quality, gate.questions, users, run_id)
     answers = await asyncio.to_thread(graded, gate.questions, answers)
     result = score(
-        gate.questions,
+        [str(each.grader) for each in gate.questions],
         answers,
-        file=quality.file,
+        file=quality.source,
         sha256=gate.sha256,
         concurrency=users,
         min_score=quality.min_score,
@@ -86,7 +87,8 @@ async def measure_quality(
     return result, answers
 
 
-def _concurrency(config: BenchmarkConfig) -> int:
+def gate_concurrency(config: BenchmarkConfig) -> int:
+    """Return how many questions are asked at a time."""
     load = config.load
     return OPEN_LOOP_CONCURRENCY if load.is_open_loop else load.concurrency or 1
 

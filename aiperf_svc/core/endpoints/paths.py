@@ -5,6 +5,8 @@ or the whole URL of a request. What the URL's end and the API's beginning have i
 path once.
 """
 
+from urllib.parse import urlsplit
+
 from aiperf_svc.config.endpoint import Endpoint as EndpointConfig
 from aiperf_svc.core.endpoints.base import Endpoint
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
@@ -14,6 +16,13 @@ def request_path(url_path: str, options: EndpointConfig, api: Endpoint) -> str:
     """Return the path of each request to a URL with this path."""
     own = options.path or (options.streaming and api.stream_path) or api.path
     return base_path(url_path, options, api) + own or "/"
+
+
+def request_url(options: EndpointConfig) -> str:
+    """Return the whole URL of the requests that an endpoint names."""
+    parts = urlsplit(options.url)
+    path = request_path(parts.path, options, ENDPOINTS[options.type])
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 def base_path(url_path: str, options: EndpointConfig, api: Endpoint) -> str:

@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraderScore(msgspec.Struct, frozen=True):
-    """Answers to the questions of one grader."""
+    """Answers to the questions of one grader or task."""
 
     issued: int
     right: int
@@ -76,6 +76,7 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     self_agreement: float | None
     """Share of the questions whose answers are all equal; None if each was sent once."""
     graders: dict[str, GraderScore]
+    """By grader, or by task of lm_eval."""
 
     @property
     def text(self) -> str:
@@ -122,7 +123,7 @@ def _grade(question: Question, answer: Answer) -> bool | None:
 
 
 def score(
-    questions: Sequence[Question],
+    graders: Sequence[str],
     answers: Sequence[Answer],
     *,
     file: str,
@@ -130,7 +131,8 @@ def score(
     concurrency: int,
     min_score: float | None,
 ) -> QualityResult:
-    """Return the outcome of answers that have their grades, one for each request that was due."""
+    """Return the outcome of answers that have their grades, one for each request that was due.
+    `graders` names the grader of each question, or its task; `file` is where they are from."""
     counted = [each for each in answers if each.is_right is not None]
     right = sum(each.is_right is True for each in counted)
     # Repeats of one question are no further sample of questions.
@@ -138,14 +140,14 @@ def score(
     low, high = wilson(right / repeats, len(counted) / repeats) if counted else (None, None)
     by_grader: dict[str, GraderScore] = {}
     for each in counted:
-        name = str(questions[each.question].grader)
+        name = graders[each.question]
         known = by_grader.get(name, GraderScore(0, 0))
         by_grader[name] = GraderScore(known.issued + 1, known.right + (each.is_right is True))
     return QualityResult(
         file=file,
         sha256=sha256,
         concurrency=concurrency,
-        questions=len(questions),
+        questions=len(graders),
         issued=len(counted),
         right=right,
         score=right / len(counted) if counted else None,

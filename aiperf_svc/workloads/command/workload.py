@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS, Model, Verbatim
+from aiperf_svc.config.lm_eval import FileName
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
 from aiperf_svc.core.results.measured import MetricInfo
@@ -27,7 +28,6 @@ from aiperf_svc.workloads.steps import (
 from aiperf_svc.workloads.tool import ToolWorkload
 
 Tag = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")]
 FilePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9_*?\[][A-Za-z0-9_./*?\[\]-]*$")]
 
 

@@ -14,7 +14,12 @@ from aiperf_svc.core.endpoints.custom import custom_problems
 from aiperf_svc.core.endpoints.paths import other_api
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.endpoint_types import Feature
-from aiperf_svc.workloads.workload import LocalNeeds, NeededFile, NeededVariable
+from aiperf_svc.workloads.workload import (
+    LocalNeeds,
+    NeededFile,
+    NeededProgram,
+    NeededVariable,
+)
 
 VISIBLE = re.compile(r"[!-~]*")
 """Characters of a URL."""
@@ -108,6 +113,7 @@ def local_needs(config: BenchmarkConfig) -> LocalNeeds:
         ),
         authorities=tls if tls.ca_file else None,
         modules=_modules(config),
+        programs=_programs(config),
         tokenizer=config.tokenizer.name or "",
         variables=tuple(
             NeededVariable(key, name, remedy)
@@ -128,6 +134,13 @@ def _modules(config: BenchmarkConfig) -> tuple[tuple[str, str, str], ...]:
         ("telemetry.nvml", "pynvml", "nvml", config.telemetry.nvml),
     ]
     return tuple((key, module, extra) for key, module, extra, is_needed in needed if is_needed)
+
+
+def _programs(config: BenchmarkConfig) -> tuple[NeededProgram, ...]:
+    """Return lm_eval if the quality gate needs it."""
+    if config.quality is None or config.quality.lm_eval is None:
+        return ()
+    return (NeededProgram("lm_eval", "pip install 'lm_eval[api]'", "quality.lm_eval"),)
 
 
 def _target_problems(config: BenchmarkConfig) -> tuple[Problem, ...]:

@@ -86,6 +86,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--request-count": (("--request-count", "9"), 9),
     "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
     "--quality-file": (("--quality-file", "q.jsonl"), "q.jsonl"),
+    "--quality-tasks": (("--quality-tasks", "gsm8k,mmlu"), ("gsm8k", "mmlu")),
     "--quality-min-score": (("--quality-file", "q.jsonl", "--quality-min-score", "90"), 0.9),
     "--quality-repeats": (("--quality-file", "q.jsonl", "--quality-repeats", "3"), 3),
     "--steady-state-skip-start": (("--steady-state-skip-start", "10"), 0.1),

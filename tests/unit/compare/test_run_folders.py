@@ -286,7 +286,12 @@ def run_with_answers(folder: Path, texts: list[str], sha256: str = "0") -> Path:
     answers = [Answer(question=n, repeat=0, text=text) for n, text in enumerate(texts)]
     answers = graded(questions, answers)
     quality = score(
-        questions, answers, file="q.jsonl", sha256=sha256, concurrency=1, min_score=None
+        ["exact"] * len(texts),
+        answers,
+        file="q.jsonl",
+        sha256=sha256,
+        concurrency=1,
+        min_score=None,
     )
     context = fake_run.context(rows, run_id=folder.name, quality=quality)
     folder.mkdir(parents=True)

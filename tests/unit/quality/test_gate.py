@@ -33,7 +33,8 @@ def answer(question: int, text: str = "yes", *, repeat: int = 0, **keys: Any) ->
 
 def result(answers: list[Answer], min_score: float | None = None) -> QualityResult:
     found = graded(QUESTIONS, answers)
-    return score(QUESTIONS, found, file="q.jsonl", sha256="0", concurrency=4, min_score=min_score)
+    graders = [str(each.grader) for each in QUESTIONS]
+    return score(graders, found, file="q.jsonl", sha256="0", concurrency=4, min_score=min_score)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.quality.gate import Answer, score
-from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.results import scalars
 from aiperf_svc.core.results.economics import economic_numbers
 from aiperf_svc.core.results.scalars import derived
@@ -52,7 +51,7 @@ def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
 
 
 QUALITY = score(
-    [Question(prompt="?", grader=Grader.EXACT, expected="yes")],
+    ["exact"],
     [Answer(question=0, repeat=0, text="yes", is_right=True)],
     file="q.jsonl",
     sha256="0",

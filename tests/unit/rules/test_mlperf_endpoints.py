@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.cli.main import main
 from aiperf_svc.core.quality.gate import Answer, QualityResult, score
-from aiperf_svc.core.quality.questions import Grader, Question
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.inference_result import DatasetFacts, InferenceResult, RunLayout
 from aiperf_svc.core.results.summarise import summarise
@@ -179,8 +178,7 @@ def test_markers_of_requests_need_no_distinct_entries() -> None:
 
 def quality(score_low: float) -> QualityResult:
     answers = [Answer(question=0, repeat=0, is_right=True)] * 100
-    question = Question(prompt="?", grader=Grader.EXACT, expected="yes")
-    return score([question], answers, file="q", sha256="0", concurrency=1, min_score=score_low)
+    return score(["exact"], answers, file="q", sha256="0", concurrency=1, min_score=score_low)
 
 
 def test_accuracy_needs_a_passed_gate_in_each_region() -> None:

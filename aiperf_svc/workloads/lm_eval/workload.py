@@ -1,0 +1,216 @@
+"""Runs lm-evaluation-harness against a server. `core.quality.lm_eval` has its settings and results,
+which a quality gate of an inference benchmark has too."""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from statistics import fmean
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.lm_eval import LmEvalTasks
+from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
+from aiperf_svc.core.quality import lm_eval
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.verdict.check_result import Reason, Severity
+from aiperf_svc.domain.endpoint_types import EndpointType
+from aiperf_svc.plan.network import OutsideUrl
+from aiperf_svc.workloads.steps import (
+    Command,
+    Output,
+    Rank,
+    Reading,
+    Role,
+    Step,
+    Tool,
+    UnreadableOutput,
+    timeout_of,
+)
+from aiperf_svc.workloads.tool import ToolWorkload
+
+_TYPES = {"chat": EndpointType.CHAT, "completions": EndpointType.COMPLETIONS}
+
+
+class LmEvalSpec(WorkloadSpec, LmEvalTasks):
+    """Tasks of lm-evaluation-harness that are asked of one server."""
+
+    kind: Literal["lm-eval"] = "lm-eval"
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
+    """Base URL of the server, as `endpoint.url`. Its key is OPENAI_API_KEY in `secret_env`."""
+    model: Annotated[str, Field(min_length=1)]
+    """Name of the model in the requests."""
+    api: Literal["chat", "completions"] = "chat"
+    """`completions` can compare likelihoods, with `tokenizer`; `chat` only generates."""
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 16
+    """Questions at a time."""
+    extra_inputs: dict[str, object] = Field(default_factory=dict)
+    """Further members of each request for a text, such as `chat_template_kwargs`."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server."""
+        return Endpoint(
+            url=self.url,
+            model=self.model,
+            type=_TYPES[self.api],
+            extra_inputs=self.extra_inputs,
+        )
+
+
+Config = WorkloadConfig[LmEvalSpec]
+_HUB = "https://huggingface.co"
+_OFFLINE = "HF_HUB_OFFLINE"
+"""Environment variable with which nothing is downloaded from the hub."""
+_WITHOUT_TEXT = "answers_without_text"
+
+
+class LmEval(ToolWorkload[LmEvalSpec]):
+    """The kind `lm-eval`."""
+
+    kind = "lm-eval"
+    summary = "scores of a server at tasks of lm-evaluation-harness"
+    spec = LmEvalSpec
+    tools = (Tool(lm_eval.PROGRAM, "", remedy=lm_eval.REMEDY),)
+    metrics = (
+        MetricInfo(
+            tag="score",
+            name="Score",
+            unit="ratio",
+            better="higher",
+            formula="mean of the scores of the tasks, each its first metric or `metric`",
+        ),
+        MetricInfo(
+            tag="questions",
+            name="Questions",
+            unit="count",
+            formula="sum of `n-samples`.effective of the tasks",
+        ),
+        MetricInfo(
+            tag=_WITHOUT_TEXT,
+            name="Answers without text",
+            unit="count",
+            better="lower",
+            formula="samples whose answer is empty, such as one of reasoning alone",
+        ),
+    )
+
+    def roles(self, spec: LmEvalSpec) -> tuple[Role, ...]:
+        return (Role("client", 1),)
+
+    def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
+        tasks = config.workload.tasks
+        return self.metrics + tuple(
+            MetricInfo(
+                tag=_tag(task),
+                name=f"Score of {task}",
+                unit="ratio",
+                better="higher",
+                formula=f"results.{task}",
+            )
+            for task in (tasks if len(tasks) > 1 else ())
+        )
+
+    def problems(self, config: Config) -> list[str]:
+        tasks = config.workload.tasks
+        tags = [_tag(task) for task in tasks]
+        twice = next((task for task in tasks if tags.count(_tag(task)) > 1), None)
+        found = [f"workload.tasks: {twice!r} stands there twice"] if twice else []
+        if lm_eval.SETTINGS in config.workload.files:
+            found.append(f"workload.files: {lm_eval.SETTINGS} is written by aiperf-svc")
+        return found
+
+    def outside(self, config: Config) -> tuple[OutsideUrl, ...]:
+        spec = config.workload
+        server = OutsideUrl(spec.url, "an address in workload.url")
+        if _OFFLINE in spec.env:
+            return (server,)
+        return server, OutsideUrl(_HUB, f"{_OFFLINE} in workload.env")
+
+    def files(self, config: Config) -> dict[str, bytes]:
+        spec = config.workload
+        written = {name: text.encode() for name, text in spec.files.items()}
+        settings = lm_eval.settings(spec, spec.endpoint, concurrency=spec.concurrency)
+        return written | {lm_eval.SETTINGS: settings}
+
+    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        spec = config.workload
+        return (
+            Step(
+                name=f"lm-eval {' '.join(spec.tasks)}",
+                commands=(
+                    Command(
+                        rank=ranks[0].number,
+                        argv=(lm_eval.PROGRAM, *lm_eval.ARGUMENTS),
+                        env=spec.env,
+                        keeps=(lm_eval.RESULTS, lm_eval.SAMPLES),
+                    ),
+                ),
+                timeout_ns=timeout_of(spec, 4 * HOUR_NS),
+            ),
+        )
+
+    def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
+        spec, files = config.workload, outputs[0].files
+        results = [data for name, data in files.items() if fnmatch(name, lm_eval.RESULTS)]
+        if len(results) != 1:
+            raise UnreadableOutput(f"lm_eval left {len(results)} files of results; expected 1")
+        try:
+            found = lm_eval.read_results(results[0], spec)
+            without_text = sum(lm_eval.count_without_text(lines) for lines in _samples(files))
+        except ValueError as error:
+            raise UnreadableOutput(str(error)) from error
+        scores = found.scores
+        values = {
+            "score": fmean(each.value for each in scores),
+            "questions": float(found.questions),
+            _WITHOUT_TEXT: float(without_text),
+        }
+        if len(scores) > 1:
+            values |= {_tag(each.task): each.value for each in scores}
+        return Reading(
+            values=values,
+            tool=found.tool,
+            facts={each.task: each.text for each in scores},
+        )
+
+    def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
+        limit, found = config.workload.limit, []
+        if limit is not None:
+            found.append(
+                Reason(
+                    check="task-limit",
+                    severity=Severity.INFO,
+                    measured=limit,
+                    limit=0.0,
+                    unit="questions",
+                    text=f"only the first {limit:,} questions of each task were asked",
+                    remedy="leave workload.limit out before a score is compared with others",
+                )
+            )
+        empty = sum(int(reading.values[_WITHOUT_TEXT]) for reading in readings)
+        if empty:
+            found.append(
+                Reason(
+                    check="answers-without-text",
+                    severity=Severity.DEGRADED,
+                    measured=empty,
+                    limit=0.0,
+                    unit="answers",
+                    text=f"{empty:,} answers had no text, which count as wrong",
+                    remedy="raise the task's max_gen_toks; lm_eval reads no reasoning: turn it off "
+                    "in workload.extra_inputs",
+                )
+            )
+        return tuple(found)
+
+
+def _samples(files: dict[str, bytes]) -> Iterator[list[bytes]]:
+    for name, data in files.items():
+        if fnmatch(name, lm_eval.SAMPLES):
+            yield data.splitlines()
+
+
+def _tag(task: str) -> str:
+    return "score_" + "".join(sign if sign.isalnum() else "_" for sign in task.lower())

@@ -1,0 +1,190 @@
+"""The kind `lm-eval`. The recorded files are of real runs of lm_eval 0.4.13 against a server that
+knows its answers: 6 of 8 sums right and one without a text, one of two capitals right."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.quality import lm_eval
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.lm_eval import WORKLOAD
+from aiperf_svc.workloads.lm_eval.workload import LmEvalSpec
+from aiperf_svc.workloads.registry import parse_benchmark
+from aiperf_svc.workloads.steps import Output, Rank, Reading, UnreadableOutput
+
+RECORDED = Path(__file__).parent / "recorded" / "lm-eval"
+RANK = Rank(number=0, role="client", address="10.0.0.1", node="n", work="/w", volume="/v",
+            agent="/a")  # fmt: skip
+Config = WorkloadConfig[LmEvalSpec]
+
+
+def config_of(**spec: Any) -> Config:
+    given = {"url": "http://s:8000/v1", "model": "m", "tasks": ["sums"], **spec}
+    config = parse_benchmark({"workload": {"kind": "lm-eval", **given}}, "")
+    assert isinstance(config, WorkloadConfig)
+    return cast("WorkloadConfig[LmEvalSpec]", config)
+
+
+def recorded(task: str, what: str) -> bytes:
+    (path,) = RECORDED.glob(f"*-{task}-{what}.json*")
+    return path.read_bytes()
+
+
+def left_by(task: str = "sums", **changes: Any) -> dict[str, bytes]:
+    """The files of a run, with other members of its results."""
+    results = json.loads(recorded(task, "results")) | changes
+    return {
+        "out/m/results_2026-11-26T13-45-06.320306.json": json.dumps(results).encode(),
+        f"out/m/samples_{task}_2026-11-26T13-45-06.320306.jsonl": recorded(task, "samples"),
+    }
+
+
+def reading_of(files: dict[str, bytes], **spec: Any) -> Reading:
+    config = config_of(**spec)
+    step = WORKLOAD.steps(config, [RANK])[0]
+    return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, files=files)])
+
+
+def test_recorded_run_has_its_score_and_questions() -> None:
+    reading = reading_of(left_by())
+    assert reading.values == {"score": 0.75, "questions": 8.0, "answers_without_text": 1.0}
+    assert reading.tool == "lm_eval 0.4.13"
+    assert reading.facts["sums"] == "exact_match,last-number 0.75 ± 0.1637 of 8 questions"
+
+
+def test_several_tasks_have_their_scores_and_the_mean() -> None:
+    sums, capitals = left_by(), json.loads(recorded("capitals", "results"))
+    both = {
+        name: json.loads(recorded("sums", "results"))[name] | capitals[name]
+        for name in ("results", "n-samples", "versions")
+    }
+    tasks = ["sums", "capitals"]
+    files = sums | {list(left_by("capitals"))[1]: recorded("capitals", "samples")}
+    reading = reading_of(files | dict([next(iter(left_by(**both).items()))]), tasks=tasks)
+    assert reading.values == {
+        "score": 0.625,
+        "questions": 10.0,
+        "answers_without_text": 1.0,
+        "score_sums": 0.75,
+        "score_capitals": 0.5,
+    }
+    assert {each.tag for each in WORKLOAD.metrics_of(config_of(tasks=tasks))} == set(reading.values)
+
+
+@pytest.mark.parametrize(
+    ("files", "spec", "message"),
+    [
+        ({}, {}, "lm_eval left 0 files of results"),
+        ({"out/m/results_1.json": b"{"}, {}, "results of lm_eval: "),
+        (left_by(), {"tasks": ["gsm8k"]}, "no result of the task 'gsm8k', but of sums"),
+        (left_by(), {"metric": "acc"}, "no metric 'acc'; it has exact_match,last-number"),
+        (
+            left_by(results={"sums": {"word_perplexity,none": 12.5, "alias": "sums"}}),
+            {},
+            "word_perplexity,none is 12.5, no score from 0 to 1",
+        ),
+    ],
+)
+def test_results_without_a_score_are_unreadable(
+    files: dict[str, bytes], spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnreadableOutput) as error:
+        reading_of(files, **spec)
+    assert message in str(error.value)
+
+
+def test_settings_name_the_server_and_the_tasks() -> None:
+    config = config_of(
+        files={"a/sums.yaml": "task: sums"}, few_shot=0, limit=9, concurrency=3,
+        extra_inputs={"top_k": 1},
+    )  # fmt: skip
+    files = WORKLOAD.files(config)
+    assert files["a/sums.yaml"] == b"task: sums"
+    settings = json.loads(files[lm_eval.SETTINGS])
+    arguments = settings.pop("model_args")
+    assert arguments["base_url"] == "http://s:8000/v1/chat/completions"
+    assert (arguments["model"], arguments["num_concurrent"]) == ("m", 3)
+    assert arguments["tokenizer_backend"] is None
+    assert settings == {
+        "model": "local-chat-completions",
+        "tasks": ["sums"],
+        "apply_chat_template": True,
+        "log_samples": True,
+        "output_path": "out",
+        "include_path": ".",
+        "num_fewshot": 0,
+        "limit": 9,
+        "gen_kwargs": {"top_k": 1},
+    }
+
+
+def test_likelihoods_need_completions_and_a_tokenizer() -> None:
+    files = WORKLOAD.files(config_of(api="completions", tokenizer="tok", max_length=4096))
+    settings = json.loads(files[lm_eval.SETTINGS])
+    assert settings["model"] == "local-completions"
+    assert not settings["apply_chat_template"]
+    arguments = settings["model_args"]
+    assert (arguments["tokenizer"], arguments["max_length"]) == ("tok", 4096)
+    assert arguments["tokenizer_backend"] == "huggingface"
+
+
+def test_limit_and_empty_answers_are_checks() -> None:
+    config = config_of(limit=8)
+    found = WORKLOAD.checks(config, [reading_of(left_by())])
+    assert [(each.check, each.severity) for each in found] == [
+        ("task-limit", Severity.INFO),
+        ("answers-without-text", Severity.DEGRADED),
+    ]
+    assert WORKLOAD.checks(config_of(), [reading_of(left_by("capitals"), tasks=["capitals"])]) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"tasks": []}, "workload.tasks"),
+        ({"url": "s:8000"}, "workload.url"),
+        ({"files": {"../x": "x"}}, "workload.files"),
+    ],
+)
+def test_bad_spec_is_refused(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(**spec)
+    assert message in str(error.value)
+
+
+def test_tasks_of_one_name_and_written_settings_are_problems() -> None:
+    config = config_of(tasks=["a-b", "a.b"], files={lm_eval.SETTINGS: "x"})
+    assert WORKLOAD.problems(config) == [
+        "workload.tasks: 'a-b' stands there twice",
+        "workload.files: lm_eval_settings.json is written by aiperf-svc",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "grades"),
+    [
+        ("sums", "The sum is 21.", [True, True, False, True, True, True, False, True]),
+        ("capitals", "1", [True, False]),
+    ],
+)
+def test_samples_are_graded_answers(task: str, texts: str, grades: list[bool]) -> None:
+    config = config_of(tasks=[task])
+    (score,) = lm_eval.read_results(recorded(task, "results"), config.workload).scores
+    answers = lm_eval.read_samples(recorded(task, "samples").splitlines(), score, first=5)
+    assert [each.is_right for each in answers] == grades
+    assert [each.question for each in answers] == list(range(5, 5 + len(grades)))
+    assert answers[0].text == texts
+    assert [each.question for each in answers if each.error] == ([11] if task == "sums" else [])
+
+
+def test_ranks_reach_the_server_and_the_hub() -> None:
+    assert [each.url for each in WORKLOAD.outside(config_of())] == [
+        "http://s:8000/v1",
+        "https://huggingface.co",
+    ]
+    offline = config_of(env={"HF_HUB_OFFLINE": "1"})
+    assert [each.url for each in WORKLOAD.outside(offline)] == ["http://s:8000/v1"]
