@@ -1,0 +1,111 @@
+"""A run as a row of InferenceX for a fixed length of prompts and outputs on one node
+(SemiAnalysisAI/InferenceX, `utils/process_result.py` of 843c625).
+
+Latencies are in seconds, `intvty` is the inverse of a statistic of the time per output token, and
+`num_gpus` of their rates is tp · pp · pcp. What is unknown is left out: their ingest skips a row
+without it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.domain.errors import ConfigError
+
+NAME: Final = "inferencex_row.json"
+NEEDED: Final = (
+    "hw", "conc", "image", "model", "infmax_model_prefix", "framework", "precision",
+    "spec_decoding", "disagg", "recipe_fingerprint", "isl", "osl", "is_multinode", "tp", "pp",
+    "dcp_size", "pcp_size", "ep", "dp_attention", "tput_per_gpu", "output_tput_per_gpu",
+    "input_tput_per_gpu",
+)  # fmt: skip
+"""Keys that their transformer always writes for one node."""
+_LATENCIES = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
+    "e2el": "request_latency",
+}
+_STATS = {
+    "mean": "avg", "median": "p50", "std": "std", "p75": "p75", "p90": "p90", "p95": "p95",
+    "p99": "p99", "p99.9": "p99_9",
+}  # fmt: skip
+_NAMED = {
+    "hw": "hw", "image": "image", "infmax_model_prefix": "model_prefix", "framework": "framework",
+    "precision": "precision", "spec_decoding": "spec_decoding",
+    "recipe_fingerprint": "recipe_fingerprint", "dp_attention": "dp_attention",
+}  # fmt: skip
+_SIZES = ("tp", "pp", "dcp_size", "pcp_size", "ep")
+_POWER = {
+    "joules_per_output_token": "joules_per_output_token",
+    "joules_per_total_token": "joules_per_total_token",
+    "joules_per_successful_query": "joules_per_request",
+    "total_gpu_energy_j": "gpu_joules",
+}
+_POWER_SCHEMA = 2
+"""Version of their fields of energy, which are those of all GPUs."""
+
+
+def row_of(result: InferenceResult, setup: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row. Raises ConfigError for a run that is no fixed concurrency, or whose lengths
+    are not fixed."""
+    users = result.config.get("load", {}).get("concurrency")
+    if not users or result.config.get("load", {}).get("request_rate"):
+        raise ConfigError("a row of InferenceX is of a fixed concurrency: load.concurrency")
+    row: dict[str, Any] = {"conc": int(users), "model": result.config_view.endpoint.model}
+    row |= {theirs: setup[ours] for theirs, ours in _NAMED.items() if ours in setup}
+    row |= {"disagg": False, "is_multinode": False}
+    row |= {name: int(setup[name]) for name in _SIZES if name in setup}
+    row |= {"isl": _fixed(result, "input_tokens"), "osl": _fixed(result, "output_tokens")}
+    row |= _rates(result, row)
+    for name, tag in _LATENCIES.items():
+        for theirs, ours in _STATS.items():
+            value = result.value(tag, ours)
+            if value is not None:
+                row[f"{theirs}_{name}"] = value / 1e3
+                if name == "tpot" and value > 0:
+                    row[f"{theirs}_intvty"] = 1e3 / value
+    return row | _energy(result)
+
+
+def _energy(result: InferenceResult) -> dict[str, float]:
+    joules, tokens = result.value("gpu_joules"), result.value("total_isl")
+    if joules is None:
+        return {}
+    found = {theirs: result.value(tag) for theirs, tag in _POWER.items()}
+    if tokens:
+        found["joules_per_input_token"] = joules / tokens
+    known = {name: value for name, value in found.items() if value is not None}
+    return known | {"power_valid": 1, "power_metric_schema_version": _POWER_SCHEMA}
+
+
+def unknown_of(row: Mapping[str, Any]) -> list[str]:
+    """Return the keys that a row lacks."""
+    return [name for name in NEEDED if name not in row]
+
+
+def _fixed(result: InferenceResult, key: str) -> int:
+    """Return the fixed length in the config."""
+    written = result.config.get("dataset", {}).get(key)
+    mean = written.get("mean") if isinstance(written, Mapping) else None
+    if not mean:
+        raise ConfigError(
+            f"a row of InferenceX has fixed lengths; set dataset.{key} (--isl, --osl), or export "
+            "another format"
+        )
+    return int(mean)
+
+
+def _rates(result: InferenceResult, row: Mapping[str, Any]) -> dict[str, float]:
+    sizes = [row[name] for name in ("tp", "pp", "pcp_size") if name in row]
+    total = result.value("total_token_throughput")
+    output = result.value("output_token_throughput")
+    if len(sizes) < 3 or total is None or output is None:
+        return {}
+    gpus = math.prod(sizes)
+    return {
+        "tput_per_gpu": total / gpus,
+        "output_tput_per_gpu": output / gpus,
+        "input_tput_per_gpu": (total - output) / gpus,
+    }

@@ -1,0 +1,110 @@
+"""How the server of a run is set up, in the names that other benchmarks use: its framework, GPUs
+and parallelism, for exports of a run.
+
+The facts are those that the user gives, then those of `provenance.json`. A fact that neither has
+stays unknown, and is no key here. A flag that is absent from known arguments has the default of all
+servers: one.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from aiperf_svc.core.results.provenance import UNKNOWN, Provenance
+from aiperf_svc.domain.errors import ConfigError
+
+FACTS = (
+    "hw", "model_prefix", "framework", "precision", "spec_decoding", "image", "replicas", "gpus",
+    "gpu_model", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size", "dp_attention",
+    "recipe_fingerprint",
+)  # fmt: skip
+"""Names of facts that a user can give."""
+NUMBERS = frozenset(("replicas", "gpus", "tp", "pp", "dp", "ep", "dcp_size", "pcp_size"))
+_FRAMEWORKS = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trt", "llama.cpp": "llamacpp"}
+_FLAGS = {
+    "tp": ("--tensor-parallel-size", "-tp", "--tp-size", "--tp"),
+    "pp": ("--pipeline-parallel-size", "-pp", "--pp-size", "--pp"),
+    "dp": ("--data-parallel-size", "-dp", "--dp-size", "--dp"),
+    "ep": ("--ep-size", "--ep", "--expert-parallel-size"),
+    "dcp_size": ("--decode-context-parallel-size", "-dcp"),
+    "pcp_size": ("--prefill-context-parallel-size", "-pcp"),
+}
+"""Flags of vLLM and SGLang."""
+_STATED = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
+"""Settings by which SGLang describes itself."""
+_HARDWARE = re.compile(r"(?<![A-Z0-9])(GB300|GB200|B300|B200|H200|H100|MI\d{3}X)(?![A-Z0-9])")
+
+
+def read_facts(written: Sequence[str]) -> dict[str, str]:
+    """Return the facts that a user gives as `name=value`. Raises ConfigError."""
+    found = {}
+    for each in written:
+        name, separator, value = each.partition("=")
+        if name not in FACTS or not separator or not value:
+            raise ConfigError(
+                f"--fact {each!r}: expected NAME=VALUE with one of {', '.join(FACTS)}"
+            )
+        if name in NUMBERS and not (value.isdecimal() and int(value)):
+            raise ConfigError(f"--fact {each!r}: expected a number from 1")
+        found[name] = value
+    return found
+
+
+def setup_of(
+    provenance: Provenance | None, given: Mapping[str, str], *, gpus: float | None = None
+) -> dict[str, str]:
+    """Return the known facts by the names of `FACTS`, and `engine_version`. `gpus` is the number
+    that the run's economics have."""
+    target = provenance.target if provenance is not None else {}
+    known = {name: value for name, value in target.items() if value not in ("", UNKNOWN)}
+    names: tuple[str, ...] = ("image", "gpus", "gpu_model", "engine_version")
+    found = {name: known[name] for name in names if name in known}
+    if gpus is not None:
+        found["gpus"] = f"{gpus:.0f}"
+    if known.get("engine") in _FRAMEWORKS:
+        found["framework"] = _FRAMEWORKS[known["engine"]]
+    if hardware := _HARDWARE.search(known.get("gpu_model", "").upper()):
+        found["hw"] = hardware[1].lower()
+    for name, setting in _STATED.items():
+        if f"server.{setting}" in known:
+            found[name] = known[f"server.{setting}"]
+    if "arguments" in known and found.get("framework") in ("vllm", "sglang"):
+        found |= _of_arguments(known["arguments"])
+    return found | dict(given)
+
+
+def _of_arguments(text: str) -> dict[str, str]:
+    try:
+        arguments = shlex.split(text)
+    except ValueError:
+        return {}
+    values: dict[str, str] = {}
+    for place, argument in enumerate(arguments):
+        flag, separator, value = argument.partition("=")
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        values[flag] = value if separator else following
+    found = {
+        name: next((values[flag] for flag in flags if flag in values), "1")
+        for name, flags in _FLAGS.items()
+    }
+    found = {name: value for name, value in found.items() if value.isdecimal()}
+    if "--enable-expert-parallel" in values and {"tp", "dp"} <= found.keys():
+        found["ep"] = str(int(found["tp"]) * int(found["dp"]))
+    found["dp_attention"] = "true" if "--enable-dp-attention" in values else "false"
+    if "--quantization" in values:
+        found["precision"] = values["--quantization"]
+    return found | _speculation(values)
+
+
+def _speculation(values: Mapping[str, str]) -> dict[str, str]:
+    if algorithm := values.get("--speculative-algorithm"):
+        return {"spec_decoding": algorithm.lower()}
+    if "--speculative-config" not in values:
+        return {"spec_decoding": "none"}
+    try:
+        config = json.loads(values["--speculative-config"])
+        method = config["method"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {"spec_decoding": method} if isinstance(method, str) else {}
