@@ -53,15 +53,28 @@ def test_env_needs_only_the_parts_on_its_path(tmp_path: Path) -> None:
     assert "export PATH=" in call(tmp_path, "env").stdout
 
 
+def test_cluster_in_use_is_not_taken_down(tmp_path: Path) -> None:
+    (tmp_path / "aiperf-svc" / "clusters").mkdir(parents=True)
+    ended = bash(tmp_path, "use_cluster pytest -k drain; (refuse_if_used) || echo refused")
+    assert ended.stdout == "refused\n"
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("tests/cluster/env: the cluster is in use by process ")
+    assert line.endswith(": pytest -k drain; wait for it, or end it")
+    ended = bash(tmp_path, "use_cluster pytest; exec 7>&-; refuse_if_used; echo free")
+    assert (ended.stdout, ended.stderr) == ("free\n", "")
+
+
 def part(home: Path, name: str) -> Path:
     """The folder of a part in the cache."""
-    script = f'. "{SCRIPTS}/lib/common.sh"; part {name}'
+    return Path(bash(home, f"part {name}").stdout.strip())
+
+
+def bash(home: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """How a script ends that uses what all scripts share."""
+    whole = f'. "{SCRIPTS}/lib/common.sh"; {script}'
     environ = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(home), "HOME": str(home)}
-    said = subprocess.run(
-        ("bash", "-c", script, str(SCRIPTS / "env")),
-        env=environ, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return Path(said.stdout.strip())
+    command = ("bash", "-c", whole, str(SCRIPTS / "env"))
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
 
 
 def call(home: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -98,6 +98,20 @@ wait_until() { # SECONDS WHAT FILE_OF_PROCESS|- COMMAND...
 
 is_up() { still_runs "$RUN/$FIRST_NODE/init.process"; }
 
+# Each command of `with` holds a lock on this file, whose last line names it. The lock ends with `with` itself: what it
+# starts closes descriptor 7.
+use_cluster() { # WORDS...
+  exec 7>>"$RUN.users"
+  flock -s 7
+  echo "process $$: $*" >&7
+}
+refuse_if_used() {
+  [ -e "$RUN.users" ] || return 0
+  exec 7<"$RUN.users"
+  flock -n 7 || fail "the cluster is in use by $(tail -n 1 "$RUN.users"); wait for it, or end it"
+  exec 7<&-
+}
+
 require_up() {
   is_up || fail "no cluster is up for $CHECKOUT: run tests/cluster/up"
   # shellcheck source=/dev/null
