@@ -38,7 +38,7 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
     is_on_hub,
-    results_policy,
+    results_rule,
     upload_policies,
 )
 from aiperf_svc.plan.pod_settings import download_bytes
@@ -266,11 +266,10 @@ def _policies(
         Policy(
             COLLECTOR,
             (COLLECTOR,),
-            ingress=(Rule((StackPods(names),), port),),
+            ingress=(Rule((StackPods(names),), port), results_rule(config)),
             egress=(api_server,),
         ),
         Policy(INDEX, names, egress=(Rule((StackPods((COLLECTOR,)),), port),)),
-        results_policy(config, topology),
         *uploads,
     ]
     why = _downloads([trials[0] for trials in every])

@@ -100,8 +100,7 @@ def plan_policies(
         ),
         # The port of the API server is unknown: 443, 6443, 8443, 16443, …
         Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
-        *_between_services(topology, hosted),
-        results_policy(config, topology),
+        *_between_services(config, topology, hosted),
         *own,
     ]
     uploads, upload_notes = upload_policies(config, topology)
@@ -219,17 +218,28 @@ def rank_policies(
     return [Policy("ranks", (RANK_POD,), ingress=way, egress=(*way, *rules))], notes
 
 
-def _between_services(topology: Topology, hosted: set[str]) -> list[Policy]:
+def _between_services(config: Config, topology: Topology, hosted: set[str]) -> list[Policy]:
+    """Allow the services to connect to the pods that bind ports, and there each client to its own
+    ports. The pod that has the results also serves them."""
     pod_of = {service: g.name for g in topology.groups for service in g.services}
-    ingress: dict[str, list[Rule]] = {g.name: [] for g in topology.groups}
-    egress: dict[str, list[Rule]] = {g.name: [] for g in topology.groups}
+    ingress: dict[str, list[Rule]] = {}
     for (binder, clients), ports in sorted(_ways(topology, pod_of).items()):
-        ingress[binder].append(Rule(_pods(clients, hosted), ports))
-        for client in clients:
-            egress[client].append(Rule(_pods((binder,), hosted), ports))
+        ingress.setdefault(binder, []).append(Rule(_pods(clients, hosted), ports))
+    sides = ([n for n in ingress if n not in hosted], [n for n in ingress if n in hosted])
+    egress = tuple(
+        Rule(
+            _pods(tuple(names), hosted),
+            tuple(sorted({port for n in names for rule in ingress[n] for port in rule.ports})),
+        )
+        for names in sides
+        if names
+    )
+    results = ingress.setdefault(pod_of[Service.RECORDS_MANAGER], [])
+    results.append(results_rule(config))
+    clients = tuple(g.name for g in topology.groups)
     return [
-        Policy(g.name, (g.name,), tuple(ingress[g.name]), tuple(egress[g.name]))
-        for g in topology.groups
+        *([Policy("services", clients, egress=egress)] if egress else []),
+        *(Policy(name, (name,), ingress=tuple(rules)) for name, rules in sorted(ingress.items())),
     ]
 
 
@@ -249,13 +259,12 @@ def _ways(
     return ways
 
 
-def results_policy(config: Config, topology: Topology) -> Policy:
-    """Return the policy of the pod that has the results."""
-    pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
+def results_rule(config: Config) -> Rule:
+    """Return who may read the results."""
     peers: tuple[Peer, ...] = tuple(map(Range, config.deployment.results.allow_cidrs))
     if peers and config.deployment.monitoring != "none":
         peers += (LabelledPods(PROMETHEUS),)
-    return Policy("results", (pod,), ingress=(Rule(peers, (int(Port.RESULTS_API),)),))
+    return Rule(peers, (int(Port.RESULTS_API),))
 
 
 def _target(

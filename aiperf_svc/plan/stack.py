@@ -5,6 +5,7 @@ reviewed, tested and totalled before anything exists.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -24,7 +25,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import yaml_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.footprint import Footprint, check_limits, most_nodes
-from aiperf_svc.plan.identity import Identity, check_stack_name
+from aiperf_svc.plan.identity import RUN_ID, Identity, check_stack_name
 from aiperf_svc.plan.lifetime import DisruptionBudget, LongestTimes, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy
 from aiperf_svc.plan.pods import ImagePlan, JobPlan, PodPlan, with_images
@@ -91,8 +92,25 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def config_name(self) -> str:
         """Name of the ConfigMap that holds the files; differs with their contents."""
-        digest = hashlib.sha256("".join(self.files.values()).encode()).hexdigest()
-        return self.identity.name(f"config-{digest[:8]}")
+        return self._named_by("config", self.files)
+
+    @cached_property
+    def shared_env(self) -> dict[str, str]:
+        """Environment variables that the pods of all services have, except the run's id, which
+        each pod shows; empty with a single pod."""
+        if len(self.services) < 2:
+            return {}
+        common = set.intersection(*(set(pod.env.items()) for pod in self.services))
+        return dict(sorted((name, value) for name, value in common if name != RUN_ID))
+
+    @property
+    def shared_env_name(self) -> str:
+        """Name of the ConfigMap that holds them; differs with their values."""
+        return self._named_by("environment", self.shared_env)
+
+    def _named_by(self, what: str, data: Mapping[str, str]) -> str:
+        digest = hashlib.sha256("".join(data.values()).encode()).hexdigest()
+        return self.identity.name(f"{what}-{digest[:8]}")
 
     @property
     def pods(self) -> tuple[PodPlan, ...]:

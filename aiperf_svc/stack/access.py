@@ -29,7 +29,7 @@ class AccessArgs:
 
 
 class Access(pulumi.ComponentResource):
-    """The ServiceAccount, the ConfigMap and the Secrets that pods mount."""
+    """The ServiceAccount, the ConfigMaps and the Secrets that pods read."""
 
     mounted: MountedNames
     token: pulumi.Output[str]
@@ -46,12 +46,10 @@ class Access(pulumi.ComponentResource):
             automount_service_account_token=False,
             opts=scope.options(self),
         )
-        config = k8s.core.v1.ConfigMap(
-            "config",
-            metadata=scope.named(plan.config_name),
-            data=plan.files,
-            immutable=True,
-            opts=scope.options(self),
+        config = self._config_map("config", plan.config_name, plan.files, scope)
+        shared = plan.shared_env
+        environment = (
+            self._config_map("environment", plan.shared_env_name, shared, scope) if shared else ""
         )
         keys = k8s.core.v1.Secret(
             "keys",
@@ -72,13 +70,27 @@ class Access(pulumi.ComponentResource):
             found[which] = _name(secret)
         self.mounted = MountedNames(
             account=account.metadata.apply(lambda metadata: str(metadata.name)),
-            config_map=config.metadata.apply(lambda metadata: str(metadata.name)),
+            config_map=config,
+            shared_env=shared,
+            environment=environment,
             secrets=tuple(found.items()),
         )
         self.token = pulumi.Output.secret(
             keys.data.apply(lambda data: base64.b64decode(data[TOKEN_KEY]).decode())
         )
         self.register_outputs({})
+
+    def _config_map(
+        self, name: str, full_name: str, data: Mapping[str, str], scope: Scope
+    ) -> pulumi.Output[str]:
+        made = k8s.core.v1.ConfigMap(
+            name,
+            metadata=scope.named(full_name),
+            data=data,
+            immutable=True,
+            opts=scope.options(self),
+        )
+        return made.metadata.apply(lambda metadata: str(metadata.name))
 
 
 def _new_keys() -> dict[str, str]:

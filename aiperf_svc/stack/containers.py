@@ -1,6 +1,7 @@
 """Containers of a pod: environment, resources, probes and security."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
@@ -21,10 +22,14 @@ AWAIT_MARGIN_S = 30
 
 @dataclass(frozen=True, kw_only=True)
 class MountedNames:
-    """Names of the account, the ConfigMap and the Secrets that pods mount or read."""
+    """Names of the account, the ConfigMaps and the Secrets that pods mount or read."""
 
     account: pulumi.Input[str]
     config_map: pulumi.Input[str] = ""
+    shared_env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that the services have in common."""
+    environment: pulumi.Input[str] = ""
+    """ConfigMap with these variables."""
     secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
     """Pairs of `keys`, `target`, `upload` or `workload` and the name of the Secret."""
 
@@ -45,13 +50,17 @@ def container(
     """Return a container. `service_id` replaces the pod's name as the id of its service, `rest` is
     added."""
     is_other_user = plan.run_as_root != pod.run_as_root
+    # All of them or none: a container of a workload has none.
+    shared = mounted.shared_env if mounted.shared_env.items() <= plan.env.items() else {}
+    source = core.ConfigMapEnvSourceArgs(name=mounted.environment)
     return core.ContainerArgs(
         name=plan.name,
         image=plan.image.name,
         image_pull_policy=plan.image.pull_policy,
         command=list(plan.command) or None,
         args=list(plan.args) or None,
-        env=_env(plan, mounted, service_id),
+        env_from=[core.EnvFromSourceArgs(config_map_ref=source)] if shared else None,
+        env=_env(plan, mounted, shared, service_id),
         resources=_resources(plan.requests),
         # The last output of a courier or a preparation shows why its pod does not start.
         termination_message_policy="FallbackToLogsOnError" if pod.sets else None,
@@ -79,9 +88,11 @@ def _user(is_root: bool) -> int:
     return 0 if is_root else USER
 
 
-def _env(plan: ContainerPlan, mounted: MountedNames, service_id: str) -> list[core.EnvVarArgs]:
+def _env(
+    plan: ContainerPlan, mounted: MountedNames, shared: Mapping[str, str], service_id: str
+) -> list[core.EnvVarArgs]:
     own = {SERVICE_ID: service_id} if service_id else {}
-    values = {**plan.env, **own}
+    values = {name: value for name, value in plan.env.items() if name not in shared} | own
     plain = [core.EnvVarArgs(name=name, value=value) for name, value in values.items()]
     fields = [
         core.EnvVarArgs(

@@ -25,8 +25,6 @@ from tests.support.recording import (
     Recording,
     benchmark,
     config_file,
-    environment_of,
-    pod_templates,
     record,
     stack_config,
 )
@@ -74,11 +72,8 @@ def test_pods_of_resumed_shape_run_what_is_left(resumed_shape: Recording) -> Non
     config = msgspec.yaml.decode(config_file(resumed_shape))
     assert config["experiment"]["part"]["trials"] == [4]
     assert config["deployment"]["target"]["args"] == ["--ttft", "9ms"]
-    folders = {
-        env["AIPERF_UPLOAD_INTO"]["value"]
-        for env in map(environment_of, pod_templates(resumed_shape))
-        if "AIPERF_UPLOAD_INTO" in env
-    }
+    shared = [m.get("data", {}) for m in resumed_shape.manifests if m["kind"] == "ConfigMap"]
+    folders = {data["AIPERF_UPLOAD_INTO"] for data in shared if "AIPERF_UPLOAD_INTO" in data}
     assert folders == {"knee-20261123T012343Z-0123"}
 
 

@@ -83,7 +83,7 @@ def objects_line(plan: StackPlan) -> str:
         (sum(pod.has_service for pod in plan.pods) + exposed, "Service"),
         (len(plan.policies), "NetworkPolicy"),
         (1 + len(plan.secret_keys), "Secret"),
-        (2, "ConfigMap"),
+        (2 + bool(plan.shared_env), "ConfigMap"),
         (2 + bool(plan.jobs), "ServiceAccount"),
         (1 + bool(plan.jobs), "Role"),
         (1 + bool(plan.jobs), "RoleBinding"),

@@ -26,18 +26,18 @@ def policy(plan: StackPlan, name: str) -> Policy:
 
 
 def _ways(plan: StackPlan, *, direction: str) -> set[tuple[str, str, int]]:
-    """(from, to, port) between the stack's services, as one side's policies allow them."""
-    ways = set()
-    for p in plan.policies:
-        for rule in getattr(p, direction):
-            for peer in rule.peers:
-                assert isinstance(peer, StackPods)
-                for own in p.components:
-                    for other in peer.components:
-                        for port in rule.ports:
-                            ends = (own, other) if direction == "egress" else (other, own)
-                            ways.add((*ends, port))
-    return ways
+    """(from, to, port) between the stack's pods, as one side's policies allow them."""
+    return {
+        (own, other, port) if direction == "egress" else (other, own, port)
+        for p in plan.policies
+        for rule in getattr(p, direction)
+        for peer in rule.peers
+        if isinstance(peer, StackPods)
+        for own in p.components
+        for other in peer.components
+        for port in rule.ports
+        if own != other
+    }
 
 
 def test_every_port_between_services_is_accounted_for() -> None:
@@ -46,14 +46,21 @@ def test_every_port_between_services_is_accounted_for() -> None:
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
 @pytest.mark.parametrize("route", ["proxy", "direct"])
-def test_what_one_side_may_send_the_other_may_receive(layout: str, route: str) -> None:
+def test_pods_may_send_whatever_a_peer_may_receive(layout: str, route: str) -> None:
     plan = plan_it(make_config(layout=layout, raw_route=route))
-    assert _ways(plan, direction="egress") == _ways(plan, direction="ingress")
+    assert _ways(plan, direction="ingress") <= _ways(plan, direction="egress")
+
+
+def test_services_connect_to_bound_ports_only() -> None:
+    plan = plan_it(make_config(raw_route="direct"))
+    bound = tuple(sorted(int(port) for port in CONNECTED_BY))
+    binders = tuple(sorted({service.value for service in BOUND_BY.values()}))
+    assert policy(plan, "services").egress == (Rule((StackPods(binders),), bound),)
 
 
 def test_service_rules_follow_the_port_map() -> None:
     plan = plan_it(make_config(raw_route="direct"))
-    between = {way for way in _ways(plan, direction="egress") if way[1] != "target"}
+    between = {way for way in _ways(plan, direction="ingress") if way[1] != "target"}
     expected = {
         (client.value, BOUND_BY[port].value, int(port))
         for port, clients in CONNECTED_BY.items()
@@ -65,7 +72,7 @@ def test_service_rules_follow_the_port_map() -> None:
 
 def test_services_in_one_pod_need_no_rules() -> None:
     plan = plan_it(make_config(layout="compact", raw_route="proxy"))
-    assert {(a, b) for a, b, _ in _ways(plan, direction="egress")} == {
+    assert {(a, b) for a, b, _ in _ways(plan, direction="ingress")} == {
         ("record-processor", "control"),
         ("worker", "control"),
         ("worker", "target"),
@@ -233,8 +240,7 @@ def test_prometheus_reaches_limited_results_on_request() -> None:
         ("prometheus-operator", (Range("192.0.2.0/24"), prometheus)),
     ):
         plan = plan_it(make_config(results=limited, monitoring=monitoring))
-        (rule,) = policy(plan, "results").ingress
-        assert rule.peers == peers
+        assert policy(plan, "records-manager").ingress[-1] == Rule(peers, (9090,))
 
 
 def test_a_target_that_downloads_may_do_so() -> None:
@@ -243,16 +249,20 @@ def test_a_target_that_downloads_may_do_so() -> None:
 
 
 def test_the_results_can_be_limited_to_ranges() -> None:
-    everybody = policy(plan_it(make_config()), "results")
-    assert everybody.ingress == (Rule((), (9090,)),)
-    some = policy(plan_it(make_config(results={"allow_cidrs": ["10.0.0.0/8"]})), "results")
-    assert some.ingress == (Rule((Range("10.0.0.0/8"),), (9090,)),)
+    everybody = policy(plan_it(make_config()), "records-manager")
+    assert everybody.ingress[-1] == Rule((), (9090,))
+    some = plan_it(make_config(results={"allow_cidrs": ["10.0.0.0/8"]}))
+    last = policy(some, "records-manager").ingress[-1]
+    assert last == Rule((Range("10.0.0.0/8"),), (9090,))
 
 
 def test_host_network_pods_are_admitted_without_label() -> None:
     plan = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
     drop = next(r for r in policy(plan, "timing-manager").ingress if 5562 in r.ports)
     assert drop.peers == ()
+    plan = plan_it(make_config(pods={"timing-manager": {"placement": {"host_network": True}}}))
+    *_, hosted = policy(plan, "services").egress
+    assert hosted == Rule((), (5562, 5563))
     assert any("no NetworkPolicy applies" in note for note in plan.notes)
 
 

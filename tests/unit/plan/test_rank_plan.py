@@ -186,7 +186,7 @@ def test_ranks_reach_only_each_other() -> None:
     way = (Rule((StackPods(("rank",)),)),)
     assert (policy.components, policy.ingress, policy.egress) == (("rank",), way, way)
     names = {p.name for p in plan.policies if "rank" in p.components}
-    assert names == {"rank", "ranks"}
+    assert names == {"services", "ranks"}
     assert not {"to-target", "target", "downloads"} & {p.name for p in plan.policies}
 
 

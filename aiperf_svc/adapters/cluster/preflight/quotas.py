@@ -48,7 +48,7 @@ def quota_requests(plan: StackPlan) -> dict[str, float]:
         found[name] /= 1000
     found["limits.memory"] = found["requests.memory"]
     objects = {
-        "configmaps": 2, "secrets": 1 + len(plan.secret_keys),
+        "configmaps": 2 + bool(plan.shared_env), "secrets": 1 + len(plan.secret_keys),
         "serviceaccounts": 2 + bool(plan.jobs), "jobs.batch": len(plan.jobs),
         "deployments.apps": int(found["deployments"]),
         "replicasets.apps": int(found["deployments"]),
