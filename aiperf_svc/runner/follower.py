@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.terminal.screens import Display
@@ -103,23 +104,18 @@ class Follower:
             return await self._run()
 
     async def _run(self) -> Results | None:
-        follow = asyncio.create_task(self._follow(), name="follow")
-        ends = [
-            asyncio.create_task(watch(self), name=f"watch {number}")
-            for number, watch in enumerate(self._watches)
-        ]
-        ends.append(asyncio.create_task(self._obey_interrupts(), name="obey interrupts"))
-        others = [asyncio.create_task(self._open_gate(), name="start")]
-        if self._deadline_mono_s is not None:
-            others.append(asyncio.create_task(self._stop_at_deadline(), name="deadline"))
-        try:
-            await asyncio.wait((follow, *ends), return_when=asyncio.FIRST_COMPLETED)
+        async with Tasks() as others, Tasks() as tasks:
+            follow = tasks.start(self._follow(), "follow")
+            ends = [tasks.start(watch(self), "watch") for watch in self._watches]
+            ends.append(tasks.start(self._obey_interrupts(), "obey interrupts"))
+            others.start(self._open_gate(), "start")
+            if self._deadline_mono_s is not None:
+                others.start(self._stop_at_deadline(), "deadline")
+            await tasks.first()
             lost = [each for each in ends if each.done() and each.exception() is not None]
             if lost and not (follow.done() and follow.exception() is None):
                 lost[0].result()
             return follow.result() if follow.done() else None
-        finally:
-            await _cancel(follow, *ends, *others)
 
     async def _follow(self) -> Results | None:
         loop = asyncio.get_running_loop()
@@ -174,13 +170,9 @@ class Follower:
         """The first interrupt stops the run, the second ends this."""
         await self._interrupts.reached(1)
         self.display.note(self._stopping)
-        cancel = asyncio.create_task(
-            self._cancel_run("interrupted by the user"), name="cancel the run"
-        )
-        try:
+        async with Tasks() as tasks:
+            tasks.start(self._cancel_run("interrupted by the user"), "cancel the run")
             await self._interrupts.reached(2)
-        finally:
-            await _cancel(cancel)
 
     async def _cancel_run(self, reason: str) -> None:
         """Stop the run as soon as it responds. One that is starting, or gone, does not."""
@@ -191,12 +183,6 @@ class Follower:
                 await asyncio.sleep(RETRY_S)
             else:
                 return
-
-
-async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def check_single(options: RunOptions) -> None:

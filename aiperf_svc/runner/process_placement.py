@@ -25,6 +25,7 @@ from aiperf_svc.adapters.host.processes import (
     leftovers,
     start_process,
 )
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
 from aiperf_svc.adapters.storage import folders
 from aiperf_svc.config.load_config import target_configs
@@ -286,14 +287,10 @@ class LocalServices:
         self, forks: ForkServer, orders: Mapping[str, Order], context: PartContext
     ) -> None:
         """Adopt what was ordered; nothing if the user leaves before. Raises EnvironmentProblem."""
-        server = asyncio.create_task(ended(forks.pid, forks.poll), name="fork server")
-        leave = asyncio.create_task(context.interrupts.reached(2), name="leave")
-        try:
-            await asyncio.wait((server, leave), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            server.cancel()
-            leave.cancel()
-            await asyncio.gather(server, leave, return_exceptions=True)
+        async with Tasks() as tasks:
+            server = tasks.start(ended(forks.pid, forks.poll), "fork server")
+            tasks.start(context.interrupts.reached(2), "leave")
+            await tasks.first()
         if server.cancelled():
             return
         pids = forks.adopt()
@@ -312,17 +309,12 @@ class LocalServices:
 
     async def _watch_processes(self, follower: Follower) -> None:
         """Watch the processes. Raises BenchmarkFailed if one ends that the run needs."""
-        watches = [
-            asyncio.create_task(self._watch(each, follower), name=f"watch {each.name}")
-            for each in self._processes
-        ]
-        try:
+        async with Tasks() as tasks:
+            watches = [
+                tasks.start(self._watch(p, follower), f"watch {p.name}") for p in self._processes
+            ]
             await asyncio.gather(*watches)
             await asyncio.Event().wait()
-        finally:
-            for watch in watches:
-                watch.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
 
     async def _watch(self, process: Process, follower: Follower) -> None:
         code = await process.wait()

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from aiperf_svc.adapters.host.tasks import Tasks, cancel
 from aiperf_svc.adapters.terminal.screens import Screen, open_screens
 from aiperf_svc.core.experiments.machine import BeginTrial
 from aiperf_svc.core.experiments.schedule import (
@@ -146,10 +147,7 @@ class Session:
                 self._carry_out(self._schedule.begin())
                 await self._is_over.wait()
             finally:
-                tasks = list(self._tasks)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel(*self._tasks)
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self._schedule.handle(event))
@@ -257,18 +255,14 @@ class Session:
 
     async def _unless_interrupted(self, work: Work, context: PartContext) -> RunOutcome:
         """Run the part. An interrupt before it counts interrupts itself cancels it."""
-        running = asyncio.create_task(self._placement.run(work, context), name="run part")
-        counting = asyncio.create_task(context.is_counting.wait(), name="counting")
-        stopped = asyncio.create_task(self._interrupts.reached(1), name="stopped")
-        try:
-            await asyncio.wait((running, counting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        async with Tasks() as tasks:
+            running = tasks.start(self._placement.run(work, context), "run part")
+            tasks.start(context.is_counting.wait(), "counting")
+            stopped = tasks.start(self._interrupts.reached(1), "stopped")
+            await tasks.first()
             if not context.is_counting.is_set() and stopped.done():
                 running.cancel()
             await asyncio.wait((running,))
-        finally:
-            for task in (running, counting, stopped):
-                task.cancel()
-            await asyncio.gather(running, counting, stopped, return_exceptions=True)
         if running.cancelled():
             return self._not_begun(work, NOTHING_MADE, was_interrupted=True)
         return running.result()

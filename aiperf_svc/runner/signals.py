@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
+from aiperf_svc.adapters.host.tasks import cancel
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _T = TypeVar("_T")
@@ -67,9 +69,7 @@ class Interrupts:
         stop = asyncio.create_task(self.reached(before), name="interrupts")
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         is_done = task.done()
-        for each in (task, stop):
-            each.cancel()
-        await asyncio.gather(task, stop, return_exceptions=True)
+        await cancel(task, stop)
         return is_done
 
     async def result_of(self, work: Awaitable[_T]) -> _T | None:

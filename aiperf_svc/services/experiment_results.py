@@ -17,6 +17,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, written_manifest
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
@@ -301,16 +302,11 @@ class ExperimentResults:
         """Wait until the number of the status differs from `after`, or the time is up."""
         if self.status().number != after or self._results is None:
             return
-        switched = asyncio.create_task(self._changed.wait(), name="next trial")
-        number_changed = asyncio.create_task(
-            self._results.wait_change(after - self._numbers_before, timeout_s), name="status change"
-        )
-        try:
-            await asyncio.wait((switched, number_changed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (switched, number_changed):
-                task.cancel()
-            await asyncio.gather(switched, number_changed, return_exceptions=True)
+        results, number = self._results, after - self._numbers_before
+        async with Tasks() as tasks:
+            tasks.start(self._changed.wait(), "next trial")
+            tasks.start(results.wait_change(number, timeout_s), "status change")
+            await tasks.first()
 
     def cancel(self, reason: str) -> None:
         """Request the end of the experiment."""

@@ -21,6 +21,7 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.host.memory import use_one_heap
+from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, encode, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.storage.atomic_files import write_file
@@ -236,9 +237,7 @@ async def following_trials(context: RunContext, names: Sequence[Service]) -> Asy
             trials.tasks.append(asyncio.create_task(sequence.run(), name="experiment"))
         yield trials
     finally:
-        for task in trials.tasks:
-            task.cancel()
-        await asyncio.gather(*trials.tasks, return_exceptions=True)
+        await cancel(*trials.tasks)
         if trials.results is not None:
             await trials.results.close()
         await bus.close()

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.host.child_processes import is_alive
+from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.core.cluster.lease import (
     Holder,
     StackLease,
@@ -201,8 +202,7 @@ class LeaseKeeper:
         """Stop. The Lease of a stack that is kept is released."""
         if self._keeping is None:
             return
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
+        await cancel(self._keeping)
         if not is_kept or self.loss is not None:
             return
         with suppress(Refused, Unreachable):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.ranks.counters import (
     Counters,
     container_memory_peak,
@@ -196,9 +197,7 @@ class StepCommands:
                 if self.problem:
                     break
         finally:
-            for task in (*waits, watch):
-                task.cancel()
-            await asyncio.gather(*waits, watch, return_exceptions=True)
+            await cancel(*waits, watch)
         if mine:
             # A rank that only serves is at work until the step is over.
             await self._count_after()

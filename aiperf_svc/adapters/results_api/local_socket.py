@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.exports.result_files import Results, decode, encode
+from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
@@ -63,9 +64,7 @@ class LocalResultsServer:
         """Stop listening and end the open connections."""
         if self._server is not None:
             self._server.close()
-        for task in self._responding:
-            task.cancel()
-        await asyncio.gather(*self._responding, return_exceptions=True)
+        await cancel(*self._responding)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

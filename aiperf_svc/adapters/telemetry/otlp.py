@@ -14,6 +14,7 @@ import msgspec
 
 from aiperf_svc.adapters.connect_failure import connect_failure
 from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.telemetry import otlp_json
 from aiperf_svc.core.results.inference_result import InferenceResult
@@ -57,8 +58,7 @@ class OtlpSender:
     async def __aexit__(self, *_error: object) -> None:
         assert self._session is not None
         if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+            await cancel(self._sending)
         await self._session.close()
 
     def show(self, status: Status) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
 from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.adapters.storage import folders, resuming
@@ -111,8 +112,8 @@ class Collection:
         """Fetch the results of a shape, and the logs of its services."""
         folder = self._folder_of(shape)
         fetched = asyncio.create_task(measuring.fetch(folder), name="fetch results")
-        logs = asyncio.create_task(self._save_logs(record, folder), name="save logs")
-        try:
+        async with Tasks() as tasks:
+            logs = tasks.start(self._save_logs(record, folder), "save logs")
             if not await self._interrupts.let_end(fetched, before=2):
                 return StageResult.INTERRUPTED
             try:
@@ -125,9 +126,6 @@ class Collection:
                 return StageResult.FAILED
             has_logs = await self._interrupts.let_end(logs, before=2)
             return StageResult.DONE if has_logs else StageResult.INTERRUPTED
-        finally:
-            logs.cancel()
-            await asyncio.gather(logs, return_exceptions=True)
 
     async def _add_provenance(self, record: RunRecord, folder: Path) -> None:
         """Add what the cluster knows of pods and nodes. Missing facts do not fail the run."""

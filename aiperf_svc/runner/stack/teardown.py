@@ -22,6 +22,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import (
     wait_until_gone,
 )
 from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label, remove_roots
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
@@ -58,12 +59,9 @@ class WaitReports:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Report until the end of the block."""
-        reporting = asyncio.create_task(self._report(), name="report what the removal waits for")
-        try:
+        async with Tasks() as tasks:
+            tasks.start(self._report(), "report what the removal waits for")
             yield
-        finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
 
     async def _report(self) -> None:
         while True:

@@ -29,6 +29,7 @@ from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, jud
 from aiperf_svc.adapters.cluster.preflight.target_checks import check_target
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
+from aiperf_svc.adapters.host.tasks import cancel
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.core.cluster.cluster_checks import judge_exporters, judge_gpus
@@ -63,8 +64,7 @@ async def preflight(
         await run.all()
     finally:
         if reading is not None:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await cancel(reading)
     return tuple(run.done)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA, Cluster, Refused, Unreachable
+from aiperf_svc.adapters.host.tasks import Tasks
 
 POLL_S = 1.0
 """Seconds between two requests. Each reads an object from the server's storage, so that a server
@@ -81,14 +82,10 @@ async def watched_contact(
         consequence="waiting for it",
         response_s=response_s,
     )
-    watching = asyncio.create_task(
-        _watch(cluster, contact, poll_s=poll_s, response_s=response_s), name="watch the API server"
-    )
-    try:
+    async with Tasks() as tasks:
+        watch = _watch(cluster, contact, poll_s=poll_s, response_s=response_s)
+        tasks.start(watch, "watch the API server")
         yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def _watch(cluster: Cluster, contact: Contact, *, poll_s: float, response_s: float) -> None:

@@ -1,0 +1,38 @@
+"""Tasks that last as long as a block."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Tasks:
+    """The tasks of a block, which are cancelled and awaited at its end. Unlike those of a
+    TaskGroup they may fail: who needs a result asks the task for it."""
+
+    def __init__(self) -> None:
+        self._all: list[asyncio.Task[Any]] = []
+
+    def start(self, work: Coroutine[Any, Any, _T], name: str) -> "asyncio.Task[_T]":
+        """Start a task."""
+        task = asyncio.create_task(work, name=name)
+        self._all.append(task)
+        return task
+
+    async def first(self, timeout_s: float | None = None) -> None:
+        """Wait until one of the tasks has ended, or the time is over."""
+        await asyncio.wait(self._all, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await cancel(*self._all)
+
+
+async def cancel(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancel tasks and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
