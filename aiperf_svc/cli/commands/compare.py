@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,7 @@ from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
-    from aiperf_svc.adapters.report.curve_chart import NamedCurve
-    from aiperf_svc.core.compare.groups import Comparisons, Group
-    from aiperf_svc.core.compare.measured_run import MeasuredRun
+    from aiperf_svc.core.compare.groups import Comparisons
 
 DESCRIPTION = """Compare finished runs: is the new side better, worse or the same?
 
@@ -82,37 +78,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print, and judge with `--fail-on`."""
+    from aiperf_svc.adapters.comparison.comparing import compare_folders, curves_of
     from aiperf_svc.adapters.exports.qualify_export import is_qualification
-    from aiperf_svc.core.compare.groups import Group, compare_groups
 
     if len(args.folders) == 2 and not args.to and all(map(is_qualification, args.folders)):
         return _compare_nodes(args)
-    tolerance = read_tolerance(args.tolerance)
-    folders = _groups(args.folders, args.to, args.by)
-    if args.paired and not all(all(each.blocks.values()) and each.blocks for each in folders):
-        raise ConfigError(
-            "--paired: needs an experiment that ran in blocks (experiment.blocks), by itself: "
-            "compare EXPERIMENT --by KEY --paired"
-        )
-    groups = [
-        _with_requests(
-            Group(each.name, _runs(each.base, each.blocks), _runs(each.new, each.blocks)), args
-        )
-        for each in folders
-    ]
-    found = compare_groups(
-        groups,
-        tolerance=tolerance,
+    found, groups = compare_folders(
+        args.folders,
+        args.to or (),
+        by=args.by,
+        is_paired=args.paired,
+        tolerance=read_tolerance(args.tolerance),
         wanted=args.metric,
         with_all=args.all,
-        is_paired=args.paired,
+        with_curves=args.html is not None,
     )
-    found = _with_answers(found, groups)
     if args.html is not None:
         from aiperf_svc.adapters.comparison import page
         from aiperf_svc.adapters.storage.atomic_files import write_file
 
-        curves = _curves([*args.folders, *(args.to or ())])
+        curves = curves_of([*args.folders, *(args.to or ())])
         write_file(args.html, lambda: page.render(found, groups, curves))
     _print(found, args)
     if args.junit is not None:
@@ -120,47 +105,6 @@ def run(args: argparse.Namespace) -> int:
 
         junit_file.write_cases(args.junit, junit_file.comparison_cases(found), ExitCode.OK, "")
     return int(_judged(found) if args.fail_on else ExitCode.OK)
-
-
-def _with_answers(found: "Comparisons", groups: "Sequence[Group]") -> "Comparisons":
-    """Add how the answers to the questions of a quality gate agree."""
-    from msgspec.structs import replace
-
-    from aiperf_svc.adapters.comparison.run_folders import answers_agreement
-
-    sides = {each.name: each for each in groups}
-    return replace(
-        found,
-        groups=tuple(
-            replace(each, answers=answers_agreement(sides[each.name].base, sides[each.name].new))
-            for each in found.groups
-        ),
-    )
-
-
-def _curves(folders: Sequence[Path]) -> "list[NamedCurve]":
-    """Return the curves of the experiments among the folders."""
-    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_result
-    from aiperf_svc.adapters.report.curve_chart import named
-    from aiperf_svc.core.experiments.throughput_curve import curves_of_result
-
-    results = {each: read_result(each) for each in folders if is_experiment(each)}
-    names = [each.name for each in results.values()]
-    found: list[NamedCurve] = []
-    for folder, result in results.items():
-        is_clear = names.count(result.name) == 1
-        found += named(curves_of_result(result), result.name if is_clear else str(folder))
-    return found
-
-
-def _runs(folders: "Sequence[Path]", blocks: Mapping[str, int]) -> "list[MeasuredRun]":
-    """Read the runs of a side, each with its block."""
-    from msgspec.structs import replace
-
-    from aiperf_svc.adapters.comparison.run_folders import read_runs
-
-    found = zip(folders, read_runs(folders), strict=True)
-    return [replace(run, block=blocks.get(str(folder), 0)) for folder, run in found]
 
 
 def _compare_nodes(args: argparse.Namespace) -> int:
@@ -195,53 +139,6 @@ def read_tolerance(text: str) -> float:
         return parse_share(text)
     except ValueError as error:
         raise ConfigError(f"--tolerance {text}: {error}") from error
-
-
-def _groups(folders: Sequence[Path], to: Sequence[Path] | None, by: str) -> "Sequence[FolderGroup]":
-    from aiperf_svc.adapters.comparison import experiment_folders as experiments
-    from aiperf_svc.adapters.comparison.run_folders import find_runs
-    from aiperf_svc.adapters.exports.experiment_file import is_experiment
-
-    if len(folders) == 1 and not to and is_experiment(folders[0]):
-        return experiments.groups_of_variants(folders[0], by)
-    if by:
-        raise ConfigError("--by: compares two variants of one experiment; name its folder alone")
-    base, new = _sides(folders, to)
-    everything = [*base, *new]
-    if all(map(is_experiment, everything)):
-        return experiments.groups_of_sides(base, new)
-    find_runs([each for each in everything if not is_experiment(each)])
-    for folder in filter(is_experiment, everything):
-        experiments.refuse_several_combinations(folder)
-    return [experiments.FolderGroup("", find_runs(base), find_runs(new))]
-
-
-def _with_requests(group: "Group", args: argparse.Namespace) -> "Group":
-    """Read the single requests if they are needed: with few runs, they show how certain a
-    difference is; with many, they do not matter. The page plots them."""
-    from aiperf_svc.adapters.comparison.run_folders import with_requests
-    from aiperf_svc.core.compare.comparison import LEAST_RUNS
-
-    sides = group.base, group.new
-    are_few = min(sum(run.is_usable for run in side) for side in sides) < LEAST_RUNS
-    if not are_few and args.html is None:
-        return group
-    base, new = (
-        with_requests(side, batches=are_few, curves=args.html is not None) for side in sides
-    )
-    return group._replace(base=base, new=new)
-
-
-def _sides(folders: Sequence[Path], to: Sequence[Path] | None) -> tuple[Sequence[Path], ...]:
-    if to:
-        return folders, to
-    if len(folders) != 2:
-        raise ConfigError(
-            "two folders are needed: compare BASE NEW; with more of them, name the new side after "
-            "--to: compare BASE BASE --to NEW NEW; of one experiment, two variants: compare "
-            "EXPERIMENT --by KEY"
-        )
-    return folders[:1], folders[1:]
 
 
 def _judged(found: "Comparisons") -> ExitCode:

@@ -1,0 +1,131 @@
+"""Compares the folders that a user names: finds their runs, groups them, and reads of them what the
+comparison needs."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.comparison import experiment_folders as experiments
+from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
+from aiperf_svc.adapters.comparison.run_folders import (
+    answers_agreement,
+    find_runs,
+    read_runs,
+    with_requests,
+)
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_result
+from aiperf_svc.adapters.report.curve_chart import NamedCurve, named
+from aiperf_svc.core.compare.comparison import LEAST_RUNS
+from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
+from aiperf_svc.core.compare.measured_run import MeasuredRun
+from aiperf_svc.core.experiments.throughput_curve import curves_of_result
+from aiperf_svc.domain.errors import ConfigError
+
+
+class Compared(NamedTuple):
+    """A comparison, and the runs of each of its groups."""
+
+    found: Comparisons
+    groups: list[Group]
+
+
+def compare_folders(
+    folders: Sequence[Path],
+    to: Sequence[Path] = (),
+    *,
+    by: str = "",
+    is_paired: bool = False,
+    tolerance: float,
+    wanted: Collection[str] = (),
+    with_all: bool = False,
+    with_curves: bool = False,
+) -> Compared:
+    """Compare two sides: the two `folders`, or `folders` with those in `to`, or two variants of one
+    experiment, of which `by` names the key. `with_curves` also reads the distributions that a page
+    plots. Raises ConfigError and Incomparable."""
+    chosen = _groups(folders, to, by)
+    if is_paired and not all(each.blocks and all(each.blocks.values()) for each in chosen):
+        raise ConfigError(
+            "--paired: needs an experiment that ran in blocks (experiment.blocks), by itself: "
+            "compare EXPERIMENT --by KEY --paired"
+        )
+    groups = [
+        _with_requests(
+            Group(each.name, _runs(each.base, each.blocks), _runs(each.new, each.blocks)),
+            with_curves=with_curves,
+        )
+        for each in chosen
+    ]
+    found = compare_groups(
+        groups, tolerance=tolerance, wanted=wanted, with_all=with_all, is_paired=is_paired
+    )
+    return Compared(_with_answers(found, groups), groups)
+
+
+def curves_of(folders: Sequence[Path]) -> list[NamedCurve]:
+    """Return the curves of the experiments among the folders. Raises ConfigError."""
+    results = {each: read_result(each) for each in folders if is_experiment(each)}
+    names = [each.name for each in results.values()]
+    found: list[NamedCurve] = []
+    for folder, result in results.items():
+        is_clear = names.count(result.name) == 1
+        found += named(curves_of_result(result), result.name if is_clear else str(folder))
+    return found
+
+
+def _groups(folders: Sequence[Path], to: Sequence[Path], by: str) -> Sequence[FolderGroup]:
+    if len(folders) == 1 and not to and is_experiment(folders[0]):
+        return experiments.groups_of_variants(folders[0], by)
+    if by:
+        raise ConfigError("--by: compares two variants of one experiment; name its folder alone")
+    base, new = _sides(folders, to)
+    everything = [*base, *new]
+    if all(map(is_experiment, everything)):
+        return experiments.groups_of_sides(base, new)
+    find_runs([each for each in everything if not is_experiment(each)])
+    for folder in filter(is_experiment, everything):
+        experiments.refuse_several_combinations(folder)
+    return [FolderGroup("", find_runs(base), find_runs(new))]
+
+
+def _sides(folders: Sequence[Path], to: Sequence[Path]) -> tuple[Sequence[Path], ...]:
+    if to:
+        return folders, to
+    if len(folders) != 2:
+        raise ConfigError(
+            "two folders are needed: compare BASE NEW; with more of them, name the new side after "
+            "--to: compare BASE BASE --to NEW NEW; of one experiment, two variants: compare "
+            "EXPERIMENT --by KEY"
+        )
+    return folders[:1], folders[1:]
+
+
+def _runs(folders: Sequence[Path], blocks: Mapping[str, int]) -> list[MeasuredRun]:
+    """Read the runs of a side, each with its block."""
+    found = zip(folders, read_runs(folders), strict=True)
+    return [replace(run, block=blocks.get(str(folder), 0)) for folder, run in found]
+
+
+def _with_requests(group: Group, *, with_curves: bool) -> Group:
+    """Read the single requests if they are needed: with few runs, they show how certain a
+    difference is; with many, they do not matter. A page plots them."""
+    sides = group.base, group.new
+    are_few = min(sum(run.is_usable for run in side) for side in sides) < LEAST_RUNS
+    if not are_few and not with_curves:
+        return group
+    base, new = (with_requests(side, batches=are_few, curves=with_curves) for side in sides)
+    return group._replace(base=base, new=new)
+
+
+def _with_answers(found: Comparisons, groups: Sequence[Group]) -> Comparisons:
+    """Add how the answers to the questions of a quality gate agree."""
+    sides = {each.name: each for each in groups}
+    return replace(
+        found,
+        groups=tuple(
+            replace(each, answers=answers_agreement(sides[each.name].base, sides[each.name].new))
+            for each in found.groups
+        ),
+    )
