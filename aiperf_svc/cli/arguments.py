@@ -87,6 +87,13 @@ class Parser(argparse.ArgumentParser):
         return args
 
 
+def port_number(text: str) -> int:
+    """Read a TCP port, of which 0 means a free one."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 0 to 65535")
+    return int(text)
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return `; did you mean X?`, or nothing if no valid name is similar."""
     close = get_close_matches(name, list(valid), n=1, cutoff=0.6)

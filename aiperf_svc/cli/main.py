@@ -34,6 +34,7 @@ COMMANDS = {
     "validate": "check stack files and configs without starting anything",
     "compare": "compare two sets of runs: which is better or worse",
     "history": "show a metric over finished runs, and where it changed",
+    "view": "show finished runs in a browser: search, compare, plot",
     "verify": "check finished runs against the rules of MLPerf Endpoints",
     "export": "write the records of a run in another format",
     "upload": "upload the results of a run to an S3-compatible store",

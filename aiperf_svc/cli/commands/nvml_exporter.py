@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 
+from aiperf_svc.cli.arguments import port_number
 from aiperf_svc.config.telemetry import ALL_GPUS
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -13,8 +14,14 @@ PORT = 9400
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the page is, and which GPUs it has."""
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (0.0.0.0)")
-    parser.add_argument("--port", type=_port, default=PORT, help=f"port to listen on ({PORT})")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on, whose readers need no key (127.0.0.1)",
+    )
+    parser.add_argument(
+        "--port", type=port_number, default=PORT, help=f"port to listen on ({PORT})"
+    )
     parser.add_argument(
         "--gpus", default=ALL_GPUS, help="GPUs on the page: all, or indexes and UUIDs, `0,1` (all)"
     )
@@ -39,9 +46,3 @@ def run(args: argparse.Namespace) -> int:
     finally:
         gpus.close()
     return 0
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 0 to 65535")
-    return int(text)

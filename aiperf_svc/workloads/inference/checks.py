@@ -69,8 +69,10 @@ def cluster_problems(config: BenchmarkConfig) -> list[Problem]:
         found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
     if config.telemetry.nvml:
         text = f"{', '.join(config.telemetry.nvml)}: the GPUs of the services' own machine, not "
-        text += "those of the target's nodes; run `aiperf-svc nvml-exporter` there and name its "
-        found.append(Problem("telemetry.nvml", text + "page in telemetry.gpu_telemetry"))
+        text += "those of the target's nodes; run `aiperf-svc nvml-exporter --host 0.0.0.0` there "
+        found.append(
+            Problem("telemetry.nvml", text + "and name its page in telemetry.gpu_telemetry")
+        )
     files = {
         "dataset.file": config.dataset.file,
         "quality.file": config.quality.file if config.quality else None,

@@ -1,0 +1,218 @@
+"""Finds the results below a folder, and what the list of them shows of each."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.exports.experiment_file import NAME as EXPERIMENT
+from aiperf_svc.adapters.exports.experiment_file import read_result
+from aiperf_svc.adapters.exports.result_files import FILES, read_run
+from aiperf_svc.adapters.report.experiment_words import parameters_text
+from aiperf_svc.core.experiments.experiment_result import ExperimentResult
+from aiperf_svc.core.qualify.result import worst
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.slo_results import outcome_of_all
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.number_text import number, readable_unit
+from aiperf_svc.protocol.run_states import RunState
+
+DEPTH = 4
+"""Deepest folders in which results are looked for, below the given one."""
+NUMBERS = 3
+"""Most headline values of a run in the list."""
+JOINT = "joint.json"
+_STAMP = re.compile(r"-(\d{8}T\d{6})Z(-\d+)?$")
+"""The time in the names of artifact folders."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the list: one run, one experiment, or several targets or clusters at once."""
+
+    id: str
+    """Its folder, relative to the one that is viewed; `.` for that one itself."""
+    kind: str
+    """`inference` or the kind of a tool; `experiment`, `qualification`; `clusters` or `targets`."""
+    name: str = ""
+    model: str = ""
+    target: str = ""
+    when_wall_ns: int = 0
+    """When the load of a run began, or the command of the others."""
+    verdict: str = ""
+    """`valid`, `degraded`, `invalid`, or `mixed` for an experiment whose trials differ."""
+    slo: str = ""
+    numbers: tuple[str, ...] = ()
+    problem: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def is_experiment(self) -> bool:
+        """Whether it has trials."""
+        return self.kind == "experiment"
+
+
+class Index:
+    """The results below a folder. What has not changed since the last look is not read again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._known: dict[str, tuple[int, Entry]] = {}
+
+    def look(self) -> list[Entry]:
+        """Return all entries, the newest first."""
+        known, self._known = self._known, {}
+        for file in _results(self.root):
+            try:
+                changed_ns = file.stat().st_mtime_ns
+            except OSError:
+                continue  # It was removed just now.
+            id_ = file.parent.relative_to(self.root).as_posix()
+            before = known.get(id_)
+            is_same = before is not None and before[0] == changed_ns
+            entry = before[1] if before is not None and is_same else read_entry(id_, file)
+            self._known[id_] = (changed_ns, entry)
+        entries = (entry for _, entry in self._known.values())
+        return sorted(entries, key=lambda each: (-each.when_wall_ns, each.id))
+
+    def folder(self, id_: str) -> Path:
+        """Return the folder of an entry. Raises FileNotFoundError for any other name."""
+        if id_ not in self._known:
+            self.look()
+        if id_ not in self._known:
+            raise FileNotFoundError(id_)
+        return self.root / id_
+
+
+def _results(root: Path) -> Iterator[Path]:
+    """Yield the file with the results of each run, experiment or joint result. Those that belong to
+    an experiment or a joint result are not looked for, and symbolic links are not followed."""
+    for place, folders, files in os.walk(root):
+        folder = Path(place)
+        found = next((name for name in (EXPERIMENT, JOINT, *FILES) if name in files), None)
+        depth = len(folder.relative_to(root).parts)
+        if found is not None:
+            yield folder / found
+        if found is not None or depth >= DEPTH:
+            folders.clear()
+
+
+def read_entry(id_: str, file: Path) -> Entry:
+    """Read one entry; one that cannot be read has a problem."""
+    try:
+        if file.name == EXPERIMENT:
+            return _experiment(id_, file.parent)
+        return _joint(id_, file) if file.name == JOINT else _run(id_, read_run(file))
+    except ConfigError as error:
+        return Entry(id=id_, kind="unreadable", name=file.parent.name, problem=str(error))
+
+
+def _run(id_: str, result: RunResult) -> Entry:
+    numbers = []
+    for tag, stat in result.headline[:NUMBERS]:
+        stats, info = result.stats[tag], result.infos[tag]
+        value = stats.stat(stat)
+        if value is not None:
+            divisor, unit = readable_unit(info.unit, abs(value))
+            name = info.name if stats.is_single or stat == "avg" else f"{info.name} {stat}"
+            numbers.append(f"{name} {number(value / divisor)} {unit}".rstrip())
+    return Entry(
+        id=id_,
+        kind=result.workload,
+        name=result.name,
+        when_wall_ns=result.start_wall_ns,
+        verdict=result.verdict,
+        slo=outcome_of_all(result.slo),
+        numbers=tuple(numbers),
+        **_target(result.config),
+    )
+
+
+def _experiment(id_: str, folder: Path) -> Entry:
+    result = read_result(folder)
+    done = [trial for trial in result.trials if trial.state == RunState.DONE]
+    verdicts = {trial.verdict for trial in done if trial.verdict}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "mixed" if verdicts else ""
+    numbers = [f"{len(done)} of {len(result.trials)} trials", *_best(result)]
+    kind = "experiment"
+    if result.qualification is not None:
+        nodes = result.qualification.nodes
+        kind, verdict = "qualification", worst(node.verdict for node in nodes)
+        good = sum(not node.verdict.has_failed for node in nodes)
+        numbers = [f"{good} of {len(nodes)} nodes fit"]
+    return Entry(
+        id=id_,
+        kind=kind,
+        name=result.name,
+        when_wall_ns=_begin(folder / EXPERIMENT),
+        verdict=verdict,
+        numbers=tuple(numbers[:NUMBERS]),
+        **_target(result.config),
+    )
+
+
+def _best(result: ExperimentResult) -> list[str]:
+    if result.search is not None:
+        return [result.search.result]
+    found = []
+    for best in result.best:
+        # `request_latency_p99`: the tag and the statistic.
+        tags = [tag for tag in result.metrics if best.metric.startswith(f"{tag}_")]
+        info, where = result.metrics[max(tags, key=len)], parameters_text(best.parameters)
+        divisor, unit = readable_unit(info.unit, abs(best.mean))
+        value = f"{number(best.mean / divisor)} {unit}".rstrip()
+        found.append(f"best {info.name} {value} at {where}")
+    return found
+
+
+def _begin(file: Path) -> int:
+    """Return the time in the name of a file's folder, else when the file was written."""
+    found = _STAMP.search(file.parent.name)
+    if found is None:
+        return file.stat().st_mtime_ns
+    begin = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(begin.timestamp()) * 10**9
+
+
+class _Member(msgspec.Struct):
+    name: str = ""
+    verdict: str | None = None
+
+
+class _Joint(msgspec.Struct):
+    kind: str
+    name: str
+    verdict: str | None = None
+    members: tuple[_Member, ...] = ()
+
+
+def _joint(id_: str, file: Path) -> Entry:
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Joint)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file}: broken: {error}") from error
+    return Entry(
+        id=id_,
+        kind=found.kind,
+        name=found.name,
+        when_wall_ns=_begin(file),
+        verdict=found.verdict or "",
+        target=", ".join(each.name for each in found.members),
+    )
+
+
+def _target(config: dict[str, object]) -> dict[str, str]:
+    """Return model and address of the endpoint in a config; nothing for a tool."""
+    endpoint = config.get("endpoint")
+    if not isinstance(endpoint, dict):
+        return {}
+    models = endpoint.get("models") or [endpoint.get("model") or ""]
+    urls = endpoint.get("urls") or [endpoint.get("url") or ""]
+    return {"model": ", ".join(map(str, models)), "target": ", ".join(map(str, urls))}
+
+
+def choices(entries: Sequence[Entry], name: str) -> list[str]:
+    """Return the different values of a field, in order, for a list to choose from."""
+    return sorted({getattr(entry, name) for entry in entries} - {""})

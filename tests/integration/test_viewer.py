@@ -1,0 +1,197 @@
+"""`view`: pages over stored results, in a real browser and to those who may not read them."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from aiperf_svc.adapters.exports.result_files import INFERENCE_FILE
+from aiperf_svc.adapters.viewer.index import Index
+from aiperf_svc.adapters.viewer.pages import list_page
+from aiperf_svc.cli.commands import view
+from tests.support.browser import Frame, opened
+
+STORED = Path(__file__).parents[1] / "data" / "results.tar.xz"
+USE = """<script>
+addEventListener("load", () => {
+  const shown = () => [...document.querySelectorAll("tbody tr")].filter(row => !row.hidden)
+    .map(row => row.querySelector("input").value).sort();
+  const enabled = () => [...document.querySelectorAll("button")].map(button => !button.disabled);
+  const type = (id, value, event) => {
+    const field = document.getElementById(id);
+    field.value = value;
+    field.dispatchEvent(new Event(event));
+  };
+  const choose = (...ids) => {
+    for (const box of document.querySelectorAll("tbody input")) {
+      box.checked = ids.includes(box.value);
+      box.dispatchEvent(new Event("change"));
+    }
+    return enabled();
+  };
+  const all = shown();
+  type("search", "SWEEP", "input");
+  const searched = shown();
+  type("search", "", "input");
+  type("kind", "fio", "change");
+  const filtered = shown();
+  type("kind", "", "change");
+  tell({
+    all, searched, filtered, none: choose(), one: choose("inference"),
+    two: choose("inference", "broken"), runs: choose("inference", "fio"),
+    experiments: choose("experiment", "search"),
+    width: document.documentElement.scrollWidth, window: innerWidth,
+    loaded: performance.getEntriesByType("resource").map(entry => entry.name),
+  });
+});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored")
+    with tarfile.open(STORED) as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "results.json").write_text('{"schema_version": "<b>9</b>"}')
+    (folder / "empty").mkdir()
+    again = Path(shutil.copytree(folder / "inference", folder / "again")) / INFERENCE_FILE
+    content = msgspec.json.decode(again.read_bytes())
+    content["benchmark_id"] += "-again"
+    again.write_bytes(msgspec.json.encode(content))
+    (folder / "secret").symlink_to("/etc")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(stored: Path) -> Iterator[str]:
+    """The address of a running viewer, which nothing outlives."""
+    before = snapshot(stored)
+    command = [sys.executable, "-m", "aiperf_svc", "view", str(stored), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert snapshot(stored) == before
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    """All files and when they were changed."""
+    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def get(url: str) -> tuple[int, str, dict[str, str]]:
+    """Status, text and headers of a page."""
+    try:
+        with urllib.request.urlopen(url) as response:
+            return response.status, response.read().decode(), dict(response.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), dict(error.headers)
+
+
+def test_list_is_searched_filtered_and_chosen(stored: Path, tmp_path: Path) -> None:
+    index = Index(stored)
+    page = list_page(index.root, index.look()).decode()
+    (found,) = opened(tmp_path, {"list": Frame(page + USE, 1280)}).values()
+    assert {"broken", "experiment", "fio", "inference", "search", "targets"} < set(found["all"])
+    assert not {"empty", "secret", "."} & set(found["all"])
+    assert found["searched"] == ["experiment"]
+    assert found["filtered"] == ["fio"]
+    compare, curves, history = True, True, True
+    assert found["none"] == [False, False, False]
+    assert found["one"] == [False, False, False]
+    assert found["runs"] == [compare, False, history]
+    assert found["experiments"] == [compare, curves, False]
+    assert found["width"] <= found["window"]
+    assert found["loaded"] == []
+
+
+def test_run_that_cannot_be_read_says_why(address: str) -> None:
+    _, text, _ = get(address)
+    assert "its schema is" in text
+    assert "<b>9</b>" not in text
+
+
+def test_chosen_runs_are_compared_and_plotted(address: str) -> None:
+    code, text, _ = get(f"{address}compare?run=again&run=inference")
+    assert (code, "Differences in config" in text) == (200, True)
+    code, text, _ = get(f"{address}curves?run=experiment")
+    assert (code, "tokens/s per user" in text) == (200, True)
+    code, text, _ = get(f"{address}history?run=inference")
+    assert (code, "Changes" in text) == (200, True)
+    code, text, _ = get(f"{address}compare?run=inference&run=fio")
+    assert (code, "Not possible" in text) == (400, True)
+
+
+def test_only_the_token_opens_pages(address: str) -> None:
+    root = address.rsplit("/", 2)[0]
+    assert [get(f"{root}{path}")[0] for path in ("/", "/x/", "/x/files/fio/")] == [403] * 3
+    assert root.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../etc/passwd",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "secret/passwd",
+        "nothing",
+        quote("/etc/passwd"),
+    ],
+)
+def test_files_outside_the_folder_stay_unread(address: str, path: str) -> None:
+    code, text, _ = get(f"{address}files/{path}")
+    assert (code, "root:" in text) == (404, False)
+
+
+def test_files_cannot_act_as_the_viewer(address: str) -> None:
+    code, text, headers = get(f"{address}files/inference/config.yaml")
+    assert (code, "endpoint:" in text) == (200, True)
+    assert "sandbox" in headers["Content-Security-Policy"]
+    assert "allow-same-origin" not in headers["Content-Security-Policy"]
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert "secret" not in get(f"{address}files/")[1]
+
+
+def test_changed_results_are_read_again(stored: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    file = run / "results.json"
+    content = (stored / "fio" / "results.json").read_text()
+    file.write_text(content)
+    index = Index(tmp_path)
+    assert [each.name for each in index.look()] == ["disk"]
+    file.write_text(content.replace('"name": "disk"', '"name": "other"', 1))
+    os.utime(file, ns=(1, 1))
+    assert [each.name for each in index.look()] == ["other"]
+    file.unlink()
+    assert index.look() == []
+
+
+def test_browser_gets_the_address_by_a_private_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def open_page(url: str) -> bool:
+        said.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", open_page)
+    view._open("http://127.0.0.1:1/token/", tmp_path)
+    assert said == [(tmp_path / "open.html").as_uri()]
+    assert "/token/" in (tmp_path / "open.html").read_text()
+    assert stat.S_IMODE((tmp_path / "open.html").stat().st_mode) == 0o600
