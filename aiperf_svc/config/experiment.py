@@ -87,6 +87,9 @@ class Blocks(Model):
     `deployment.target.image`."""
     count: Annotated[int, Field(ge=1, le=250)] = 6
     """Number of blocks. Each visits both values twice: ABBA or BAAB, drawn from `random_seed`."""
+    restart: bool = True
+    """Start the stack's own target anew for each visit, so that every visit begins at the same
+    uptime. Off: visits of one value that follow each other share its pods."""
 
 
 VISITS = 2

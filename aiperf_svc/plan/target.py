@@ -2,6 +2,8 @@
 
 from urllib.parse import urlsplit
 
+import msgspec
+
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target
@@ -13,6 +15,8 @@ from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey,
 VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
 VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 """Command of vLLM. The image's entrypoint has changed over time; the module has not."""
+HOSTNAME, PULLED_ONCE = "kubernetes.io/hostname", "IfNotPresent"
+VISIT_ANNOTATION = "aiperf.dev/visit"
 MOCK_COMMAND = ("python", "-P", "-m", "aiperf_svc.mock_server")
 
 
@@ -62,6 +66,19 @@ def target_pod(
         run_as_root=target.run_as_root,
         read_only_root=not target.writable,
         ready_timeout_s=seconds(target.ready_timeout),
+    )
+
+
+def in_visit(target: PodPlan, *, node: str = "", visit: str = "") -> PodPlan:
+    """Return the target's pod for one of several visits: on the node with this value of the label
+    `kubernetes.io/hostname`, with an image that is asked for only once. Another `visit` is another
+    pod, even if nothing else differs."""
+    required = target.placement.require_nodes | ({HOSTNAME: (node,)} if node else {})
+    return msgspec.structs.replace(
+        target,
+        image=msgspec.structs.replace(target.image, pull_policy=PULLED_ONCE),
+        placement=target.placement.model_copy(update={"require_nodes": required}),
+        annotations=target.annotations | ({VISIT_ANNOTATION: visit} if visit else {}),
     )
 
 

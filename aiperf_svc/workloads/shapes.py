@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from aiperf_svc.config.experiment import Part, has_parameters
+from aiperf_svc.config.experiment import Blocks, Part, has_parameters
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial
@@ -59,16 +59,17 @@ class Shape(NamedTuple):
 
 
 def shapes(
-    members: Sequence[TrialConfig], where: Where, *, in_visits: bool = False
+    members: Sequence[TrialConfig], where: Where, blocks: Blocks | None = None
 ) -> tuple[Shape, ...]:
-    """Group trials by shape, in the order of each shape's first trial. With `in_visits` only trials
-    that follow each other are grouped, so that a shape comes again."""
+    """Group trials by shape, in the order of each shape's first trial. In `blocks` only trials that
+    follow each other are grouped, so that a shape comes again for each visit."""
+    restarts = blocks is not None and where == "cluster" and restarts_target(blocks)
     groups: list[list[TrialConfig]] = []
     latest: dict[str, list[TrialConfig]] = {}
     for each in members:
-        name = _identity(each, where)
+        name = _identity(each, where) + (f" visit {each.trial.repetition}" if restarts else "")
         if name not in latest:
-            latest = {name: []} if in_visits else latest | {name: []}
+            latest = {name: []} if blocks is not None else latest | {name: []}
             groups.append(latest[name])
         latest[name].append(each)
     return tuple(Shape(_parameters(group[0].trial, where), tuple(group)) for group in groups)
@@ -84,8 +85,7 @@ def shapes_of(
     if where == "cluster" and is_fanned_out(config):
         # To all others it is one run of all trials.
         return (Shape({}, tuple(members)),)
-    in_visits = config.experiment is not None and config.experiment.blocks is not None
-    found = shapes(members, where, in_visits=in_visits)
+    found = shapes(members, where, config.experiment.blocks if config.experiment else None)
     if config.experiment is not None and config.experiment.priority:
         found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
@@ -96,6 +96,11 @@ def shapes_of(
             "value, which only `aiperf-svc run` and `profile` start one after the other"
         )
     return found
+
+
+def restarts_target(blocks: Blocks) -> bool:
+    """Return whether each visit has a target of its own, which the stack starts anew."""
+    return blocks.restart and is_below(blocks.over, "deployment.target")
 
 
 def index_shapes(config: Config, members: Sequence[TrialConfig] = ()) -> tuple[Shape, ...]:

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.storage.provenance_file import read_provenance, write_p
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.core.results.provenance import NAME, Provenance, joined, shown_arguments
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
+from aiperf_svc.plan.target import HOSTNAME
 
 Json = dict[str, Any]
 NODE_TYPE = "node.kubernetes.io/instance-type"
@@ -41,7 +42,7 @@ async def add_cluster_facts(
     client = _pod_facts(services) | _node_facts(await _nodes(cluster, services))
     client.pop("arguments", None)  # Those of the services follow from the config.
     nodes = await _nodes(cluster, servers)
-    own = _pod_facts(servers) | _node_facts(nodes)
+    own = _pod_facts(servers) | _node_facts(nodes) | _start_facts(servers, nodes)
     fallback = {
         name: text
         for name, labels in GPU_LABELS.items()
@@ -90,6 +91,22 @@ def _pod_facts(pods: list[Json]) -> dict[str, str]:
         "image": joined(container.get("image", "") for container in containers),
         "image_digest": joined(digest.rpartition("://")[2] for digest in digests),
         "arguments": joined(map(shown_arguments, commands)),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _start_facts(pods: list[Json], nodes: list[Json]) -> dict[str, str]:
+    """Return the target's node, and the time at which its container started."""
+    names = {pod["spec"]["containers"][0]["name"] for pod in pods}
+    running = [
+        (status.get("state") or {}).get("running") or {}
+        for pod in pods
+        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        if status.get("name") in names
+    ]
+    found = {
+        "node": joined(_label(node, HOSTNAME) for node in nodes),
+        "started": joined(str(each.get("startedAt", "")) for each in running),
     }
     return {name: text for name, text in found.items() if text}
 

@@ -141,6 +141,7 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
             info = CATALOG_INFOS[key.tag]
             infos[within.tag] = replace(info, tag=within.tag, name=f"{info.name}, steady state")
             headline = (*headline, within)
+    provenance = read_provenance(folder)
     return MeasuredRun(
         folder=str(folder),
         run_id=result.run_id,
@@ -148,7 +149,8 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         verdict=result.verdict,
         cause=result.cause,
         start_wall_ns=result.start_wall_ns,
-        facts=_facts(result) | _provenance(folder),
+        uptime_s=None if provenance is None else provenance.uptime_s(result.start_wall_ns),
+        facts=_facts(result) | (provenance.compared if provenance is not None else {}),
         warnings=tuple(
             f"not comparable: {check.text}"
             for check in (result.system.reasons if result.system is not None else ())
@@ -161,11 +163,6 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
         headline=headline,
         shifts=shifts,
     )
-
-
-def _provenance(folder: Path) -> dict[str, str]:
-    found = read_provenance(folder)
-    return {} if found is None else found.compared
 
 
 def _facts(result: InferenceResult) -> dict[str, str]:

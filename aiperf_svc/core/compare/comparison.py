@@ -116,6 +116,9 @@ class Side(msgspec.Struct, frozen=True):
     runs: tuple[RunName, ...]
     left_out: tuple[RunName, ...]
     """Runs whose verdict is `invalid`."""
+    uptime_s: tuple[float, float] | None = None
+    """Least and greatest time for which the target had run when a load began; None if that of a run
+    is not known."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,9 +160,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return (
             *self.warnings,
             *found,
+            *self._uptimes,
             *(f"{key} is on one side only" for key in self.one_sided),
             *answers,
         )
+
+    @property
+    def _uptimes(self) -> tuple[str, ...]:
+        base, new = self.base.uptime_s, self.new.uptime_s
+        if base is None or new is None:
+            return ()
+        spans = [f"{low:.0f} to {high:.0f} s" for low, high in (base, new)]
+        return (f"uptime of the target when the load began: base {spans[0]}, new {spans[1]}",)
 
 
 def compare(
@@ -423,9 +435,12 @@ def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, missing: int) -
 
 def _side(runs: Sequence[MeasuredRun]) -> Side:
     named = [(run.is_usable, RunName(run.folder, run.run_id, run.label)) for run in runs]
+    uptimes = [run.uptime_s for run in runs if run.is_usable]
+    known = [each for each in uptimes if each is not None]
     return Side(
         runs=tuple(name for is_usable, name in named if is_usable),
         left_out=tuple(name for is_usable, name in named if not is_usable),
+        uptime_s=(min(known), max(known)) if known and len(known) == len(uptimes) else None,
     )
 
 

@@ -43,6 +43,8 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     """When the load began."""
     block: int = 0
     """Block of its experiment, from 1; 0: none."""
+    uptime_s: float | None = None
+    """For how long the target had run when the load began; None: unknown."""
     warnings: tuple[str, ...] = ()
     """Why it is not comparable with other runs, by the checks of the system."""
     facts: dict[str, str]

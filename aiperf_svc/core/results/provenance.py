@@ -6,6 +6,7 @@ never taken for an equal one.
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 import numpy as np
@@ -20,12 +21,14 @@ NAME = "provenance.json"
 UNKNOWN = "unknown"
 TARGET_FACTS = (
     "engine", "engine_version", "image", "image_digest", "arguments", "gpus", "gpu_model", "driver",
-    "cuda", "power_limit_w", "sm_clock_mhz", "max_sm_clock_mhz", "node_type", "kernel", "os",
+    "cuda", "power_limit_w", "sm_clock_mhz", "max_sm_clock_mhz", "node", "started", "node_type",
+    "kernel", "os",
 )  # fmt: skip
 """Facts that every file has of the target, beside the settings that its servers state."""
-MEASURED = frozenset(("sm_clock_mhz", "stolen_share", "throttled_share"))
+MEASURED = frozenset(("sm_clock_mhz", "stolen_share", "throttled_share", "started"))
 """Facts that differ from run to run and are not compared: the median clock under load, the largest
-shares of CPU time that a service lost to the machine's host and to its quota."""
+shares of CPU time that a service lost to the machine's host and to its quota, the time at which the
+target's container started."""
 _DRIVER, _CUDA = "DCGM_FI_DRIVER_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION"
 
 
@@ -42,6 +45,16 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         `fallback` only where the target's are unknown."""
         missing = {k: v for k, v in fallback.items() if self.target.get(k, UNKNOWN) == UNKNOWN}
         return Provenance(client=self.client | client, target=self.target | target | missing)
+
+    def uptime_s(self, wall_ns: int) -> float | None:
+        """Return for how long the target had run at a time, to about a second; None if that is
+        unknown, replicas differ, or it started later."""
+        try:
+            started = datetime.fromisoformat(self.target.get("started", UNKNOWN))
+        except ValueError:
+            return None
+        uptime_s = wall_ns / 1e9 - started.timestamp()
+        return uptime_s if uptime_s >= 0 else None
 
     @property
     def compared(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ and reads no GPU exporters.
   pods use.
 """
 
+import asyncio
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,12 +19,17 @@ from typing import Any, NamedTuple
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.api.objects import label_selector, list_pods
 from aiperf_svc.adapters.cluster.preflight.cluster_facts import find_exporters, grouped
+from aiperf_svc.adapters.cluster.preflight.images import pull_images
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
+from aiperf_svc.adapters.storage.provenance_file import read_provenance
 from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.telemetry import MAX_SOURCES
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.results.provenance import NAME as PROVENANCE
+from aiperf_svc.core.results.provenance import UNKNOWN
 from aiperf_svc.core.telemetry.gpu_users import DEPLOYMENT
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.runner.stack.request import StackRequest
@@ -34,6 +40,50 @@ CILIUM = "/apis/cilium.io"
 SERVICE = "/api/v1/namespaces/default/services/kubernetes"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+async def pin_target(request: StackRequest, cluster: Cluster, *, say: Say) -> str:
+    """Return the node on which each visit of an experiment in blocks has its target, and pull the
+    images of all visits there; empty if no node is chosen. Raises EnvironmentProblem.
+
+    A node is its label `kubernetes.io/hostname`. An experiment that is resumed keeps its node.
+    """
+    experiment, plan = request.config.experiment, request.plan
+    blocks = experiment.blocks if experiment is not None else None
+    if blocks is None or plan.target is None or not is_below(blocks.over, "deployment.target"):
+        return ""
+    if plan.target.replicas > 1:
+        say(
+            "blocks: the target has several replicas, so no node is chosen for all visits "
+            "(deployment.target.placement can name some)"
+        )
+        return ""
+    known = await asyncio.to_thread(_earlier_node, request)
+    namespace = request.config.deployment.namespace
+    found = await pull_images(
+        cluster,
+        request.plans,
+        namespace=namespace.name if namespace.mode == "existing" else None,
+        node=known,
+    )
+    if isinstance(found, str):
+        say(f"blocks: the images are not pulled before the first visit: {found}")
+        return known
+    for name, digest in found.digests.items():
+        say(f"blocks: image {name} is {digest} on node {found.node}")
+    return found.node
+
+
+def _earlier_node(request: StackRequest) -> str:
+    """Return the node of the target in the trials that have ended; empty without any."""
+    if request.resumed is None:
+        return ""
+    for path in sorted(request.resumed.folder.rglob(PROVENANCE)):
+        found = read_provenance(path.parent)
+        node = found.target.get("node", UNKNOWN) if found is not None else UNKNOWN
+        if node != UNKNOWN and "; " not in node:
+            return node
+    return ""
 
 
 async def with_target_pods(request: StackRequest, cluster: Cluster, *, say: Say) -> StackRequest:

@@ -21,6 +21,7 @@ from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import bring_up, collection, measure
 from aiperf_svc.runner.stack.collection import Collection
+from aiperf_svc.runner.stack.discovery import pin_target
 from aiperf_svc.runner.stack.preflight import CheckedShapes, check_shapes
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.teardown import StackRemoval
@@ -71,6 +72,8 @@ class Launch:
         self._removal = StackRemoval(home, cluster, cli, screen.say)
         self._running_shape: int | None = None
         """The shape whose trials a killed runner has left running."""
+        self._node = ""
+        """The node of the target in all visits of an experiment in blocks; empty: any."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
@@ -207,6 +210,12 @@ class Launch:
         # Errors that can be found before anything is made are raised here.
         record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
         is_running = self._running_shape is not None
+        if not is_running:
+            pinning = pin_target(request, self._cluster, say=self._say)
+            node = await self._interrupts.result_of(pinning)
+            if node is None:
+                return StageResult.INTERRUPTED
+            self._node = node
         folder = collection.prepare(request, is_running=is_running)
         self._prepared = msgspec.structs.replace(record, artifacts=str(folder.resolve()))
         self._collection.open(folder)
@@ -250,7 +259,7 @@ class Launch:
                 self._request,
                 self._cluster,
                 self._cli,
-                plan=self._request.plan_of(shape, run),
+                plan=self._request.visit_plan(shape, run, node=self._node),
                 is_change=is_change,
                 keeper=self._keeper,
                 unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),

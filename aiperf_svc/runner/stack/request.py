@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi import project
@@ -29,8 +31,9 @@ from aiperf_svc.plan.run_id import non_defaults
 from aiperf_svc.plan.run_values import RunValues
 from aiperf_svc.plan.service_pods import PAGES_KEY, TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, StackSettings
+from aiperf_svc.plan.target import in_visit
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
+from aiperf_svc.workloads.shapes import Shape, restarts_target, shapes_of, without_trials
 from aiperf_svc.workloads.stacks import AllShapes, all_shapes, check_shape, plan_stack
 from aiperf_svc.workloads.trials import CheckedTrials, TrialConfig, trial_configs
 
@@ -148,6 +151,16 @@ class StackRequest:
         if run == self.run:
             return self.plans[shape - 1]
         return self._planned(self.own_shapes[shape - 1], run)
+
+    def visit_plan(self, shape: int, run: RunValues, *, node: str) -> StackPlan:
+        """Return `plan_of`, of an experiment in blocks with the target of this visit, on `node`
+        unless that is empty. Raises ConfigError."""
+        plan = self.plan_of(shape, run)
+        blocks = self.config.experiment.blocks if self.config.experiment is not None else None
+        if blocks is None or plan.target is None:
+            return plan
+        visit = plan.identity.run_id if restarts_target(blocks) else ""
+        return msgspec.structs.replace(plan, target=in_visit(plan.target, node=node, visit=visit))
 
     def _planned(self, shape: int, run: RunValues) -> StackPlan:
         settings = StackSettings(

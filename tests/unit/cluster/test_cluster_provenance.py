@@ -12,13 +12,18 @@ from aiperf_svc.core.results.provenance import UNKNOWN, Provenance
 from tests.support.fake_cluster import FakeCluster
 
 Json = dict[str, Any]
+STARTED = "2026-03-01T10:00:00Z"
 PODS = "/api/v1/namespaces/bench/pods"
 
 
 def pod(component: str, node: str, *arguments: str) -> Json:
     container = {"name": "main", "image": f"example/{component}:1", "args": list(arguments)}
     statuses = [
-        {"name": "main", "imageID": f"docker-pullable://example/{component}@sha256:ab"},
+        {
+            "name": "main",
+            "state": {"running": {"startedAt": STARTED}},
+            "imageID": f"docker-pullable://example/{component}@sha256:ab",
+        },
         {"name": "sidecar", "imageID": "example/sidecar@sha256:cd"},
     ]
     return {
@@ -52,6 +57,7 @@ async def added(tmp_path: Path, objects: dict[str, Json], target: Target) -> Pro
 async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
     labels = {
         "node.kubernetes.io/instance-type": "p5.48xlarge",
+        "kubernetes.io/hostname": "n2",
         "nvidia.com/gpu.product": "NVIDIA-H100",
         "nvidia.com/cuda.driver-version.full": "560.1",
     }
@@ -68,6 +74,7 @@ async def test_pods_and_nodes_of_a_stack_are_added(tmp_path: Path) -> None:
         "driver": "550", "gpu_model": "NVIDIA-H100", "kernel": "6.9", "os": "Ubuntu 24.04",
         "node_type": "p5.48xlarge", "container_runtime": "cri", "image": "example/target:1",
         "image_digest": "example/target@sha256:ab", "arguments": "--api-key ***",
+        "node": "n2", "started": STARTED,
     }  # fmt: skip
 
 

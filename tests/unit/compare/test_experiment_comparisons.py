@@ -1,18 +1,21 @@
 """Experiments are compared combination by combination, and two variants within one experiment."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from aiperf_svc.adapters.exports.result_files import read_run
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.adapters.storage.provenance_file import write_provenance
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.compare.comparison import Word
 from aiperf_svc.core.compare.groups import Group, compare_groups
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, plan_trials
+from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.domain.errors import Incomparable
 from tests.support import fake_run
 from tests.support.runs_to_compare import compare_folders, compared, inference_run, side
@@ -225,6 +228,19 @@ def test_paired_comparison_counts_blocks(blocks: Path, capsys: pytest.CaptureFix
     (row,) = json.loads(out)["rows"]
     assert (code, row["base"]["n"], row["new"]["n"], row["word"]) == (0, 3, 3, "worse")
     assert row["base"]["mean"] < row["new"]["mean"], "the base is the first value of the config"
+
+
+def test_comparison_states_uptimes_of_targets(
+    blocks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (blocks / TRIALS).iterdir():
+        summary = folder / "profile_export_aiperf.json"
+        begin_s = read_run(summary).start_wall_ns / 1e9
+        uptime_s = 40 if "model=a" in folder.name else 45
+        started = datetime.fromtimestamp(begin_s - uptime_s, UTC).isoformat()
+        write_provenance(folder, Provenance(client={}, target={"started": started}))
+    _, out, _ = compare_folders(capsys, blocks, "--by", "endpoint.model", "--paired")
+    assert "uptime of the target when the load began: base 40 to 40 s, new 45 to 45 s" in out
 
 
 def test_paired_comparison_without_blocks_is_refused(

@@ -67,15 +67,32 @@ def test_each_target_is_a_shape_with_ordered_trials() -> None:
     assert [[t.number for t in each.trials] for each in found] == [[1, 3, 5, 7], [2, 4, 6, 8]]
 
 
-def test_blocks_visit_each_target_again() -> None:
+def blocks_of_targets(**keys: Any) -> list[list[int]]:
     args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
     over = "deployment.target.args"
-    config = config_of({"product": {over: args}, "blocks": {"over": over, "count": 2}})
-    visits = shapes_of(config, "cluster")
-    numbers = [[trial.number for trial in each.trials] for each in visits]
-    assert [n for each in numbers for n in each] == list(range(1, 9))
-    # Trials of one target that follow each other need no other pods.
+    product = {over: args, "load.concurrency": [1, 2]}
+    config = config_of({"product": product, "blocks": {"over": over, "count": 2, **keys}})
+    return [[trial.number for trial in each.trials] for each in shapes_of(config, "cluster")]
+
+
+def test_each_visit_of_a_block_starts_its_target() -> None:
+    visits = blocks_of_targets()
+    assert visits == [[n, n + 1] for n in range(1, 17, 2)]
+
+
+def test_visits_that_follow_each_other_can_share_pods() -> None:
+    visits = blocks_of_targets(restart=False)
+    assert [n for each in visits for n in each] == list(range(1, 17))
     assert 4 < len(visits) <= 6
+
+
+def test_blocks_over_urls_share_pods() -> None:
+    over = "endpoint.url"
+    config = config_of(
+        {"product": {over: ["http://a", "http://b"]}, "blocks": {"over": over, "count": 1}}
+    )
+    visits = shapes_of(config, "cluster")
+    assert len(visits) == 3
     assert all(first.parameters != second.parameters for first, second in pairwise(visits))
 
 

@@ -1,6 +1,7 @@
 """Facts about client and target: of pages, of the servers themselves, without secrets."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -119,3 +120,20 @@ def test_fallback_fills_only_unknown_facts() -> None:
     old = Provenance(client={}, target={"driver": "550", "gpu_model": UNKNOWN})
     found = old.with_facts(client={}, target={}, fallback={"driver": "1", "gpu_model": "H100"})
     assert found.target == {"driver": "550", "gpu_model": "H100"}
+
+
+@pytest.mark.parametrize(
+    ("started", "uptime_s"),
+    [
+        ("2026-03-01T10:00:00Z", 90.0),
+        ("2026-03-01T10:02:00Z", None),
+        ("2026-03-01T10:00:00Z; 2026-03-01T10:00:07Z", None),
+        (UNKNOWN, None),
+    ],
+    ids=["before the load", "restarted", "replicas", "unknown"],
+)
+def test_uptime_counts_from_the_containers_start(started: str, uptime_s: float | None) -> None:
+    found = Provenance(client={}, target={"started": started})
+    begin = datetime(2026, 3, 1, 10, 1, 30, tzinfo=UTC)
+    assert found.uptime_s(int(begin.timestamp()) * 10**9) == uptime_s
+    assert "target.started" not in found.compared

@@ -7,19 +7,25 @@ image, each service would end with "no such kind" when the stack is up.
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Json, Refused
 from aiperf_svc.adapters.cluster.preflight.admission import namespace_for_pods
 from aiperf_svc.adapters.cluster.preflight.probe_pods import (
     end_message,
     idle_pod,
     pod_name,
+    restricted_container,
+    restricted_pod,
     run_pod,
 )
 from aiperf_svc.config.benchmark import INFERENCE
 from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.network import PREFLIGHT
+from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.target import HOSTNAME, in_visit
 from aiperf_svc.workloads.registry import GROUP, OWN
 
 Object = Mapping[str, Any]
@@ -113,6 +119,94 @@ async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | Non
 def image_works(plan: StackPlan) -> Check:
     """Return the check of an image of which a pod has run."""
     return Check(IMAGE, "ok", f"a node of the cluster has run {plan.deadline.image.name}")
+
+
+class PulledImages(NamedTuple):
+    """Images that a node has pulled before they are needed."""
+
+    node: str
+    """Value of its label `kubernetes.io/hostname`."""
+    digests: dict[str, str]
+    """Digest, or id, of each image by its name."""
+
+
+async def pull_images(
+    cluster: Cluster, plans: Sequence[StackPlan], *, namespace: str | None, node: str = ""
+) -> PulledImages | str:
+    """Pull the images of the targets of these plans onto one node: the given one, else one that has
+    room for the first of them. Returns why not where no pod may be created. `namespace` None: it
+    does not exist yet. Raises EnvironmentProblem if an image cannot be pulled, Unreachable."""
+    targets = {each.target.image.name: each.target for each in plans if each.target}
+    pod_namespace = await namespace_for_pods(cluster, plans[0], namespace)
+    if pod_namespace is None:
+        return "no pod may be created for it"
+    name, digests = "", dict[str, str]()
+    for image, target in targets.items():
+        pod = _pulling_pod(plans[0], target, name, node)
+        waited = await run_pod(
+            cluster,
+            pod_namespace,
+            pod,
+            until=lambda pod: bool(_image_id(pod)),
+            longest_s=target.ready_timeout_s,
+        )
+        if waited.is_image_missing:
+            raise EnvironmentProblem(f"image {image} cannot be pulled: {waited.failure}")
+        if waited.pod is None:
+            return waited.failure
+        name = waited.pod["spec"]["nodeName"]
+        digests[image] = _image_id(waited.pod).rpartition("://")[2]
+    return PulledImages(node or await _hostname(cluster, name), digests)
+
+
+def _pulling_pod(plan: StackPlan, target: PodPlan, name: str, host: str) -> Json:
+    """Return a pod whose only program does not exist: that it cannot start shows that the image is
+    there. The first pod requests what the target does, so that the scheduler finds a node; the
+    others go to the node with that `name`."""
+    is_first, placement = not name, in_visit(target, node=host).placement
+    requests = target.requests if is_first else plan.deadline.requests
+    container = restricted_container(
+        PREFLIGHT, ("/aiperf-pulls-only",), image=target.image, requests=requests
+    )
+    for each in container["resources"].values():
+        if requests.gpu is not None:
+            each[requests.gpu.resource] = str(requests.gpu.count)
+        if not requests.storage_limit_bytes:
+            del each["ephemeral-storage"]
+    pod = restricted_pod(
+        pod_name(plan),
+        [container],
+        labels=plan.identity.labels(PREFLIGHT),
+        annotations=plan.identity.annotations,
+        image=target.image,
+        placement=placement,
+        deadline_s=target.ready_timeout_s,
+    )
+    if name:
+        pod["spec"]["nodeName"] = name
+    elif placement.require_nodes:
+        terms = [
+            {"key": label, "operator": "In", "values": list(values)}
+            for label, values in placement.require_nodes.items()
+        ]
+        required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+        pod["spec"]["affinity"] = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        }
+    return pod
+
+
+def _image_id(pod: Json) -> str:
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return next((str(each.get("imageID", "")) for each in statuses), "")
+
+
+async def _hostname(cluster: Cluster, node: str) -> str:
+    try:
+        found = await cluster.get(f"/api/v1/nodes/{node}", accept=METADATA)
+    except Refused:
+        return node
+    return str((found["metadata"].get("labels") or {}).get(HOSTNAME, node))
 
 
 async def check_kind(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:

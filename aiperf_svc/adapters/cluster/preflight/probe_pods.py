@@ -150,8 +150,20 @@ class WaitedPod(msgspec.Struct, frozen=True):
         return Check(name, state, intro + self.failure)
 
 
-async def run_pod(cluster: Cluster, namespace: str, pod: Json) -> WaitedPod:
-    """Run a pod until it has ended, and remove it. Raises Unreachable."""
+def has_ended(pod: Json) -> bool:
+    """Return whether all containers of a pod have ended."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+async def run_pod(
+    cluster: Cluster,
+    namespace: str,
+    pod: Json,
+    *,
+    until: Callable[[Json], bool] = has_ended,
+    longest_s: float = DEADLINE_S,
+) -> WaitedPod:
+    """Run a pod until it has ended, or satisfies `until`, and remove it. Raises Unreachable."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     its_path = f"{path}/{pod['metadata']['name']}"
     may_exist = True
@@ -161,14 +173,14 @@ async def run_pod(cluster: Cluster, namespace: str, pod: Json) -> WaitedPod:
         except Refused as error:
             may_exist = False
             return WaitedPod(None, f"the pod for this check cannot be created: {error}")
-        waited = await wait_for_pod(cluster, its_path, until=has_ended, longest_s=DEADLINE_S)
+        waited = await wait_for_pod(cluster, its_path, until=until, longest_s=longest_s)
     finally:
         # Remove the pod also if the caller is cancelled or the response was lost.
         if may_exist:
             await asyncio.shield(_remove(cluster, its_path))
     if waited.pod is not None or waited.is_image_missing:
         return waited
-    why = f"does not start: {waited.failure}" if waited.failure else f"ran for {DEADLINE_S} s"
+    why = f"does not start: {waited.failure}" if waited.failure else f"ran for {longest_s:.0f} s"
     return WaitedPod(None, f"the pod for this check {why}")
 
 
@@ -198,11 +210,6 @@ async def _remove(cluster: Cluster, path: str) -> None:
     except Unreachable:
         await asyncio.sleep(POLL_S)
         await cluster.delete(path, grace_s=0)
-
-
-def has_ended(pod: Json) -> bool:
-    """Return whether all containers of a pod have ended."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def end_message(pod: Mapping[str, Any]) -> str:

@@ -1,0 +1,96 @@
+"""Two images of a server, visited in blocks on one node, and compared by their blocks."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from tests.support.stack.commands import Ended, attempt, run
+from tests.support.stack.real_cluster import TOOLS, Cluster
+from tests.support.stack.real_runner import Runner
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+BUILD_S, LOAD_S, RUN_S = 300.0, 120.0, 900.0
+BASE_MS, SLOWER_MS = 100, 120
+SERVE = (
+    "exec python -P -m aiperf_svc.mock_server --host 0.0.0.0 --port 8000 --itl 5ms --tokens 16 "
+    f"--ttft ${{MOCK_TTFT:-{BASE_MS}ms}}"
+)
+
+
+@pytest.fixture
+def slower_image(cluster: Cluster, image: str, tmp_path: Path) -> str:
+    """The services' image with a variable that makes its mock server slower."""
+    if not cluster.is_ours:
+        pytest.skip("E2E_CONTEXT names a cluster, which needs the image in a registry")
+    name, archive = f"{image}-slower", tmp_path / "slower.tar"
+    recipe = tmp_path / "Containerfile"
+    recipe.write_text(f"ARG BASE\nFROM {image}\nENV MOCK_TTFT={SLOWER_MS}ms\n")
+    build = (str(TOOLS / "build-image"), str(recipe), str(tmp_path), name, str(archive))
+    run(build, environ=cluster.environ, timeout_s=BUILD_S)
+    run((str(TOOLS / "load-image"), str(archive)), environ=cluster.environ, timeout_s=LOAD_S)
+    archive.unlink()
+    return name
+
+
+def in_blocks(images: list[str], count: int) -> Callable[[dict[str, Any]], None]:
+    """Changes a stack so that it visits these images in blocks."""
+
+    def change(benchmark: dict[str, Any]) -> None:
+        over = "deployment.target.image"
+        benchmark["experiment"] = {
+            "product": {over: images}, "blocks": {"over": over, "count": count}
+        }  # fmt: skip
+        benchmark["load"] |= {"concurrency": 4, "duration": "4s", "warmup": {"duration": "2s"}}
+        benchmark["deployment"]["ttl"] = "2h"
+        benchmark["deployment"]["target"] = {
+            "kind": "custom",
+            "image": images[0],
+            "command": ["sh", "-c", SERVE],
+            "cpu": "100m",
+            "memory": "128Mi",
+        }
+
+    return change
+
+
+def called(runner: Runner, *arguments: str) -> Ended:
+    """How a command ends that takes longer than those of other tests."""
+    command = (*runner.program, *arguments)
+    return attempt(command, environ=runner.environ, folder=runner.folder, timeout_s=RUN_S)
+
+
+def test_slower_image_is_found_in_blocks(
+    cluster: Cluster, image: str, slower_image: str, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(in_blocks([image, slower_image], 3))
+    ended = called(runner, "run", runner.name, "--yes", "--json", "--context", cluster.context)
+    assert ended.code in FINE, ended.errors
+    assert cluster.left_of(runner.name) == []
+    results = json.loads(ended.out)["results"]
+    assert [trial["state"] for trial in results["trials"]] == ["done"] * 12
+    (folder,) = runner.artifacts.glob("*/")
+    facts = [
+        json.loads((folder / "trials" / each["folder"] / "provenance.json").read_bytes())["target"]
+        for each in results["trials"]
+    ]
+    # Each visit started its server, on the node that had pulled both images before the first.
+    assert len({each["started"] for each in facts}) == 12
+    (node,) = {each["node"] for each in facts}
+    assert len({each["image_digest"] for each in facts}) == 2
+    pulled = [line for line in ended.errors.splitlines() if line.startswith("blocks: image ")]
+    assert len(pulled) == 2
+    assert all(line.endswith(f"on node {node}") for line in pulled)
+    how = ("--by", "deployment.target.image", "--paired", "--metric", "time_to_first_token:p50")
+    compared = called(runner, "compare", str(folder), *how, "--json")
+    found = json.loads(compared.out)
+    (row,) = found["rows"]
+    assert (row["word"], row["base"]["n"]) == ("worse", 3)
+    assert 0.1 < row["delta"] < 0.3
+    spans = [found[side]["uptime_s"] for side in ("base", "new")]
+    assert all(0 < low <= high for low, high in spans)
