@@ -46,7 +46,7 @@ def in_blocks(images: list[str], count: int) -> Callable[[dict[str, Any]], None]
             "product": {over: images}, "blocks": {"over": over, "count": count}
         }  # fmt: skip
         benchmark["load"] |= {"concurrency": 4, "duration": "4s", "warmup": {"duration": "2s"}}
-        benchmark["deployment"]["ttl"] = "2h"
+        benchmark["deployment"]["ttl"] = "6h"
         benchmark["deployment"]["target"] = {
             "kind": "custom",
             "image": images[0],
