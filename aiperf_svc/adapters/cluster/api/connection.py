@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -132,7 +132,7 @@ class Cluster:
         """Return a plain response, such as a log."""
         return (await self._call("GET", path, accept="*/*", params=params)).decode(errors="replace")
 
-    async def lines(self, path: str, **params: str) -> AsyncIterator[Json]:
+    async def lines(self, path: str, **params: str) -> AsyncGenerator[Json, None]:
         """Yield the JSON lines of a watch until the server ends it."""
         async with self.stream("GET", path, params=params) as response:
             if response.status >= 400:

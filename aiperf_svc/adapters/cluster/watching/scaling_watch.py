@@ -1,0 +1,250 @@
+"""Watches the replicas of a server, and what desires them, while a load changes.
+
+Each type is watched by a connection of its own, and each message is stamped when it arrives. Types
+that the cluster does not have are left out. Of a replica that has started, its log and its own page
+of metrics are read.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import label_selector
+from aiperf_svc.core.scaling.replica_log import (
+    EVENT,
+    HPA,
+    POD,
+    SCALED_OBJECT,
+    FollowReplica,
+    ReplicaLog,
+)
+from aiperf_svc.core.telemetry.families import portables_of
+from aiperf_svc.core.telemetry.page import PageError, PageReader
+
+RETRY_S = 1.0
+"""Time between two attempts while the API server does not respond."""
+PAGE_S = 0.25
+"""Time between two reads of a replica's page: the error of its first token."""
+WATCH_S = 290
+"""Time after which the API server ends a watch, and it begins again where it ended."""
+GONE = 410
+TOKENS = frozenset({"generation_tokens", "time_to_first_token"})
+"""Quantities of a server's page that count from its first token on."""
+
+
+class WatchedType(NamedTuple):
+    """A type of objects, as its paths have it."""
+
+    kind: str
+    group: str
+    """API group with its version; empty: the core group."""
+    resource: str
+
+    def path(self, namespace: str) -> str:
+        """Return the path of its objects."""
+        base = f"apis/{self.group}" if self.group else "api/v1"
+        return f"/{base}/namespaces/{namespace}/{self.resource}"
+
+
+PODS = WatchedType(POD, "", "pods")
+TYPES = (
+    WatchedType("Deployment", "apps/v1", "deployments"),
+    WatchedType("StatefulSet", "apps/v1", "statefulsets"),
+    WatchedType(HPA, "autoscaling/v2", "horizontalpodautoscalers"),
+    WatchedType(SCALED_OBJECT, "keda.sh/v1alpha1", "scaledobjects"),
+    WatchedType(
+        "DynamoGraphDeploymentScalingAdapter",
+        "nvidia.com/v1alpha1",
+        "dynamographdeploymentscalingadapters",
+    ),
+    PODS,
+    WatchedType(EVENT, "", "events"),
+)
+"""Decisions are listed before pods, so that no replica seems to come before its own."""
+
+
+class WatchedServer(NamedTuple):
+    """The pods of a server, and how a replica shows what it does."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    port: int
+    """Port of its page of metrics."""
+    path: str
+    loaded: re.Pattern[str] | None
+    """Line of its log that shows that its model is loaded."""
+
+
+class ScalingWatch:
+    """Watches one server. Its log is complete from the moment that `has_begun` is set."""
+
+    def __init__(
+        self, cluster: Cluster, server: WatchedServer, *, clock_ns: Callable[[], int]
+    ) -> None:
+        """`clock_ns` stamps the messages."""
+        self._cluster, self._server, self._clock_ns = cluster, server, clock_ns
+        self.log = ReplicaLog(server.labels)
+        self.has_begun = asyncio.Event()
+        self._left_to_list = len(TYPES)
+        self._followers = set[asyncio.Task[None]]()
+
+    async def run(self) -> None:
+        """Watch until this is cancelled."""
+        tasks = [
+            asyncio.create_task(self._watch(each), name=f"watch {each.resource}") for each in TYPES
+        ]
+        try:
+            await asyncio.gather(*tasks)
+            # No type can be watched.
+            await asyncio.Event().wait()
+        finally:
+            every = [*tasks, *self._followers]
+            for task in every:
+                task.cancel()
+            await asyncio.gather(*every, return_exceptions=True)
+
+    async def _watch(self, watched: WatchedType) -> None:
+        """Follow the objects of a type as long as the API server allows it."""
+        path, params = watched.path(self._server.namespace), dict[str, str]()
+        if watched is PODS and self._server.labels:
+            params["labelSelector"] = label_selector(self._server.labels)
+        known: dict[str, Json] = {}
+        is_first = True
+        try:
+            while True:
+                with contextlib.suppress(Unreachable):
+                    version = await self._list(watched, path, params, known, is_first)
+                    if is_first:
+                        is_first = False
+                        self._listed()
+                    await self._follow(watched, path, params, known, version)
+                await asyncio.sleep(RETRY_S)
+        except Refused as error:
+            if error.status != 404:
+                self.log.not_watched.append(f"{watched.resource} ({error})")
+            if is_first:
+                self._listed()
+
+    def _listed(self) -> None:
+        self._left_to_list -= 1
+        if not self._left_to_list:
+            self.has_begun.set()
+
+    async def _list(
+        self,
+        watched: WatchedType,
+        path: str,
+        params: dict[str, str],
+        known: dict[str, Json],
+        is_first: bool,
+    ) -> str:
+        """Read the present objects, and return the version from which a watch continues."""
+        listed = await self._cluster.get(path, **params)
+        present = {each["metadata"]["uid"]: each for each in listed["items"]}
+        for uid in known.keys() - present.keys():
+            self._handle(watched, "DELETED", known.pop(uid))
+        for uid, each in present.items():
+            known[uid] = each
+            self._handle(watched, "MODIFIED", each, is_first=is_first)
+        return str(listed["metadata"]["resourceVersion"])
+
+    async def _follow(
+        self,
+        watched: WatchedType,
+        path: str,
+        params: dict[str, str],
+        known: dict[str, Json],
+        version: str,
+    ) -> None:
+        """Handle the messages of watches, one after the other, until a list is needed again."""
+        more = {"watch": "1", "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
+        while True:
+            lines = self._cluster.lines(path, **params, **more, resourceVersion=version)
+            async with contextlib.aclosing(lines):
+                async for message in lines:
+                    change, found = message["type"], message["object"]
+                    if change == "ERROR":
+                        if found.get("code") == GONE:
+                            return
+                        raise Unreachable(str(found.get("message")))
+                    version = found["metadata"]["resourceVersion"]
+                    if change == "BOOKMARK":
+                        continue
+                    if change == "DELETED":
+                        known.pop(found["metadata"]["uid"], None)
+                    else:
+                        known[found["metadata"]["uid"]] = found
+                    self._handle(watched, change, found)
+
+    def _handle(
+        self, watched: WatchedType, change: str, found: Json, *, is_first: bool = False
+    ) -> None:
+        for each in self.log.handle(
+            watched.kind, change, found, now_wall_ns=self._clock_ns(), is_first=is_first
+        ):
+            self._start(self._read_page(each), f"page of {each.name}")
+            if self._server.loaded is not None:
+                self._start(self._read_log(each, self._server.loaded), f"log of {each.name}")
+
+    def _start(self, work: "Awaitable[None]", name: str) -> None:
+        task = asyncio.ensure_future(work)
+        task.set_name(name)
+        self._followers.add(task)
+        task.add_done_callback(self._followers.discard)
+
+    async def _read_log(self, replica: FollowReplica, loaded: re.Pattern[str]) -> None:
+        """Follow the log of a replica until the line comes that is looked for."""
+        path = f"{PODS.path(self._server.namespace)}/{replica.name}/log"
+        with self._unless_refused("pods/log"):
+            async with self._cluster.stream("GET", path, params={"follow": "true"}) as response:
+                if response.status >= 400:
+                    raise Refused(await response.text(), status=response.status, reason="")
+                rest = ""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
+                    if any(map(loaded.search, lines)):
+                        self.log.note(replica.uid, "loaded", self._clock_ns())
+                        return
+
+    async def _read_page(self, replica: FollowReplica) -> None:
+        """Read the page of a replica until it counts tokens."""
+        pods = PODS.path(self._server.namespace)
+        path = f"{pods}/{replica.name}:{self._server.port}/proxy{self._server.path}"
+        reader, before = PageReader(), 0.0
+        with self._unless_refused("pods/proxy"):
+            while not self.log.is_gone(replica.uid):
+                tokens = await self._tokens(path, reader)
+                if tokens > before and self.log.is_ready(replica.uid):
+                    self.log.note(replica.uid, "first_token", self._clock_ns())
+                    return
+                # Tokens of a warmup of its own are none of the load's.
+                before = max(before, tokens)
+                await asyncio.sleep(PAGE_S)
+
+    async def _tokens(self, path: str, reader: PageReader) -> float:
+        """Return what the page counts; 0 while there is no page."""
+        try:
+            page = reader.read(await self._cluster.text(path))
+        except Refused as error:
+            if error.status in (401, 403):
+                raise
+            return 0.0
+        except (Unreachable, PageError):
+            return 0.0
+        return sum(
+            value
+            for series, value in page.values.items()
+            if any(each.name in TOKENS for each in portables_of(series))
+        )
+
+    @contextlib.contextmanager
+    def _unless_refused(self, what: str) -> Any:
+        try:
+            yield
+        except (Refused, Unreachable, OSError) as error:
+            line = f"{what} ({error})"
+            if line not in self.log.not_watched:
+                self.log.not_watched.append(line)

@@ -1,0 +1,201 @@
+"""Notes when replicas of a server are desired, made and ready, from the messages of watches.
+
+API times are whole seconds, of clocks of several machines. Here a moment is the time at which the
+message came that first shows it, by one clock.
+
+    watch messages ──> ReplicaLog.handle ──> FollowReplica (for its log and its own page)
+                                └── report ──> records manager
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from aiperf_svc.core.scaling.report import DesiredChange, Replica, ScalingReport
+from aiperf_svc.domain.foreign_text import one_line
+
+Json = Mapping[str, Any]
+POD, EVENT, HPA = "Pod", "Event", "HorizontalPodAutoscaler"
+SCALED_OBJECT = "ScaledObject"
+DESIRED = {
+    "Deployment": ("spec", "replicas"),
+    "StatefulSet": ("spec", "replicas"),
+    "DynamoGraphDeploymentScalingAdapter": ("spec", "replicas"),
+    HPA: ("status", "desiredReplicas"),
+}
+"""Where each kind of object has the number of desired replicas."""
+WITH_TEMPLATE = ("Deployment", "StatefulSet")
+_PULLED, _RESCALED = "Pulled", "SuccessfulRescale"
+_GPU = re.compile(r".*/(gpu|gpu\..*|mig-.*)")
+
+
+class FollowReplica(NamedTuple):
+    """Instruction: look for its log's line and its first token from now on."""
+
+    uid: str
+    name: str
+
+
+class ReplicaLog:
+    """The replicas with these labels, and what desires them."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._labels = labels
+        self._replicas: dict[str, Replica] = {}
+        """By UID."""
+        self._desired: dict[tuple[str, str], int] = {}
+        self._workloads: set[str] = set()
+        """Those whose pods have the labels."""
+        self._changes: list[DesiredChange] = []
+        self._rescales: dict[str, str] = {}
+        """Latest reason of each autoscaler, by name."""
+        self._triggers: dict[str, str] = {}
+        """What is active of KEDA, by workload."""
+        self._scaled: dict[str, str] = {}
+        """Workload that each autoscaler scales."""
+        self._followed: set[str] = set()
+        self.not_watched: list[str] = []
+
+    def handle(
+        self, kind: str, change: str, found: Json, *, now_wall_ns: int, is_first: bool = False
+    ) -> list[FollowReplica]:
+        """Record an object that was added, modified or deleted. `is_first`: it was there when the
+        watch began."""
+        if kind == POD:
+            return self._handle_pod(change, found, now_wall_ns, is_first)
+        if kind == EVENT:
+            if not is_first:
+                self._handle_event(found, now_wall_ns)
+        elif kind == SCALED_OBJECT:
+            self._handle_trigger(found)
+        elif change != "DELETED":
+            self._handle_desired(kind, found, now_wall_ns, is_first)
+        return []
+
+    def note(self, uid: str, moment: str, now_wall_ns: int) -> None:
+        """Record a moment that its log or its page shows."""
+        if uid in self._replicas:
+            self._replicas[uid].wall_ns.setdefault(moment, now_wall_ns)
+
+    def is_gone(self, uid: str) -> bool:
+        """Return whether the deletion of a replica was requested."""
+        return bool(self._replicas[uid].gone_wall_ns)
+
+    def is_ready(self, uid: str) -> bool:
+        """Return whether a replica has been ready."""
+        return "ready" in self._replicas[uid].wall_ns
+
+    def report(self, *, is_over: bool = False) -> ScalingReport:
+        """Return all that is known."""
+        return ScalingReport(
+            replicas=tuple(self._replicas.values()),
+            changes=tuple(self._changes),
+            not_watched=tuple(self.not_watched),
+            is_over=is_over,
+        )
+
+    def _handle_pod(
+        self, change: str, pod: Json, now_wall_ns: int, is_first: bool
+    ) -> list[FollowReplica]:
+        metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+        uid = metadata["uid"]
+        if uid not in self._replicas:
+            if change == "DELETED":
+                return []
+            self._replicas[uid] = Replica(
+                name=metadata["name"], gpus=_gpus(spec), was_there=is_first, wall_ns={}
+            )
+        replica = self._replicas[uid]
+        if change == "DELETED" or "deletionTimestamp" in metadata:
+            replica.gone_wall_ns = replica.gone_wall_ns or now_wall_ns
+            return []
+        replica.node = spec.get("nodeName") or replica.node
+        is_running, is_ready = _is_running(status), _has_condition(status, "Ready")
+        seen = {
+            "created": True,
+            "scheduled": _has_condition(status, "PodScheduled"),
+            "running": is_running,
+            "ready": is_ready,
+        }
+        for moment, has_come in seen.items():
+            if has_come:
+                replica.wall_ns.setdefault(moment, now_wall_ns)
+        if not is_running or uid in self._followed or replica.was_there:
+            return []
+        self._followed.add(uid)
+        return [FollowReplica(uid, replica.name)]
+
+    def _handle_event(self, event: Json, now_wall_ns: int) -> None:
+        about, reason = event["involvedObject"], event.get("reason")
+        text = one_line(str(event.get("message") or ""))
+        if reason == _PULLED and about.get("uid") in self._replicas:
+            replica = self._replicas[about["uid"]]
+            replica.wall_ns.setdefault("pulled", now_wall_ns)
+            replica.image = replica.image or text
+        elif reason == _RESCALED and about.get("kind") == HPA:
+            _, _, why = text.partition("reason: ")
+            self._rescales[about["name"]] = why or text
+            self._explain(about["name"])
+
+    def _handle_trigger(self, found: Json) -> None:
+        """Record that a trigger of KEDA is active, which then scales from zero by itself."""
+        status, scaled = found.get("status") or {}, found["spec"]["scaleTargetRef"]
+        name = found["metadata"]["name"]
+        workload = f"{scaled.get('kind', 'Deployment')} {scaled['name']}"
+        is_active = _has_condition(status, "Active")
+        self._triggers[workload] = f"ScaledObject {name} is active" if is_active else ""
+
+    def _explain(self, autoscaler: str) -> None:
+        """Add the reason of an autoscaler to the last change of what it scales."""
+        sources = (f"{HPA} {autoscaler}", self._scaled.get(autoscaler, ""))
+        for source in sources:
+            last = next((c for c in reversed(self._changes) if c.source == source), None)
+            if last is not None and not last.reason:
+                last.reason = self._rescales[autoscaler]
+
+    def _handle_desired(self, kind: str, found: Json, now_wall_ns: int, is_first: bool) -> None:
+        part, field = DESIRED[kind]
+        name, number = found["metadata"]["name"], (found.get(part) or {}).get(field)
+        is_own = self._concerns(kind, found)
+        if number is None:
+            return
+        before = self._desired.get((kind, name))
+        self._desired[kind, name] = number
+        if is_first or not is_own or before is None or before == number:
+            return
+        source = f"{kind} {name}"
+        change = DesiredChange(at_wall_ns=now_wall_ns, source=source, before=before, after=number)
+        change.reason = self._triggers.get(source, "") if not before else ""
+        self._changes.append(change)
+
+    def _concerns(self, kind: str, found: Json) -> bool:
+        """Return whether an object is about these replicas."""
+        name = found["metadata"]["name"]
+        if kind in WITH_TEMPLATE:
+            labels = found["spec"]["template"]["metadata"].get("labels") or {}
+            is_own = self._labels.items() <= labels.items()
+            self._workloads |= {f"{kind} {name}"} if is_own else set()
+            return is_own
+        if kind == HPA:
+            scaled = found["spec"]["scaleTargetRef"]
+            self._scaled[name] = f"{scaled['kind']} {scaled['name']}"
+            # What has no template here makes its pods by objects of its own.
+            return self._scaled[name] in self._workloads or scaled["kind"] not in WITH_TEMPLATE
+        return True
+
+
+def _has_condition(status: Json, name: str) -> bool:
+    conditions: Iterable[Json] = status.get("conditions") or ()
+    return any(each["type"] == name and each["status"] == "True" for each in conditions)
+
+
+def _is_running(status: Json) -> bool:
+    statuses: Iterable[Json] = status.get("containerStatuses") or ()
+    return any("running" in (each.get("state") or {}) for each in statuses)
+
+
+def _gpus(spec: Json) -> int:
+    limits = (
+        (each.get("resources") or {}).get("limits") or {} for each in spec.get("containers") or ()
+    )
+    return sum(int(n) for each in limits for name, n in each.items() if _GPU.fullmatch(name))
