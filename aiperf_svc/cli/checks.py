@@ -122,12 +122,19 @@ def _artifact_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list
 
 
 def tracker_problems(artifacts: Artifacts, environ: Mapping[str, str]) -> list[Problem]:
-    """Return what this machine lacks to file the run in the trackers that its config names."""
+    """Return what this machine lacks to file the run in the trackers that its config names, and to
+    call its webhook."""
+    found = []
+    if artifacts.webhook is not None:
+        from aiperf_svc.adapters.trackers import webhook
+
+        if text := webhook.problem(artifacts.webhook, environ):
+            found.append(Problem("artifacts.webhook", text))
     if artifacts.mlflow is None and artifacts.wandb is None:
-        return []
+        return found
     from aiperf_svc.adapters.trackers.sending import problems
 
-    return [Problem(key, text) for key, text in problems(artifacts, environ)]
+    return found + [Problem(key, text) for key, text in problems(artifacts, environ)]
 
 
 def parallel_problems(config: Config) -> list[Problem]:

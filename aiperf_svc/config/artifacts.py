@@ -107,6 +107,22 @@ class S3(Model):
         return self.url.removeprefix("s3://").partition("/")[2].strip("/")
 
 
+class Webhook(Model):
+    """A URL that gets the result of each finished command as JSON.
+
+    `AIPERF_WEBHOOK_SECRET` in the environment is the value of the secret header. A URL that is
+    itself a secret comes from `AIPERF_WEBHOOK_URL`.
+    """
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+(/[^@\s]*)?$")] | None = None
+    """URL to which the result is posted. Default: AIPERF_WEBHOOK_URL."""
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = "Authorization"
+    """Header with the value of AIPERF_WEBHOOK_SECRET, if that is set."""
+    compare_with: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of a run, or `s3://BUCKET/RUN`, with which the result is compared. Default: the last
+    run before it in the bucket of `artifacts.s3`."""
+
+
 class Artifacts(Model):
     """What is written, and where."""
 
@@ -125,5 +141,7 @@ class Artifacts(Model):
     """Bucket to which the results are also uploaded."""
     mlflow: Mlflow | None = None
     """MLflow tracking server to which the command sends the finished run."""
+    webhook: Webhook | None = None
+    """URL to which the command posts the result and its comparison with the run before."""
     wandb: Wandb | None = None
     """Weights & Biases project to which the command sends the finished run."""

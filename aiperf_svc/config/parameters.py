@@ -13,6 +13,7 @@ COMMON = (
     "name",
     "artifacts.dir",
     "artifacts.s3",
+    "artifacts.webhook",
     "deployment.namespace",
     "deployment.results",
     "deployment.ttl",

@@ -41,6 +41,37 @@ def send_to_trackers(outcome: RunOutcome, artifacts: Artifacts) -> RunOutcome:
     return replace(outcome, artifact_error="; ".join(text for text in texts if text))
 
 
+def call_webhook(outcome: RunOutcome, artifacts: Artifacts) -> None:
+    """Post the outcome to the webhook of the config. A failure is printed, and does not change the
+    exit code: the results are there."""
+    if artifacts.webhook is None:
+        return
+    # It reads the runs of a bucket, with libraries that no other end needs.
+    from aiperf_svc.adapters.trackers.webhook import End, deliver, delivery
+
+    results = outcome.results
+    stack = outcome.more.get("stack")
+    end = End(
+        name=results.name if results is not None else "",
+        stack=str(stack) if stack else None,
+        run_id=outcome.run_id,
+        state=outcome.state,
+        exit_code=int(outcome.exit_code),
+        reason=outcome.why,
+        results=results,
+        folder=outcome.artifacts,
+        uploaded_to=outcome.uploaded_to,
+    )
+    try:
+        host = deliver(delivery(end, artifacts), artifacts.webhook)
+    except EnvironmentProblem as error:
+        print(f"warning: the webhook was not called: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("warning: the webhook was not called: stopped by the user", file=sys.stderr)
+    else:
+        print(f"note: the result was posted to {host}", file=sys.stderr)
+
+
 def refresh_manifest(folder: Path) -> None:
     """Renew what has changed in a folder since its manifest; nothing without a manifest."""
     path = folder / NAME
@@ -62,8 +93,8 @@ def errors_of(run_id: str) -> Iterator[None]:
 
 
 def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> ExitCode:
-    """Bring the manifest up to date, send the run to its trackers, and print it; return the exit
-    code. All processes of the run have ended."""
+    """Bring the manifest up to date, send the run to its trackers, print it, and call the webhook;
+    return the exit code. All processes of the run have ended."""
     if outcome.artifacts is not None:
         refresh_manifest(outcome.artifacts)
     outcome = send_to_trackers(outcome, artifacts)
@@ -71,6 +102,7 @@ def finish(outcome: RunOutcome, artifacts: Artifacts, options: RunOptions) -> Ex
     from aiperf_svc.runner import printing
 
     printing.print_outcome(outcome, options)
+    call_webhook(outcome, artifacts)
     write_junit(outcome.artifacts, outcome.exit_code, outcome.why, options)
     return outcome.exit_code
 

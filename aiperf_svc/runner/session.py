@@ -40,7 +40,7 @@ from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.run_states import RunState
 from aiperf_svc.runner import ending, signals
-from aiperf_svc.runner.ending import errors_of, finish
+from aiperf_svc.runner.ending import call_webhook, errors_of, finish
 from aiperf_svc.runner.follower import check_single
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import NOTHING_MADE, RunEnd, RunOutcome, outcome_of
@@ -105,7 +105,10 @@ class Session:
 
         runs = self._results.joint_runs(outcomes)
         folder = self._results.folder
-        return joining.finish(self._expansion.kind, config.name, folder, runs, self._options)
+        code = joining.finish(self._expansion.kind, config.name, folder, runs, self._options)
+        for run in runs:
+            call_webhook(run.outcome, config.artifacts)
+        return code
 
     @property
     def _has_several(self) -> bool:

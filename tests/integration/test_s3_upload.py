@@ -5,7 +5,6 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,60 +20,21 @@ from aiperf_svc.config.artifacts import S3
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from tests.support.bucket import BUCKET, ENVIRON, KEY_ID, Store, serving
 from tests.support.forked_commands import finished
 from tests.support.in_one_loop import stack
-
-BUCKET = "benchmarks"
-KEY_ID, KEY, TOKEN = "AKIA-THE-KEYS-ID", "the-secret-key", "the-session-token"
-ENVIRON = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": TOKEN}
-
-
-@dataclass(frozen=True)
-class Store:
-    url: str
-    client: Any
-
-    def s3(self, prefix: str = "runs", **fields: Any) -> S3:
-        return S3(url=f"s3://{BUCKET}/{prefix}", endpoint_url=self.url, **fields)
-
-    def names(self) -> list[str]:
-        listed = self.client.list_objects_v2(Bucket=BUCKET).get("Contents", ())
-        return [each["Key"] for each in listed]
-
-    def read(self, name: str) -> bytes:
-        content: bytes = self.client.get_object(Bucket=BUCKET, Key=name)["Body"].read()
-        return content
 
 
 @pytest.fixture(scope="module")
 def bucket_server() -> Iterator[Store]:
-    # Imported here: each process of pytest imports all modules of tests.
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    url = f"http://{host}:{port}"
-    keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
-    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
-    yield Store(url, client)
-    client.close()
-    moto.stop()
+    with serving() as store:
+        yield store
 
 
 @pytest.fixture
 def store(bucket_server: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """An empty bucket."""
-    for name, value in ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    client = bucket_server.client
-    client.create_bucket(Bucket=BUCKET)
-    yield bucket_server
-    if names := bucket_server.names():
-        client.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": name} for name in names]})
-    client.delete_bucket(Bucket=BUCKET)
+    with bucket_server.empty_bucket(monkeypatch):
+        yield bucket_server
 
 
 @pytest.fixture

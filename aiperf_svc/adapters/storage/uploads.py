@@ -106,7 +106,7 @@ def upload(
     """
     url = "/".join(part for part in (f"s3://{s3.bucket}", s3.prefix, into) if part)
     try:
-        store = _open(s3, into, environ)
+        store = open_store(s3, into, environ)
         send = partial(_send, store, folder, until_mono_s=monotonic() + limit_s)
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="upload") as pool:
             was_sent = list(pool.map(send, manifest.files))
@@ -122,7 +122,8 @@ def upload(
     )
 
 
-def _open(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
+def open_store(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
+    """Open a bucket at the prefix of `s3` and `into`. Raises EnvironmentProblem without keys."""
     if not has_library():
         raise EnvironmentProblem(f"the package {LIBRARY!r} is not installed: {INSTALL}")
     if missing := missing_keys(environ):
@@ -180,7 +181,7 @@ def _is_there(store: "S3Store", entry: ManifestEntry) -> bool:
         return False
     except obstore.exceptions.BaseError as error:
         # A key that may only write can still upload. Other problems appear when writing.
-        log.info("%s: cannot see whether it is there already: %s", entry.name, _reason(error))
+        log.info("%s: cannot see whether it is there already: %s", entry.name, reason(error))
         return False
     is_same = found.attributes.get(HASH_KEY) == entry.sha256
     return is_same and int(found.meta["size"]) == entry.size
@@ -201,9 +202,9 @@ def _put(store: "S3Store", name: str, content: bytes | Iterator[bytes], sha256: 
         )
     except FileNotFoundError as error:
         # The library's word for every 404: here the bucket.
-        raise EnvironmentProblem(f"{name}: {_reason(error)}") from None
+        raise EnvironmentProblem(f"{name}: {reason(error)}") from None
     except obstore.exceptions.BaseError as error:
-        raise EnvironmentProblem(f"{name}: {_reason(error)}") from None
+        raise EnvironmentProblem(f"{name}: {reason(error)}") from None
 
 
 def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[bytes]:
@@ -220,7 +221,7 @@ def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[by
             yield chunk
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Return the store's error in one line: only its code and message, since other parts of a
     response repeat the request with key and signature."""
     text = str(error)

@@ -10,13 +10,15 @@ DESCRIPTION = """Show a metric over finished runs in order of time, and mark whe
 
   aiperf-svc history FOLDER... --metric time_to_first_token:p99
 
-A folder is the artifact folder of a run, or contains such folders. docs/comparing.md explains how
+A folder is the artifact folder of a run, or contains such folders. s3://BUCKET/PREFIX stands for
+the runs that were uploaded there; keys, endpoint and region come from AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and AWS_REGION. docs/comparing.md explains how
 changes are found."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folders, the metric and the output flags."""
-    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="Runs.")
+    parser.add_argument("folders", metavar="FOLDER", nargs="+", help="Runs, or s3://BUCKET/PREFIX.")
     parser.add_argument(
         "--metric",
         metavar="TAG[:STAT]",
@@ -43,12 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the runs, find the changes, print and write."""
+    from msgspec.structs import replace
+
     from aiperf_svc.adapters.comparison import history_views as views
     from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
     from aiperf_svc.adapters.storage.atomic_files import write_file
+    from aiperf_svc.adapters.storage.bucket_runs import local_folders
     from aiperf_svc.core.compare.history import history
 
-    runs = read_runs(list(dict.fromkeys(find_runs(args.folders))))
+    with local_folders(args.folders) as names:
+        named = {
+            run: f"{name.rstrip('/')}{str(run).removeprefix(str(folder))}"
+            for folder, name in names.items()
+            for run in find_runs([folder])
+        }
+        runs = [replace(run, folder=named[Path(run.folder)]) for run in read_runs(list(named))]
     found = history(runs, args.metric, tolerance=read_tolerance(args.tolerance))
     if args.html is not None:
         write_file(args.html, lambda: views.render_page(found))

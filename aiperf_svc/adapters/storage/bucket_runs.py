@@ -1,0 +1,163 @@
+"""Reads finished runs from a bucket of an S3-compatible store, where `uploads.py` has put them.
+
+    <prefix>/<run>/manifest.json           sent last: without it, the upload has not ended
+    <prefix>/<run>/profile_export_aiperf.json, …
+    <prefix>/<experiment>/experiment.json, trials/<trial>/…
+
+Only the small files that results are read from are copied. Keys, region and endpoint come from the
+environment, by the names that Amazon's tools use.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import msgspec
+from pydantic import ValidationError
+
+from aiperf_svc.adapters.exports import experiment_file
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.result_files import FILES
+from aiperf_svc.adapters.storage.uploads import FILES_AT_ONCE, open_store, reason
+from aiperf_svc.config.artifacts import S3
+from aiperf_svc.core.results import provenance
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+SCHEME = "s3://"
+MARKS = (experiment_file.NAME, *FILES)
+"""Files that make a folder that of an experiment or a run."""
+WANTED = (*MARKS, MANIFEST, provenance.NAME, "config.yaml", "verdict.json")
+
+
+class BucketRun(msgspec.Struct, frozen=True):
+    """A run or an experiment in a bucket."""
+
+    url: str
+    keys: tuple[str, ...]
+    """Its files that are wanted, below the prefix."""
+    is_whole: bool
+    """Whether its upload has ended."""
+
+    @property
+    def name(self) -> str:
+        """The last part of its URL. It begins with the name of the benchmark and the time."""
+        return self.url.rpartition("/")[2]
+
+
+def bucket_of(url: str, environ: Mapping[str, str] = os.environ) -> S3:
+    """Return the bucket of a URL, with the endpoint and region of the environment
+    (`AWS_ENDPOINT_URL`, `AWS_REGION`). Raises ConfigError."""
+    given = {
+        "endpoint_url": environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"),
+        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
+    }
+    try:
+        return S3.model_validate({"url": url} | {key: v for key, v in given.items() if v})
+    except ValidationError as error:
+        raise ConfigError(
+            f"{url!r}: expected s3://BUCKET/PREFIX: {error.errors()[0]['msg']}"
+        ) from (error)
+
+
+def list_runs(s3: S3, environ: Mapping[str, str] = os.environ) -> list[BucketRun]:
+    """List the runs and experiments below the prefix, by name. Raises EnvironmentProblem if the
+    bucket cannot be read."""
+    store = _opened(s3, environ)
+    import obstore
+
+    try:
+        keys = [entry["path"] for batch in obstore.list(store) for entry in batch]
+    except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+        raise _unreadable(s3, reason(error)) from None
+    return runs_of(s3.url.rstrip("/"), keys)
+
+
+def runs_of(url: str, keys: Iterable[str]) -> list[BucketRun]:
+    """Return the runs of which these are the keys below `url`."""
+    keys = sorted(keys)
+    marked = {str(PurePosixPath(key).parent) for key in keys if PurePosixPath(key).name in MARKS}
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for key in keys:
+        # The trials of an experiment are below it.
+        above = (str(each) for each in reversed(PurePosixPath(key).parents))
+        root = next((each for each in above if each in marked), None)
+        if root is not None and PurePosixPath(key).name in WANTED:
+            found[root].append(key)
+    return [
+        BucketRun(
+            url=url if root == "." else f"{url}/{root}",
+            keys=tuple(own),
+            is_whole=(MANIFEST if root == "." else f"{root}/{MANIFEST}") in own,
+        )
+        for root, own in sorted(found.items())
+    ]
+
+
+def copy_runs(
+    s3: S3, runs: Sequence[BucketRun], into: Path, environ: Mapping[str, str] = os.environ
+) -> dict[Path, str]:
+    """Copy the wanted files of these runs, and return the URL of each folder that now has one.
+    Raises EnvironmentProblem."""
+    store = _opened(s3, environ)
+    jobs = []
+    folders: dict[Path, str] = {}
+    for number, run in enumerate(runs):
+        root = run.url.removeprefix(s3.url.rstrip("/")).strip("/")
+        folder = into / str(number) / run.name
+        folders[folder] = run.url
+        jobs += [(key, folder / PurePosixPath(key).relative_to(root or ".")) for key in run.keys]
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="copy") as pool:
+        list(pool.map(lambda job: _copy(s3, store, *job), jobs))
+    return folders
+
+
+def _opened(s3: S3, environ: Mapping[str, str]) -> "S3Store":
+    try:
+        return open_store(s3, "", environ)
+    except EnvironmentProblem as error:
+        raise _unreadable(s3, str(error)) from error
+
+
+def _copy(s3: S3, store: "S3Store", key: str, path: Path) -> None:
+    import obstore
+
+    try:
+        content = bytes(obstore.get(store, key).bytes())
+    except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+        raise _unreadable(s3, f"{key}: {reason(error)}") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _unreadable(s3: S3, why: str) -> EnvironmentProblem:
+    at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
+    return EnvironmentProblem(f"cannot read {s3.url}{at}: {why}")
+
+
+@contextmanager
+def local_folders(
+    sources: Iterable[str], environ: Mapping[str, str] = os.environ
+) -> Iterator[dict[Path, str]]:
+    """Copy the runs of the buckets among the sources, and yield each folder with its name: its URL
+    or its path. Runs whose upload has not ended are left out. Raises ConfigError, or
+    EnvironmentProblem if a bucket cannot be read."""
+    found: dict[Path, str] = {}
+    with TemporaryDirectory(prefix="aiperf-runs-") as scratch:
+        for number, source in enumerate(sources):
+            if not source.startswith(SCHEME):
+                found[Path(source)] = source
+                continue
+            s3 = bucket_of(source, environ)
+            runs = [each for each in list_runs(s3, environ) if each.is_whole]
+            if not runs:
+                raise ConfigError(f"{source}: no run with a manifest, which an upload sends last")
+            found |= copy_runs(s3, runs, Path(scratch, str(number)), environ)
+        yield found

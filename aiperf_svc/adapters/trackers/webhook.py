@@ -1,0 +1,274 @@
+"""Posts the result of a finished command to a URL: state, verdict, exit code, key figures and the
+comparison with the run before, as JSON. The key `text` has all of it in a few lines, which chats
+show.
+
+The value of the secret header, and the URL if it is itself a secret, come from the environment. No
+message repeats either: a URL is named by its host.
+"""
+
+import http.client
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+
+from aiperf_svc.adapters.comparison import wording
+from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup, groups_of_sides
+from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.adapters.exports.result_files import Results
+from aiperf_svc.adapters.storage.bucket_runs import (
+    SCHEME,
+    BucketRun,
+    bucket_of,
+    copy_runs,
+    list_runs,
+)
+from aiperf_svc.config.artifacts import Artifacts, Webhook
+from aiperf_svc.core.compare.comparison import Row, Word
+from aiperf_svc.core.compare.groups import Comparisons, Group, compare_groups
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
+
+URL_VARIABLE: Final = "AIPERF_WEBHOOK_URL"
+SECRET_VARIABLE: Final = "AIPERF_WEBHOOK_SECRET"
+SCHEMA: Final = "webhook/1"
+ATTEMPTS: Final = 3
+TIMEOUT_S: Final = 10.0
+"""Longest time of one attempt."""
+PAUSE_S: Final = 2.0
+"""Time between two attempts."""
+TOLERANCE: Final = 0.05
+"""Largest difference that does not matter, as in `compare`."""
+
+
+class End(NamedTuple):
+    """The end of a command."""
+
+    name: str
+    """Name of the benchmark."""
+    stack: str | None
+    run_id: str
+    state: str
+    exit_code: int
+    reason: str
+    results: Results | None
+    folder: Path | None
+    uploaded_to: str
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a request. Keys are added, never removed."""
+
+    schema_version: str = SCHEMA
+    text: str
+    """All of it in a few lines."""
+    name: str
+    """Name of the benchmark."""
+    stack: str | None
+    run_id: str
+    state: str
+    verdict: str | None
+    exit_code: int
+    reason: str
+    uploaded_to: str | None
+    """URL of the results in a bucket."""
+    figures: dict[str, float]
+    """Key figures: `time_to_first_token.p99`."""
+    base: str | None
+    """The run that it is compared with."""
+    judgement: str | None
+    """worse, not judged, or not worse; None without a comparison."""
+    rows: tuple[dict[str, Any], ...]
+    """Rows of the comparison that count: metric, base, new, delta, word."""
+    not_compared: str | None
+    """Why there is no comparison."""
+
+
+def problem(webhook: Webhook, environ: Mapping[str, str]) -> str:
+    """Return what is missing to call the webhook; empty if nothing is."""
+    url = webhook.url or environ.get(URL_VARIABLE, "")
+    if not url:
+        return f"no url, and {URL_VARIABLE} is not set in the environment"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"{URL_VARIABLE}: expected http://HOST/PATH or https://HOST/PATH"
+    secret = environ.get(SECRET_VARIABLE, "")
+    if any(not character.isprintable() for character in secret):
+        return f"{SECRET_VARIABLE}: a header takes one line of printable characters"
+    return ""
+
+
+def delivery(end: End, artifacts: Artifacts) -> Delivery:
+    """Return what is posted about a finished command. Raises nothing: a comparison that fails is
+    part of it."""
+    result, found, base, why = end.results, None, None, None
+    if end.folder is None or result is None:
+        why = "nothing was measured"
+    else:
+        try:
+            base, found = compared_with_before(end.folder, end.name, end.uploaded_to, artifacts)
+        except AiperfError as error:
+            why = one_line(str(error))
+    rows = [row for row in found.rows if row.gates] if found is not None else []
+    verdict = str(result.verdict) if result is not None and result.verdict is not None else None
+    words = [end.stack or end.name, end.state, *([f"verdict {verdict}"] if verdict else [])]
+    lines = [
+        f"{', '.join(words)}, exit code {end.exit_code}"
+        + (f": {end.reason}" if end.reason else ""),
+        *([f"compared with {base}: {_judgement(found)}"] if found is not None else []),
+        *(_line(row) for row in rows),
+        *([f"not compared: {why}"] if why else []),
+        *([f"results: {end.uploaded_to}"] if end.uploaded_to else []),
+    ]
+    return Delivery(
+        text="\n".join(lines),
+        name=end.name,
+        stack=end.stack,
+        run_id=end.run_id,
+        state=end.state,
+        verdict=verdict,
+        exit_code=end.exit_code,
+        reason=end.reason,
+        uploaded_to=end.uploaded_to or None,
+        figures=_figures(result),
+        base=base,
+        judgement=None if found is None else _judgement(found),
+        rows=tuple(
+            {
+                "metric": f"{row.key.tag}.{row.key.stat}" if row.key.stat else row.key.tag,
+                "base": row.base.mean,
+                "new": row.new.mean,
+                "delta": row.delta,
+                "word": str(row.word),
+            }
+            for row in rows
+        ),
+        not_compared=why,
+    )
+
+
+def _judgement(found: Comparisons) -> str:
+    if found.is_worse:
+        return str(Word.WORSE)
+    return f"not {Word.WORSE}" if found.is_judged else "not judged"
+
+
+def _line(row: Row) -> str:
+    base, new, delta, *_, word = wording.cells(row)
+    return f"  {wording.name(row)}: {base} → {new} ({delta}, {word})"
+
+
+def _figures(results: Results | None) -> dict[str, float]:
+    """Return the headline of a run; of an experiment, nothing: it has one for each of its
+    trials."""
+    if not isinstance(results, RunResult):
+        return {}
+    found = {
+        (f"{tag}.{stat}" if not results.stats[tag].is_single else tag): results.stats[tag].stat(
+            stat
+        )
+        for tag, stat in results.headline
+        if tag in results.stats
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def deliver(content: Delivery, webhook: Webhook, environ: Mapping[str, str] = os.environ) -> str:
+    """Post the content and return the host that took it. Raises EnvironmentProblem."""
+    if missing := problem(webhook, environ):
+        raise EnvironmentProblem(missing)
+    url = webhook.url or environ[URL_VARIABLE]
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    headers = {"Content-Type": "application/json", "User-Agent": "aiperf-svc"}
+    if secret := environ.get(SECRET_VARIABLE):
+        headers[webhook.header] = secret
+    request = Request(url, msgspec.json.encode(content), headers, method="POST")
+    opener = build_opener(_NoRedirect)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with opener.open(request, timeout=TIMEOUT_S):
+                return host
+        except HTTPError as error:
+            why = f"responds {error.code} {one_line(error.reason)}"
+            error.close()
+            if error.code < 500 and error.code != http.client.TOO_MANY_REQUESTS:
+                break
+        except (URLError, OSError, http.client.HTTPException) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            why = one_line(str(cause)) or type(cause).__name__
+        if attempt < ATTEMPTS:
+            time.sleep(PAUSE_S)
+    raise EnvironmentProblem(f"{host} {why}" if why.startswith("responds") else f"{host}: {why}")
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows no redirection: the secret header is for one host."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+def compared_with_before(
+    folder: Path, name: str, uploaded_to: str, artifacts: Artifacts
+) -> tuple[str, Comparisons]:
+    """Compare the results in a folder with those that `artifacts.webhook.compare_with` names, else
+    with the last ones of the same benchmark in the bucket of `artifacts.s3`. Returns the base too.
+    Raises AiperfError."""
+    base = artifacts.webhook.compare_with if artifacts.webhook is not None else None
+    if base is not None and not base.startswith(SCHEME):
+        return base, compare_folders(Path(base), folder)
+    if base is not None:
+        s3 = bucket_of(base)
+        found = [each for each in list_runs(s3) if each.is_whole]
+        if len(found) != 1:
+            raise ConfigError(
+                f"artifacts.webhook.compare_with: {base} has {len(found)} runs, not 1"
+            )
+        chosen: BucketRun | None = found[0]
+    elif artifacts.s3 is not None:
+        s3 = artifacts.s3
+        chosen = last_before(list_runs(s3), name, uploaded_to)
+    else:
+        raise ConfigError(
+            "artifacts.webhook.compare_with names no run, and artifacts.s3 no bucket with runs"
+        )
+    if chosen is None:
+        raise ConfigError(f"{s3.url} has no earlier run of {name}")
+    with TemporaryDirectory(prefix="aiperf-runs-") as scratch:
+        (copied,) = copy_runs(s3, [chosen], Path(scratch))
+        return chosen.url, compare_folders(copied, folder)
+
+
+def last_before(runs: Iterable[BucketRun], name: str, uploaded_to: str) -> BucketRun | None:
+    """Return the last whole run of a benchmark in a bucket before the one at `uploaded_to`. Names
+    of runs are sorted by time."""
+    own = [
+        each
+        for each in runs
+        if each.is_whole
+        and re.match(rf"{re.escape(name)}-\d{{8}}T\d{{6}}Z-", each.name)
+        and each.url != uploaded_to
+        and (not uploaded_to or each.name <= uploaded_to.rpartition("/")[2])
+    ]
+    return own[-1] if own else None
+
+
+def compare_folders(base: Path, new: Path) -> Comparisons:
+    """Compare two folders of runs or experiments, without their single requests. Raises
+    AiperfError."""
+    if is_experiment(base) and is_experiment(new):
+        groups: Sequence[FolderGroup] = groups_of_sides([base], [new])
+    else:
+        groups = [FolderGroup("", find_runs([base]), find_runs([new]))]
+    read = [Group(each.name, read_runs(each.base), read_runs(each.new)) for each in groups]
+    return compare_groups(read, tolerance=TOLERANCE)

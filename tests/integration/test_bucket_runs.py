@@ -1,0 +1,262 @@
+"""Runs of every night in a bucket: their history, and a webhook with the comparison."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.exports.result_files import find_results, read_run
+from aiperf_svc.adapters.storage.bucket_runs import list_runs, runs_of
+from aiperf_svc.adapters.trackers import webhook
+from aiperf_svc.cli.main import main
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.ending import call_webhook
+from aiperf_svc.runner.outcome import RunOutcome
+from tests.support.bucket import BUCKET, Store, serving
+from tests.support.runs_to_compare import inference_run
+
+NAME = "benchmark"
+NIGHTS = ("20261101T030000Z", "20261102T030000Z", "20261103T030000Z")
+
+
+@pytest.fixture(scope="module")
+def bucket_server() -> Iterator[Store]:
+    with serving() as store:
+        yield store
+
+
+@pytest.fixture
+def nightly(
+    bucket_server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """A bucket with two nights, and a third whose upload has not ended."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket_server.url)
+    with bucket_server.empty_bucket(monkeypatch):
+        for number, night in enumerate(NIGHTS):
+            folder = inference_run(tmp_path / night, f"{number:016x}", seed=number)
+            if night == NIGHTS[-1]:
+                (folder / "manifest.json").unlink()
+            bucket_server.put(folder, f"nightly/{NAME}-{night}-{number:016x}")
+        yield bucket_server
+
+
+@dataclass
+class Receiver:
+    """A server that takes or refuses what is posted."""
+
+    statuses: list[int] = field(default_factory=list)
+    """Statuses of the next responses; then 204."""
+    headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    found = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            found.headers.append(dict(self.headers))
+            found.bodies.append(json.loads(body))
+            status = found.statuses.pop(0) if found.statuses else 204
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", f"{found.url}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    monkeypatch.setattr(webhook, "PAUSE_S", 0.0)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, name="receiver")
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    yield found
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def new_outcome(folder: Path, *, uploaded_to: str = "", ttft_ms: float = 30.0) -> RunOutcome:
+    inference_run(folder, "f" * 16, ttft_ms=ttft_ms)
+    path = find_results(folder)
+    assert path is not None
+    return RunOutcome(
+        run_id="f" * 16,
+        state="done",
+        reason="",
+        results=read_run(path),
+        artifacts=folder,
+        uploaded_to=uploaded_to,
+        more={"stack": "bench-night"},
+    )
+
+
+def settings(receiver: Receiver, store: Store | None = None, **keys: Any) -> Artifacts:
+    s3 = store.s3("nightly").model_dump() if store is not None else None
+    return Artifacts.model_validate({"s3": s3, "webhook": {"url": receiver.url, **keys}})
+
+
+def test_history_reads_whole_runs_of_a_bucket(
+    nightly: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"s3://{BUCKET}/nightly"
+    assert main(["history", url, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert {each["folder"] for each in runs} == {
+        f"{url}/{NAME}-{NIGHTS[0]}-{0:016x}",
+        f"{url}/{NAME}-{NIGHTS[1]}-{1:016x}",
+    }
+
+
+def test_history_of_one_run_by_its_url(nightly: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"s3://{BUCKET}/nightly/{NAME}-{NIGHTS[0]}-{0:016x}"
+    assert main(["history", url, "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["folder"] == url
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("s3://no-such-bucket/nightly", 1, "cannot read s3://no-such-bucket/nightly at http"),
+        (f"s3://{BUCKET}/empty", 2, "no run with a manifest"),
+        ("s3://", 2, "expected s3://BUCKET/PREFIX"),
+    ],
+)
+def test_bucket_that_cannot_be_read_is_one_line(
+    nightly: Store, capsys: pytest.CaptureFixture[str], url: str, code: int, words: str
+) -> None:
+    assert main(["history", url]) == code
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_missing_keys_of_a_bucket_are_named(
+    nightly: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert main(["history", f"s3://{BUCKET}/nightly"]) == 1
+    assert "AWS_ACCESS_KEY_ID not set in the environment" in capsys.readouterr().err
+
+
+def test_trials_of_an_experiment_are_not_runs_of_their_own() -> None:
+    keys = ["e/experiment.json", "e/manifest.json", "e/trials/1/results.json", "r/results.json"]
+    found = runs_of("s3://b", keys)
+    assert [(each.url, each.is_whole) for each in found] == [
+        ("s3://b/e", True),
+        ("s3://b/r", False),
+    ]
+    assert found[0].keys == ("e/experiment.json", "e/manifest.json", "e/trials/1/results.json")
+
+
+def test_webhook_has_verdict_and_comparison_with_the_night_before(
+    nightly: Store,
+    receiver: Receiver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AIPERF_WEBHOOK_SECRET", "Bearer hush")
+    own = f"s3://{BUCKET}/nightly/{NAME}-20261104T030000Z-{15:016x}"
+    outcome = new_outcome(tmp_path / "new", uploaded_to=own, ttft_ms=60.0)
+    call_webhook(outcome, settings(receiver, nightly))
+    (body,) = receiver.bodies
+    assert receiver.headers[0]["Authorization"] == "Bearer hush"
+    assert (body["stack"], body["verdict"], body["exit_code"]) == ("bench-night", "valid", 0)
+    assert body["base"] == f"s3://{BUCKET}/nightly/{NAME}-{NIGHTS[1]}-{1:016x}"
+    assert body["judgement"] == "not judged"
+    rows = {row["metric"]: row for row in body["rows"]}
+    assert rows["time_to_first_token.p50"]["delta"] > 0.5
+    assert body["figures"]["time_to_first_token.p99"] > 60
+    assert f"results: {own}" in body["text"]
+    assert "hush" not in json.dumps(body) + capsys.readouterr().err
+
+
+def test_first_night_says_why_nothing_is_compared(
+    nightly: Store, receiver: Receiver, tmp_path: Path
+) -> None:
+    own = f"s3://{BUCKET}/nightly/{NAME}-{NIGHTS[0]}-{0:016x}"
+    call_webhook(new_outcome(tmp_path / "new", uploaded_to=own), settings(receiver, nightly))
+    (body,) = receiver.bodies
+    assert body["judgement"] is None
+    assert body["not_compared"] == f"s3://{BUCKET}/nightly has no earlier run of {NAME}"
+
+
+def test_webhook_compares_with_a_named_folder(receiver: Receiver, tmp_path: Path) -> None:
+    base = inference_run(tmp_path / "base", "a" * 16)
+    call_webhook(new_outcome(tmp_path / "new"), settings(receiver, compare_with=str(base)))
+    (body,) = receiver.bodies
+    assert (body["base"], body["not_compared"]) == (str(base), None)
+    assert all(row["word"] == "?" for row in body["rows"])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "calls", "words"),
+    [
+        ([500, 503], 3, "note: the result was posted to 127.0.0.1"),
+        ([500, 500, 500], 3, "warning: the webhook was not called: 127.0.0.1"),
+        ([403], 1, " responds 403 Forbidden"),
+        ([302], 1, " responds 302 Found"),
+    ],
+)
+def test_refused_webhook_is_reported_without_its_secrets(
+    receiver: Receiver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    statuses: list[int],
+    calls: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("AIPERF_WEBHOOK_SECRET", "hush")
+    monkeypatch.setenv("AIPERF_WEBHOOK_URL", f"{receiver.url}/services/T0/secret")
+    receiver.statuses = statuses
+    outcome = new_outcome(tmp_path / "new")
+    call_webhook(outcome, Artifacts.model_validate({"webhook": {"header": "X-Token"}}))
+    error = capsys.readouterr().err
+    assert words in error
+    assert "secret" not in error
+    assert "hush" not in error
+    assert len(receiver.bodies) == calls
+    assert receiver.headers[0]["X-Token"] == "hush"
+    assert outcome.exit_code is ExitCode.OK
+
+
+def test_unreachable_webhook_changes_no_exit_code(
+    receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = new_outcome(tmp_path / "new")
+    artifacts = Artifacts.model_validate({"webhook": {"url": "http://127.0.0.1:1/x"}})
+    call_webhook(outcome, artifacts)
+    assert "127.0.0.1:1: " in capsys.readouterr().err
+    assert outcome.exit_code is ExitCode.OK
+
+
+def test_webhook_without_a_url_is_refused_before_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "endpoint: {url: 'http://127.0.0.1:1', model: m}\n"
+        "load: {concurrency: 1, requests: 1}\nartifacts: {webhook: {}}\n"
+    )
+    assert main(["profile", "--config", str(config)]) == ExitCode.BAD_CONFIG
+    assert "artifacts.webhook: no url, and AIPERF_WEBHOOK_URL is not set" in capsys.readouterr().err
+
+
+def test_upload_that_has_not_ended_is_no_base(nightly: Store) -> None:
+    found = list_runs(nightly.s3("nightly"))
+    assert [each.is_whole for each in found] == [True, True, False]
+    assert webhook.last_before(found, NAME, "") == found[1]
+    assert webhook.last_before(found, "bench", "") is None

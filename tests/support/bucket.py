@@ -1,0 +1,71 @@
+"""A bucket on moto's S3 server."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.artifacts import S3
+
+BUCKET = "benchmarks"
+KEY_ID, KEY, TOKEN = "AKIA-THE-KEYS-ID", "the-secret-key", "the-session-token"
+ENVIRON = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": TOKEN}
+
+
+@dataclass(frozen=True)
+class Store:
+    url: str
+    client: Any
+
+    def s3(self, prefix: str = "runs", **fields: Any) -> S3:
+        return S3(url=f"s3://{BUCKET}/{prefix}", endpoint_url=self.url, **fields)
+
+    def names(self) -> list[str]:
+        listed = self.client.list_objects_v2(Bucket=BUCKET).get("Contents", ())
+        return [each["Key"] for each in listed]
+
+    def read(self, name: str) -> bytes:
+        content: bytes = self.client.get_object(Bucket=BUCKET, Key=name)["Body"].read()
+        return content
+
+    def put(self, folder: Path, prefix: str) -> None:
+        """Put the files of a folder below a prefix."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                key = f"{prefix}/{path.relative_to(folder)}"
+                self.client.put_object(Bucket=BUCKET, Key=key, Body=path.read_bytes())
+
+    @contextmanager
+    def empty_bucket(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Make the bucket and set the keys in the environment, and delete it afterwards."""
+        for name, value in ENVIRON.items():
+            monkeypatch.setenv(name, value)
+        self.client.create_bucket(Bucket=BUCKET)
+        yield
+        if names := self.names():
+            objects = [{"Key": name} for name in names]
+            self.client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
+        self.client.delete_bucket(Bucket=BUCKET)
+
+
+@contextmanager
+def serving() -> Iterator[Store]:
+    """Serve buckets."""
+    # Imported here: each process of pytest imports all modules of tests.
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    url = f"http://{host}:{port}"
+    keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
+    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
+    yield Store(url, client)
+    client.close()
+    moto.stop()
