@@ -515,6 +515,8 @@ _SCALARS = (
     _scalar("abandoned_request_count", "Abandoned Requests", "requests", ADDED,
         "written, then left by their clients, as load.cancellation asks for; absent without it",
         is_ours=True, in_table=True),
+    _scalar("context_overflow_count", "Context Overflow Count", "requests", ADDED,
+        "errors of kind context_overflow: prompts that the server calls too long", better=LOWER),
     _scalar("timed_out_request_count", "Timed Out Requests", "requests", ADDED,
         "errors of kind timeout", better=LOWER, is_ours=True),
     _scalar("lost_request_count", "Lost Requests", "requests", ADDED,

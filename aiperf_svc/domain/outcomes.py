@@ -65,3 +65,5 @@ class ErrorKind(IntEnum):
     """The server ended the response itself, with a finish reason such as `abort` or `error`."""
     STREAM_RESET = 18
     """The server reset the response's HTTP/2 stream before it was whole."""
+    CONTEXT_OVERFLOW = 19
+    """The server refused a prompt that is too long for its model's context."""

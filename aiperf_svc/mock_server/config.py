@@ -77,6 +77,9 @@ class MockServerConfig:
     prefix_cache_block: int = _option(
         0, "words of a block of a prefix cache, whose hits the usage states; 0 is no cache"
     )
+    max_model_len: int = _option(
+        0, "tokens of the context: a longer prompt and output get status 400; 0 is no limit"
+    )
     embedding_dimensions: int = _option(8, "numbers in an embedding")
     seed: int = _option(0, "seed of all random choices; each process derives its own")
     error_rate: float = _option(0.0, "share of requests that get --error-status")
@@ -166,6 +169,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("reasoning_tokens", 0, 1_000_000),
     ("tool_calls", 0, 128),
     ("prefix_cache_block", 0, 1_000_000),
+    ("max_model_len", 0, 1_000_000_000),
     ("embedding_dimensions", 1, 100_000),
     ("error_rate", 0, 1),
     ("error_status", 400, 599),

@@ -87,6 +87,7 @@ class ReplyCache:
             reasoning_tokens=config.reasoning_tokens,
             usage=config.usage,
             refused=config.refused,
+            max_model_len=config.max_model_len,
             is_strict=config.strict_model,
             cache=PrefixCache(config.prefix_cache_block) if config.prefix_cache_block else None,
         )

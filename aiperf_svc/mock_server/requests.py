@@ -212,6 +212,8 @@ class ParamDefaults:
     refused: frozenset[str] = frozenset()
     is_strict: bool = False
     """Requests for another model are refused."""
+    max_model_len: int = 0
+    """Most tokens of prompt and output together; 0: no limit."""
     cache: PrefixCache | None = None
 
 
@@ -252,6 +254,12 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
     options_of_length = parameters if isinstance(parameters, dict) else data
     tokens, is_cut_short = response_length(options_of_length, defaults, reasoning)
     words = list(_words_of(data[key]))
+    if defaults.max_model_len and len(words) + tokens > defaults.max_model_len:
+        raise BadRequest(
+            400,
+            f"This model's maximum context length is {defaults.max_model_len} tokens. However, you "
+            f"requested {tokens} output tokens and your prompt contains {len(words)} input tokens.",
+        )
     return RequestParams(
         path=path,
         model=model,

@@ -19,6 +19,7 @@ QUANTILES = {
 }  # fmt: skip
 COMPLETED, ERRORED, CANCELLED, UNSENT, ABANDONED = 0, 1, 2, 3, 5
 TIMEOUT = 6
+CONTEXT_OVERFLOW = 19
 REUSED, STREAMED, UNSTAMPED, CAPPED, ABANDONS = 2, 64, 16, 128, 256
 OURS = {
     "intended_request_latency", "intended_time_to_first_token", "schedule_lag", "receive_lag",
@@ -233,6 +234,7 @@ def single_numbers(rows: list[Row], seconds: float) -> dict[str, float]:
         "request_error_rate": 100 * len(failed) / both if both else 0.0,
         "request_throughput": len(done) / seconds,
         "cancelled_request_count": sum(row["outcome"] == CANCELLED for row in rows),
+        "context_overflow_count": sum(row["error"] == CONTEXT_OVERFLOW for row in rows),
         "timed_out_request_count": sum(row["error"] == TIMEOUT for row in rows),
         "capped_request_count": sum(bool(row["flags"] & CAPPED) for row in rows),
         "connected_request_count": sum(bool(row["connect_ns"] + row["tls_ns"]) for row in sent),

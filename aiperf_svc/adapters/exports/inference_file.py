@@ -24,6 +24,7 @@ from aiperf_svc.core.results.inference_result import (
     InferenceResult,
     RunLayout,
     SteadyStats,
+    TurnOverflow,
 )
 from aiperf_svc.core.results.run_result import MetricStats
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, ObjectiveResult, TierResult
@@ -84,6 +85,7 @@ class _OwnPart(msgspec.Struct, frozen=True, kw_only=True):
     quality: QualityResult | UnsetType = UNSET
     steady_state: SteadyStats | UnsetType = UNSET
     cache: CacheUse | UnsetType = UNSET
+    context_overflows: tuple[TurnOverflow, ...] | UnsetType = UNSET
     system: _System | UnsetType = UNSET
 
 
@@ -155,6 +157,7 @@ def _own_part(result: InferenceResult) -> _OwnPart:
         quality=result.quality or UNSET,
         steady_state=result.steady_state or UNSET,
         cache=UNSET if result.cache is None else result.cache,
+        context_overflows=result.context_overflows or UNSET,
         system=UNSET if result.system is None else _system(result.system),
     )
 
@@ -235,6 +238,7 @@ def decode(data: bytes) -> InferenceResult:
         quality=own.quality or None,
         steady_state=own.steady_state or None,
         cache=own.cache or None,
+        context_overflows=own.context_overflows or (),
         system=_report(own.system) if own.system else None,
         config=own.config,
         aiperf_config=rest.input_config,

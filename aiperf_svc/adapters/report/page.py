@@ -69,6 +69,7 @@ def render(summary: Summary) -> bytes:
         *tables.quality(summary.context.quality),
         *tables.steady_state(result_of(summary)),
         *tables.cache(summary.cache),
+        *tables.overflows(summary.context_overflows),
         *_groups(summary),
         Details(
             "All other metrics",

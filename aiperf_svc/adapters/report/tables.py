@@ -22,7 +22,12 @@ from aiperf_svc.adapters.report.blocks import (
 from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse, percent, turn_ranges
-from aiperf_svc.core.results.inference_result import ErrorCount, InferenceResult, steady_rows
+from aiperf_svc.core.results.inference_result import (
+    ErrorCount,
+    InferenceResult,
+    TurnOverflow,
+    steady_rows,
+)
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.slo_results import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
@@ -80,6 +85,23 @@ def cache(use: CacheUse | None) -> list[Block]:
         f"p50 {percent(sessions.p50)}, p90 {percent(sessions.p90)}."
     )
     return [*section("Prefix cache by turn", table(head, rows)), note]
+
+
+def overflows(turns: Sequence[TurnOverflow]) -> list[Block]:
+    """Return the turns at which prompts were too long for the server; nothing without any."""
+    rows = [
+        Row(
+            [
+                name_cell(str(each.turn + 1)),
+                number_cell(each.requests),
+                number_cell(each.overflows),
+                Cell(percent(each.overflows / each.requests)),
+            ]
+        )
+        for each in turns
+    ]
+    head = ("Turn", "requests", "overflows", "share")
+    return section("Context overflows by turn", table(head, rows)) if rows else []
 
 
 def quality(found: QualityResult | None) -> list[Block]:

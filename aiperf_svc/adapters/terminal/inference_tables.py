@@ -61,6 +61,7 @@ def print_inference_result(found: InferenceResult, console: Console) -> None:
     _print_steady_state(found, console)
     _print_quality(found.quality, console)
     _print_cache(found, console)
+    _print_overflows(found, console)
     _print_groups(found, console)
     if found.errors:
         console.print(_errors(found.errors))
@@ -245,6 +246,27 @@ def _print_cache(found: InferenceResult, console: Console) -> None:
     coverage = found.value("cached_token_coverage") or 0.0
     if coverage < 1.0:
         print_text(console, f"{coverage:.1%} of the requests state cached tokens", style="dim")
+
+
+MOST_OVERFLOW_LINES = 12
+
+
+def _print_overflows(found: InferenceResult, console: Console) -> None:
+    """Print the turns at which prompts were too long for the server, of conversations."""
+    turns = found.context_overflows
+    if not turns:
+        return
+    title = "Context overflows by turn"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for column in ("turn", "requests", "overflows", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in turns[:MOST_OVERFLOW_LINES]:
+        share = percent(each.overflows / each.requests)
+        table.add_row(str(each.turn + 1), number(each.requests), number(each.overflows), share)
+    console.print(table)
+    if rest := turns[MOST_OVERFLOW_LINES:]:
+        count = sum(each.overflows for each in rest)
+        print_text(console, f"{count:,} more at {len(rest):,} later turns", style="dim")
 
 
 def _print_notes(found: InferenceResult, config: ConfigView, console: Console) -> None:

@@ -47,6 +47,23 @@ _HINTS: Final = (
 )
 
 
+_OVERFLOW: Final = re.compile(
+    "context_length_exceeded|exceed_context_size|available context size|maximum context length"
+    "|model's context length|maximum model length|context window|prompt is too long"
+    "|input is too long|should not exceed max_(?:seq_len|input_len|num_tokens)"
+    r"|`inputs` (?:tokens|must have less)|maximum number of tokens allowed",
+    re.IGNORECASE,
+)
+"""What OpenAI, vLLM, SGLang, llama.cpp, Anthropic, TensorRT-LLM, TGI and Gemini answer to a prompt
+that is longer than the context of the model."""
+
+
+def kind_of(kind: ErrorKind, message: str) -> ErrorKind:
+    """Return the kind of an error with this message of the server."""
+    is_answer = kind in (ErrorKind.STATUS, ErrorKind.SERVER)
+    return ErrorKind.CONTEXT_OVERFLOW if is_answer and _OVERFLOW.search(message) else kind
+
+
 def hint_for(status: int, body: bytes) -> str:
     """Return the advice to add to the message of a refused request; empty if there is none."""
     if status in _NOT_FOUND and _LACKS_MODEL.search(body):

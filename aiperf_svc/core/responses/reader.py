@@ -38,7 +38,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from aiperf_svc.core.endpoints.base import Delta, Drafts, MalformedResponse, Part, parse_again
-from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, said_under
+from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, kind_of, said_under
 from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_tokens
 from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation
@@ -478,6 +478,7 @@ class ResponseReader:
             self.error, self.message = error, message
         if self.error:
             self.outcome = _ERRORED
+            self.error = int(kind_of(ErrorKind(self.error), self.message))
             self.message = one_line(self.message, limit=MESSAGE_CHARACTERS)
 
     def _judge_blanks(self, blanks: "array[int]") -> None:

@@ -1,12 +1,16 @@
-"""Computes the use of a server's prefix cache by turn and by conversation."""
+"""Computes the use of a server's prefix cache by turn and by conversation, and at which turns
+prompts became too long."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.core.datasets.multi_turn import MAX_TURNS
 from aiperf_svc.core.results.cache_stats import CacheUse, SessionCache, TurnCache
+from aiperf_svc.core.results.inference_result import TurnOverflow
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 MOST_TURNS = 1_000
 """Most turns with a share of their own; later ones are counted with the last."""
@@ -46,6 +50,20 @@ def cache_use(rows: PhaseRows) -> CacheUse | None:
     return CacheUse(
         turns=tuple(_turn(turn, by_turn[:, turn]) for turn in range(last + 1)),
         sessions=SessionCache(count=len(prompt), p10=p10, p50=p50, p90=p90),
+    )
+
+
+def context_overflows(rows: PhaseRows) -> tuple[TurnOverflow, ...]:
+    """Return the turns at which prompts were too long for the server."""
+    sent, too_long = np.zeros((2, MAX_TURNS + 1), dtype=np.int64)
+    for chunk in rows.chunks():
+        tried = chunk.where(chunk["outcome"] != Outcome.UNSENT)
+        sent += np.bincount(tried["turn"], minlength=len(sent))
+        over = tried.where(tried["error"] == ErrorKind.CONTEXT_OVERFLOW)
+        too_long += np.bincount(over["turn"], minlength=len(too_long))
+    return tuple(
+        TurnOverflow(turn=turn, requests=int(sent[turn]), overflows=int(too_long[turn]))
+        for turn in np.flatnonzero(too_long).tolist()
     )
 
 

@@ -132,6 +132,16 @@ class SteadyStats(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests that were started in it, with rates over its length; empty without one."""
 
 
+class TurnOverflow(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts of one turn of conversations, or request of session trees, that were too long."""
+
+    turn: int
+    """From 0."""
+    requests: int
+    """Requests of this turn that were sent."""
+    overflows: int
+
+
 class TlsView(msgspec.Struct, frozen=True):
     """What tables show of `endpoint.tls`."""
 
@@ -200,6 +210,8 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
     """None without a rule in the config."""
     cache: CacheUse | None = None
     """Cached tokens by turn and by conversation, if they are known."""
+    context_overflows: tuple[TurnOverflow, ...] = ()
+    """The turns at which prompts were too long for the server, if there are several turns."""
     system: SystemReport | None = None
     """What telemetry shows of the system under test; None without a source."""
     aiperf_config: msgspec.Raw = msgspec.Raw(b"{}")

@@ -91,6 +91,7 @@ def measured_scalars(
         "error_request_count": totals.errored,
         "cancelled_request_count": totals.cancelled,
         "timed_out_request_count": totals.timed_out,
+        "context_overflow_count": totals.context_overflows,
         "capped_request_count": totals.capped,
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,

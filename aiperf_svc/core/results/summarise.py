@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from aiperf_svc.core.records.accounts import Accounts, balance
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.by_group import Groups
-from aiperf_svc.core.results.cache_use import cache_use
+from aiperf_svc.core.results.cache_use import cache_use, context_overflows
 from aiperf_svc.core.results.distributions import distributions, network_metrics, pooled
 from aiperf_svc.core.results.measured_phase import MeasuredPhase, median_ms
 from aiperf_svc.core.results.objective_batches import objective_batches
@@ -101,6 +101,9 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         models=groups.by_model(),
         steady=None if rule is None else steady_part(columns, clocks, window, rule),
         cache=cache_use(rows) if totals.is_multi_turn and "cached_token_share" in numbers else None,
+        context_overflows=context_overflows(rows)
+        if totals.is_multi_turn and totals.context_overflows
+        else (),
     )
     failures = Failures(
         completed=totals.completed,

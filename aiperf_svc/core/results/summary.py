@@ -23,6 +23,7 @@ from aiperf_svc.core.results.inference_result import (
     InferenceResult,
     RunLayout,
     SteadyStats,
+    TurnOverflow,
 )
 from aiperf_svc.core.results.provenance import Provenance
 from aiperf_svc.core.results.run_result import MetricStats
@@ -215,6 +216,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheUse | None = None
     """Cached tokens by turn and by conversation; None without conversations, or if they are
     unknown."""
+    context_overflows: tuple[TurnOverflow, ...] = ()
+    """The turns at which prompts were too long for the server, if there are several turns."""
     system: SystemReport | None = None
     """The verdict on the system by these sources; None without a source."""
     provenance: Provenance | None = None
@@ -272,6 +275,7 @@ def inference_result(summary: Summary, *, aiperf_config: msgspec.Raw) -> Inferen
         quality=context.quality,
         steady_state=_steady_stats(summary.steady) if summary.steady else None,
         cache=summary.cache,
+        context_overflows=summary.context_overflows,
         system=summary.system,
         config=context.config.model_dump(mode="json"),
         aiperf_config=aiperf_config,

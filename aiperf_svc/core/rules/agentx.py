@@ -29,7 +29,8 @@ from aiperf_svc.core.rules.report import (
 NAME = RULES.name
 LEAST_S, FAST_S, WHOLE_S = 900.0, 1_200.0, 3_600.0
 """Shortest valid run, and the lengths of the fast and the usual mode."""
-MOST_ERRORS = 0.10
+MOST_ERRORS, MOST_OVERFLOWS = 0.10, 0.01
+"""Largest shares of the requests: errors but context overflows, and context overflows."""
 
 
 def least_duration_s(concurrency: int) -> float:
@@ -68,6 +69,7 @@ def _of_runs(points: Sequence[MeasuredPoint]) -> Iterable[Requirement]:
         ("duration", _duration),
         ("forced-length", _forced),
         ("errors", _errors),
+        ("context-overflow", _overflows),
         ("valid-verdict", valid_verdict),
     )
     for rule, check in checks:
@@ -100,20 +102,34 @@ def _forced(point: MeasuredPoint) -> Found:
 
 
 def _errors(point: MeasuredPoint) -> Found:
-    requests = point.result.value("request_count") or 0.0
     errors = point.result.value("error_request_count") or 0.0
-    total = requests + errors
+    return _share(point, errors - (_overflow_count(point) or 0.0), MOST_ERRORS)
+
+
+def _overflows(point: MeasuredPoint) -> Found:
+    count = _overflow_count(point)
+    if count is None:
+        return None, "the run is of a version that does not count them"
+    return _share(point, count, MOST_OVERFLOWS)
+
+
+def _overflow_count(point: MeasuredPoint) -> float | None:
+    return point.result.value("context_overflow_count")
+
+
+def _share(point: MeasuredPoint, count: float, most: float) -> Found:
+    requests = point.result.value("request_count") or 0.0
+    total = requests + (point.result.value("error_request_count") or 0.0)
     if not total:
         return False, "no requests"
-    share = errors / total
-    return share <= MOST_ERRORS, f"{share:.1%} of {total:,.0f} requests, at most {MOST_ERRORS:.0%}"
+    share = count / total
+    return share <= most, f"{share:.1%} of {total:,.0f} requests, at most {most:.0%}"
 
 
 def _unchecked() -> Iterable[Requirement]:
     for rule, text in (
         ("reference-client", "these runs were measured by aiperf-svc, not by InferenceX's client"),
         ("corpus", "whether the trace is a published corpus is not known"),
-        ("context-overflow", "at most 1%: not counted apart from other errors"),
     ):
         yield of_curve(rule, "run", None, text)
 

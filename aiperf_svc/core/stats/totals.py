@@ -35,6 +35,8 @@ class Totals(msgspec.Struct):
     to_abandon: int = 0
     """Requests whose clients would not wait for longer than a set time."""
     unsent: int = 0
+    context_overflows: int = 0
+    """Requests whose prompt was too long for the server."""
     timed_out: int = 0
     no_resources: int = 0
     capped: int = 0
@@ -144,6 +146,7 @@ def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
     totals.to_abandon += _count(chunk["is_abandoning"])
     totals.unsent += int(by_outcome[Outcome.UNSENT])
     totals.errors += by_error
+    totals.context_overflows += int(by_error[ErrorKind.CONTEXT_OVERFLOW])
     totals.timed_out += int(by_error[ErrorKind.TIMEOUT])
     totals.no_resources += int(by_error[ErrorKind.NO_RESOURCES])
     totals.capped += _count(chunk["is_capped"])

@@ -90,3 +90,13 @@ def test_tls_serves_the_same_responses(certificate: tuple[Path, Path]) -> None:
         truth = server.truth(rows=True)
     assert (truth["completed"], len(truth["rows"])) == (2, 2)
     assert truth["unstamped_arrivals"] > 0  # the kernel stamps no decrypted bytes, and rows say so
+
+
+def test_prompt_over_the_context_is_refused_as_vllm_does() -> None:
+    path = "/v1/completions"
+    with running(MockServerConfig(max_model_len=10)) as server, connected(server) as client:
+        short, long = (request_bytes(path, prompt="a " * n, max_tokens=4) for n in (6, 7))
+        assert client.send(short).response()[0] == 200
+        status, body = client.send(long).response()
+    assert status == 400
+    assert b"maximum context length is 10 tokens" in body

@@ -2,7 +2,13 @@
 
 import pytest
 
-from aiperf_svc.core.responses.error_bodies import MESSAGE_CHARACTERS, explain, hint_for, said_under
+from aiperf_svc.core.responses.error_bodies import (
+    MESSAGE_CHARACTERS,
+    explain,
+    hint_for,
+    kind_of,
+    said_under,
+)
 from aiperf_svc.domain.outcomes import ErrorKind
 
 REFUSED = b'{"error": {"message": "no such model"}}'
@@ -61,3 +67,30 @@ def test_unreadable_body_is_explained(
     kind, text = explained(status, body, coding=coding)
     assert kind is expected[0]
     assert text.endswith(expected[1])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8192 tokens. However, you requested 9000",  # OpenAI
+        "The decoder prompt (length 9) is longer than the maximum model length of 8.",  # vLLM
+        "The input (9 tokens) is longer than the model's context length (8 tokens).",  # SGLang
+        "request (9412 tokens) exceeds the available context size (8192 tokens)",  # llama.cpp
+        "prompt is too long: 210000 tokens > 200000 maximum",  # Anthropic
+        "The sum of prompt length (9) and query length (1) should not exceed max_num_tokens (8)",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096",  # TGI
+        "The input token count (9) exceeds the maximum number of tokens allowed (8).",  # Gemini
+    ],
+)
+def test_prompt_that_is_too_long_has_a_kind_of_its_own(message: str) -> None:
+    assert kind_of(ErrorKind.STATUS, message) is ErrorKind.CONTEXT_OVERFLOW
+    assert kind_of(ErrorKind.SERVER, message) is ErrorKind.CONTEXT_OVERFLOW
+    assert kind_of(ErrorKind.MALFORMED, message) is ErrorKind.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["max_tokens must be at least 1", "the context was cancelled", "rate limit of tokens"],
+)
+def test_other_refusals_keep_their_kind(message: str) -> None:
+    assert kind_of(ErrorKind.STATUS, message) is ErrorKind.STATUS

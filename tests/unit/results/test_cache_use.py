@@ -3,7 +3,9 @@
 import pytest
 
 from aiperf_svc.core.results.cache_stats import CacheUse, SessionCache, TurnCache, turn_ranges
+from aiperf_svc.core.results.inference_result import TurnOverflow
 from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import CONTRADICTORY_TOKENS
 from tests.support.fake_run import make_rows, results
 
@@ -78,3 +80,25 @@ def test_many_turns_are_shown_in_ranges() -> None:
     assert [name for name, _ in lines] == ["1", "2", "3-4", "5-8", "9-13"]
     assert lines[-1][1].counts == (10, 50, 8 + 9 + 10 + 11 + 12)
     assert len(turn_ranges(CacheUse(turns=turns[:12], sessions=sessions))) == 12
+
+
+def test_overflows_are_counted_by_turn() -> None:
+    rows = make_rows(
+        5,
+        turn=[0, 1, 2, 2, 3],
+        outcome=[*[Outcome.COMPLETED] * 2, *[Outcome.ERRORED] * 3],
+        error=[0, 0, ErrorKind.CONTEXT_OVERFLOW, ErrorKind.STATUS, ErrorKind.CONTEXT_OVERFLOW],
+    )
+    found = results(rows)
+    assert found.scalars["context_overflow_count"] == 2
+    assert found.context_overflows == (
+        TurnOverflow(turn=2, requests=2, overflows=1),
+        TurnOverflow(turn=3, requests=1, overflows=1),
+    )
+
+
+def test_overflows_of_single_requests_have_no_turns() -> None:
+    rows = make_rows(2, outcome=Outcome.ERRORED, error=ErrorKind.CONTEXT_OVERFLOW)
+    found = results(rows)
+    assert found.scalars["context_overflow_count"] == 2
+    assert found.context_overflows == ()
