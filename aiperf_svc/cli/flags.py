@@ -127,6 +127,7 @@ LOAD = (
     Flag("--quality-min-score", "quality.min_score", read=values.percent,
         note="A plain number is per cent."),
     Flag("--quality-repeats", "quality.repeats"),
+    Flag("--quality-logprobs", "quality.logprobs", kind="switch"),
     Flag("--steady-state-skip-start", "load.steady_state.skip_start", read=values.percent,
         note="A plain number is per cent."),
     Flag("--steady-state-skip-end", "load.steady_state.skip_end", read=values.percent,

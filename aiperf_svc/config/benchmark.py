@@ -77,6 +77,8 @@ QUALITY_TYPES = (
 """APIs that can answer the questions of a quality gate."""
 LM_EVAL_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
 """APIs that lm_eval speaks."""
+LOGPROBS_TYPES = (EndpointType.CHAT, EndpointType.COMPLETIONS)
+"""APIs that state the log probabilities of tokens in one way."""
 SEEDS = 2**63
 """Number of seeds."""
 INFERENCE = "inference"
@@ -163,6 +165,11 @@ class BenchmarkConfig(Model):
             key = "quality" if self.quality.lm_eval is None else "quality.lm_eval"
             raise ValueError(
                 f"{{{key}}} needs {{endpoint.type}} {', '.join(types[:-1])} or {types[-1]}, not "
+                f"{self.endpoint.type}"
+            )
+        if self.quality.logprobs and self.endpoint.type not in LOGPROBS_TYPES:
+            raise ValueError(
+                f"{{quality.logprobs}} needs {{endpoint.type}} {' or '.join(LOGPROBS_TYPES)}, not "
                 f"{self.endpoint.type}"
             )
         for key, is_set in (

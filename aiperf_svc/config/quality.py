@@ -23,6 +23,9 @@ class Quality(Model):
     repeats: Annotated[int, Field(gt=0, le=100)] = 1
     """Number of times that each question is sent. From 2, the results state how often the server's
     answers to one question are equal."""
+    logprobs: bool = False
+    """Ask for the tokens of each answer and their log probabilities, so that answers are compared
+    token by token too. The APIs `chat` and `completions` have them, if the server does."""
     timeout: PositiveDurationNs = 900 * SECOND_NS
     """Longest time of all questions. Those without an answer by then are wrong."""
 
@@ -32,6 +35,8 @@ class Quality(Model):
             raise ValueError("expected either {quality.file} or {quality.lm_eval}")
         if self.lm_eval is not None and self.repeats > 1:
             raise ValueError("{quality.repeats} is for the questions of {quality.file}")
+        if self.lm_eval is not None and self.logprobs:
+            raise ValueError("{quality.logprobs} is for the questions of {quality.file}")
         return self
 
     @property

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.inference.quality_requests import measure_quality, read_gate
+from aiperf_svc.adapters.inference.quality_requests import measure_quality, read_gate, tokens_of
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.domain.errors import DatasetError
+from aiperf_svc.domain.errors import ConfigError, DatasetError
 
 Reply = Callable[[dict[str, Any]], Awaitable[tuple[int, dict[str, Any]]]]
 
@@ -184,3 +184,43 @@ def test_wrong_files_are_refused(
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"quality\.file: .*none\.jsonl: No such file"):
         read_gate(config("http://h", tmp_path / "none.jsonl"))
+
+
+async def test_tokens_are_kept_if_asked_for(tmp_path: Path) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def reply(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        bodies.append(body)
+        content = [{"token": "4", "logprob": -0.25, "bytes": [52], "top_logprobs": []}]
+        found = chat("4")
+        if len(bodies) == 1:
+            found["choices"][0]["logprobs"] = {"content": content}
+        return 200, found
+
+    async with serving(reply) as url:
+        given = config(url, gate(tmp_path, SUM), repeats=2, logprobs=True)
+        result, answers = await measure_quality(given, "run")
+    assert [body["logprobs"] for body in bodies] == [True, True]
+    assert {(each.tokens, each.logprobs) for each in answers} == {(("4",), (-0.25,)), ((), ())}
+    assert result.without_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "expected"),
+    [
+        (
+            {"tokens": ["4", " ."], "token_logprobs": [None, -1.5], "top_logprobs": [{}, {}]},
+            ((" .",), (-1.5,)),
+        ),
+        ({"content": None}, ((), ())),
+        (None, ((), ())),
+    ],
+)
+def test_tokens_of_completions_have_another_shape(logprobs: Any, expected: Any) -> None:
+    body = json.dumps({"choices": [{"text": "4.", "logprobs": logprobs}]}).encode()
+    assert tokens_of(body) == expected
+
+
+def test_tokens_need_an_api_that_states_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quality\.logprobs needs endpoint\.type chat or compl"):
+        config("http://t:1", tmp_path / "q", logprobs=True, endpoint={"type": "messages"})

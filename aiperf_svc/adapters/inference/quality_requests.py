@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
@@ -20,6 +21,7 @@ from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.quality.gate import Answer, QualityResult, graded, score
 from aiperf_svc.core.quality.questions import Question, read_questions
 from aiperf_svc.core.responses.http1 import ProtocolViolation
+from aiperf_svc.domain.endpoint_types import EndpointType
 from aiperf_svc.domain.errors import DatasetError
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -83,6 +85,7 @@ async def measure_quality(
         sha256=gate.sha256,
         concurrency=users,
         min_score=quality.min_score,
+        wants_tokens=quality.logprobs,
     )
     return result, answers
 
@@ -147,8 +150,12 @@ async def _ask(
         return replace(empty, error=one_line(str(error)))
     if delta.error:
         return replace(empty, error=one_line(delta.error))
+    quality = config.quality
+    tokens, logprobs = tokens_of(body) if quality is not None and quality.logprobs else ((), ())
     return replace(
         empty,
+        tokens=tokens,
+        logprobs=logprobs,
         text=delta.content,
         reasoning=delta.reasoning,
         tool_calls=delta.tool_calls,
@@ -161,6 +168,9 @@ def _body(config: BenchmarkConfig, question: Question) -> bytes:
     """Return the body of a question's request. Raises ValueError if the API cannot ask it."""
     options = config.endpoint
     extra = _GREEDY | options.extra_inputs
+    if config.quality is not None and config.quality.logprobs:
+        # Completions take a number of alternatives, chat whether they are wanted.
+        extra = extra | {"logprobs": True if options.type is EndpointType.CHAT else 1}
     if question.tools:
         extra = extra | {"tools": list(question.tools)}
     plain = options.model_copy(
@@ -169,3 +179,40 @@ def _body(config: BenchmarkConfig, question: Question) -> bytes:
     texts = () if question.prompt is None else (question.prompt,)
     prompt = Prompt(texts=texts, messages=question.messages, output_tokens=question.max_tokens)
     return endpoint_of(plain).render(prompt, plain).whole
+
+
+class _ChatToken(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_ChatToken] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+
+
+class _Choice(msgspec.Struct):
+    logprobs: _Logprobs | None = None
+
+
+class _Answered(msgspec.Struct):
+    choices: list[_Choice]
+
+
+def tokens_of(body: bytes) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the tokens of the first choice of a response of chat or completions, with their log
+    probabilities; nothing if it does not state them."""
+    try:
+        choices = msgspec.json.decode(body, type=_Answered).choices
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return (), ()
+    found = choices[0].logprobs if choices else None
+    if found is None:
+        return (), ()
+    if found.content is not None:
+        pairs = [(each.token, each.logprob) for each in found.content]
+    else:
+        stated = zip(found.tokens or (), found.token_logprobs or (), strict=False)
+        pairs = [(token, logprob) for token, logprob in stated if logprob is not None]
+    return tuple(token for token, _ in pairs), tuple(logprob for _, logprob in pairs)

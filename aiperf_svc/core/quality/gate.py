@@ -34,6 +34,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float = 0.0
     is_right: bool | None = None
     """None for a question without a grader."""
+    tokens: tuple[str, ...] = ()
+    """Its tokens, if they were asked for and the server states them."""
+    logprobs: tuple[float, ...] = ()
+    """Natural logarithm of the probability of each token."""
 
     @property
     def content(self) -> str:
@@ -73,8 +77,12 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that `max_tokens` has cut."""
     without_text: int
     """Answers of reasoning alone."""
+    without_tokens: int = 0
+    """Answers without tokens, although these were asked for."""
     self_agreement: float | None
     """Share of the questions whose answers are all equal; None if each was sent once."""
+    self_tokens: "Top1Agreement | None" = None
+    """How the tokens of its answers to the same question agree; None if they are unknown."""
     graders: dict[str, GraderScore]
     """By grader, or by task of lm_eval."""
 
@@ -94,10 +102,13 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
             (self.failed, "without an answer, which count as wrong"),
             (self.cut, "cut by max_tokens"),
             (self.without_text, "of reasoning alone"),
+            (self.without_tokens, "without the log probabilities that quality.logprobs asks for"),
         )
         found = [of, *(f"{number:,} {text}" for number, text in counts if number)]
         if self.self_agreement is not None:
             found.append(f"{self.self_agreement:.1%} of the questions had equal answers each time")
+        if self.self_tokens is not None:
+            found.append(f"{self.self_tokens.text}, against itself")
         return found
 
     @property
@@ -130,6 +141,7 @@ def score(
     sha256: str,
     concurrency: int,
     min_score: float | None,
+    wants_tokens: bool = False,
 ) -> QualityResult:
     """Return the outcome of answers that have their grades, one for each request that was due.
     `graders` names the grader of each question, or its task; `file` is where they are from."""
@@ -158,7 +170,11 @@ def score(
         failed=sum(bool(each.error) for each in answers),
         cut=sum(each.finish_reason == CUT for each in answers),
         without_text=sum(bool(each.reasoning) and not each.content for each in answers),
+        without_tokens=sum(not each.error and not each.tokens for each in answers)
+        if wants_tokens
+        else 0,
         self_agreement=self_agreement(answers),
+        self_tokens=_self_tokens(answers),
         graders=by_grader,
     )
 
@@ -171,19 +187,66 @@ def wilson(right: float, issued: float) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def by_question(answers: Iterable[Answer]) -> dict[int, list[str]]:
-    """Return the contents of the answers to each question; a request without one has none."""
-    found: dict[int, list[str]] = {}
+def by_question(answers: Iterable[Answer]) -> dict[int, list[Answer]]:
+    """Return the answers to each question; a request without one has none."""
+    found: dict[int, list[Answer]] = {}
     for each in answers:
         if not each.error:
-            found.setdefault(each.question, []).append(each.content)
+            found.setdefault(each.question, []).append(each)
     return found
 
 
 def self_agreement(answers: Iterable[Answer]) -> float | None:
     """Return the share of the questions whose answers are all equal."""
     several = [each for each in by_question(answers).values() if len(each) > 1]
-    return sum(len(set(each)) == 1 for each in several) / len(several) if several else None
+    equal = sum(len({answer.content for answer in each}) == 1 for each in several)
+    return equal / len(several) if several else None
+
+
+class Top1Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """How the likeliest tokens of answers to the same questions agree.
+
+    Tokens can be compared as long as what is before them is equal: up to the first difference, that
+    one included.
+    """
+
+    compared: int
+    equal: int
+    logprob_difference: float
+    """Mean absolute difference of the log probabilities of equal tokens."""
+
+    @property
+    def text(self) -> str:
+        """The agreement in words."""
+        share = self.equal / self.compared
+        return (
+            f"top-1 agreement {share:.2%} of {self.compared:,} tokens, "
+            f"|Δ logprob| {self.logprob_difference:.4f}"
+        )
+
+
+def top1_agreement(pairs: Iterable[tuple[Answer, Answer]]) -> Top1Agreement | None:
+    """Return how the tokens of pairs of answers agree; None if no pair has tokens."""
+    compared = equal = 0
+    difference = 0.0
+    for one, other in pairs:
+        if one.tokens and other.tokens:
+            same = _equal_length(one.tokens, other.tokens)
+            equal += same
+            compared += same + (one.tokens != other.tokens)
+            difference += sum(
+                abs(a - b) for a, b in zip(one.logprobs[:same], other.logprobs[:same], strict=True)
+            )
+    if not compared:
+        return None
+    mean = difference / equal if equal else 0.0
+    return Top1Agreement(compared=compared, equal=equal, logprob_difference=mean)
+
+
+def _self_tokens(answers: Iterable[Answer]) -> Top1Agreement | None:
+    return top1_agreement(
+        (each[0], other) for each in by_question(answers).values() for other in each[1:]
+    )
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +261,11 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the questions whose answers the base gave equally each time; None if it was asked
     once."""
     new_itself: float | None
+    tokens: Top1Agreement | None = None
+    """None if a side has no tokens."""
+    base_tokens: Top1Agreement | None = None
+    """Of the base's answers to the same question."""
+    new_tokens: Top1Agreement | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -208,9 +276,16 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
             first += f"; others differ after {self.first_difference:,} characters (median)"
         sides = (("base", self.base_itself), ("new", self.new_itself))
         itself = [f"{name} {share:.1%}" for name, share in sides if share is not None]
+        second = f"answers: questions with equal answers each time: {', '.join(itself)}"
         if not itself:
-            return (first, "answers: quality.repeats 2 would show how far each side agrees itself")
-        return (first, f"answers: questions with equal answers each time: {', '.join(itself)}")
+            second = "answers: quality.repeats 2 would show how far each side agrees itself"
+        tokens = (
+            ("base against new", self.tokens),
+            ("base against itself", self.base_tokens),
+            ("new against itself", self.new_tokens),
+        )
+        known = (f"tokens: {name}: {each.text}" for name, each in tokens if each is not None)
+        return (first, second, *known)
 
 
 def agreement(base: Sequence[Answer], new: Sequence[Answer]) -> Agreement | None:
@@ -219,17 +294,21 @@ def agreement(base: Sequence[Answer], new: Sequence[Answer]) -> Agreement | None
     pairs = [(one[each][0], other[each][0]) for each in one if each in other]
     if not pairs:
         return None
-    differing = sorted(_equal_length(*pair) for pair in pairs if pair[0] != pair[1])
+    texts = [(first.content, second.content) for first, second in pairs]
+    differing = sorted(_equal_length(*pair) for pair in texts if pair[0] != pair[1])
     return Agreement(
         questions=len(pairs),
         equal=len(pairs) - len(differing),
         first_difference=differing[len(differing) // 2] if differing else None,
         base_itself=self_agreement(base),
         new_itself=self_agreement(new),
+        tokens=top1_agreement(pairs),
+        base_tokens=_self_tokens(base),
+        new_tokens=_self_tokens(new),
     )
 
 
-def _equal_length(one: str, other: str) -> int:
-    """Return the number of characters before the first difference of two texts."""
+def _equal_length(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return the number of characters or tokens before the first difference."""
     shorter = min(len(one), len(other))
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)

@@ -88,6 +88,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--quality-file": (("--quality-file", "q.jsonl"), "q.jsonl"),
     "--quality-tasks": (("--quality-tasks", "gsm8k,mmlu"), ("gsm8k", "mmlu")),
     "--quality-min-score": (("--quality-file", "q.jsonl", "--quality-min-score", "90"), 0.9),
+    "--quality-logprobs": (("--quality-file", "q.jsonl", "--quality-logprobs"), True),
     "--quality-repeats": (("--quality-file", "q.jsonl", "--quality-repeats", "3"), 3),
     "--steady-state-skip-start": (("--steady-state-skip-start", "10"), 0.1),
     "--steady-state-skip-end": (("--steady-state-skip-end", "5%"), 0.05),

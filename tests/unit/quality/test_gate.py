@@ -9,6 +9,7 @@ from aiperf_svc.core.quality.gate import (
     Answer,
     GraderScore,
     QualityResult,
+    Top1Agreement,
     agreement,
     graded,
     score,
@@ -115,3 +116,42 @@ def test_servers_agree_where_their_answers_are_equal() -> None:
     assert (found.questions, found.equal, found.first_difference) == (2, 1, 5)
     assert "1 of 2 equal on both sides (50.0%)" in found.lines[0]
     assert agreement(base, [answer(2)]) is None
+
+
+def said(tokens: str, *logprobs: float, question: int = 0, repeat: int = 0) -> Answer:
+    words = tuple(tokens.split())
+    return answer(
+        question, tokens, repeat=repeat, tokens=words, logprobs=logprobs or (-0.5,) * len(words)
+    )
+
+
+def test_tokens_are_compared_up_to_the_first_difference() -> None:
+    base = [said("a b c d"), said("x y", question=1), said("p", question=2)]
+    new = [said("a b X d", -0.5, -0.7, -1, -1), said("x y z", question=1), answer(3)]
+    found = agreement(base, new)
+    assert found is not None
+    assert found.tokens is not None
+    assert (found.tokens.compared, found.tokens.equal) == (3 + 3, 2 + 2)
+    assert found.tokens.logprob_difference == pytest.approx(0.2 / 4)
+    assert found.lines[-1] == (
+        "tokens: base against new: top-1 agreement 66.67% of 6 tokens, |Δ logprob| 0.0500"
+    )
+
+
+def test_server_is_compared_with_itself_too() -> None:
+    twice = [said("a b c"), said("a b d", repeat=1)]
+    once = [said("a b c")]
+    found = agreement(twice, once)
+    assert found is not None
+    assert found.base_tokens == Top1Agreement(compared=3, equal=2, logprob_difference=0.0)
+    assert found.new_tokens is None
+    assert found.tokens is not None
+    assert found.tokens.equal == 3
+    notes = result([*twice]).notes
+    assert notes[-1] == "top-1 agreement 66.67% of 3 tokens, |Δ logprob| 0.0000, against itself"
+
+
+def test_answers_without_tokens_have_no_agreement_of_tokens() -> None:
+    found = agreement([answer(0)], [said("yes")])
+    assert found is not None
+    assert found.tokens is None
