@@ -125,11 +125,13 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## Renew the two lock files from pyproject.toml (needs uv)
+lock: ## Renew the three lock files from pyproject.toml (needs uv)
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  --extra stack --extra s3 --extra media --extra mlflow --extra nvml --extra wandb --extra dev pyproject.toml -o requirements.lock
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 --extra media --extra nvml pyproject.toml -o images/requirements.lock
+	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
+	  -c requirements.lock --extra s3 --extra media --extra nvml --extra stack pyproject.toml -o images/runner/requirements.lock
 
 clean: ## Remove the environment, caches and what is compiled
 	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

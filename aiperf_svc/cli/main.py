@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "run the benchmark of a stack file, on a cluster or on this machine",
     "qualify": "find the nodes and paths of a cluster that are slow",
     "preview": "show what a stack will create and cost",
+    "schedule": "print or apply a CronJob that runs a stack at given times",
     "status": "show the progress of the run of a stack",
     "results": "fetch the results of a stack that is up",
     "cancel": "stop the run of a stack and keep its results so far",

@@ -92,6 +92,35 @@ def test_workload_without_recipe_is_refused(tmp_path: Path, workload: str, said:
     assert said in done.stderr
 
 
+def test_runner_image_is_built_from_that_of_the_services(tmp_path: Path) -> None:
+    digest = "registry.example/pulumi:3@sha256:" + "0b" * 32
+    done, asked = _build(
+        tmp_path,
+        BASE=BASE,
+        RUNNER="1",
+        PULUMI=digest,
+        REQUIRE_DIGESTS="1",
+        IMAGE_REPOSITORY="r.io/x",
+    )
+    name = done.stdout.splitlines()[-1]
+    assert name.startswith(f"r.io/x-runner:{aiperf_svc.__version__}-")
+    second = asked[asked.index("images/runner/Containerfile") :]
+    assert f"SERVICES={name.replace('-runner', '')}" in second
+    assert {f"BUILDER={BASE}", f"PULUMI={digest}", name} <= set(second)
+    refused, _ = _build(tmp_path, BASE=BASE, RUNNER="1", PULUMI="p:3", REQUIRE_DIGESTS="1")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "error: REQUIRE_DIGESTS is set and p:3 has none\n",
+    )
+
+
+def test_runner_image_has_tested_versions() -> None:
+    pins = _pins("images/runner/requirements.lock")
+    assert pins >= _pins("images/requirements.lock")
+    assert pins <= _pins("requirements.lock")
+    assert any(pin.startswith("pulumi-kubernetes==") for pin in pins)
+
+
 def test_image_has_tested_versions() -> None:
     pins = _pins("images/requirements.lock")
     assert pins

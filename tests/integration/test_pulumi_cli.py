@@ -164,7 +164,7 @@ async def test_stale_lock_is_taken_over_and_the_command_retried(tmp_path: Path, 
     (tmp_path / "locked").touch()
     asked: list[int] = []
 
-    def take_over(locks: Sequence[Lock]) -> bool:
+    async def take_over(locks: Sequence[Lock]) -> bool:
         asked.extend(each.pid for each in locks)
         return may
 

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,7 +42,7 @@ _CONFLICT = "[409] Conflict: Another update is currently in progress"
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
-TakeOver = Callable[[Sequence["Lock"]], bool]
+TakeOver = Callable[[Sequence["Lock"]], Awaitable[bool]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class PulumiCli:
         notice: str = "",
         private: Path | None = None,
         held: Sequence[int] = (),
-        take_over: TakeOver = lambda locks: False,
+        take_over: TakeOver | None = None,
     ) -> None:
         """Set up the CLI. `private` is removed if the runner is killed; `held` are descriptors of
         locks, which last until the CLI has ended. `take_over` decides whether locks that refuse a
@@ -214,7 +214,9 @@ class PulumiCli:
         self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
     ) -> Ended:
         ended = await self._once(command, arguments, on_event, stop)
-        if ended.code and self._take_over(locks_in(f"{ended.errors}\n{ended.out}")):
+        if not ended.code or self._take_over is None:
+            return ended
+        if await self._take_over(locks_in(f"{ended.errors}\n{ended.out}")):
             await self.unlock()
             ended = await self._once(command, arguments, on_event, stop)
         return ended

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,18 +231,24 @@ def check_locks(
             )
 
 
-def take_over(
+async def take_over(
     locks: Sequence[Lock],
     *,
     stack: str,
     say: Say,
+    has_ended: Callable[[Lock], Awaitable[bool]] | None = None,
     host: str | None = None,
     is_alive: Callable[[int], bool] = is_pulumi,
 ) -> bool:
-    """Return whether all of these locks belong to ended processes of this machine, and print so.
-    The locks can then be removed."""
+    """Return whether all of these locks belong to ended processes of this machine, or to pods that
+    `has_ended` tells have ended, and print so. The locks can then be removed."""
     here = host or socket.gethostname()
-    if not locks or any(lock.host != here or is_alive(lock.pid) for lock in locks):
+    for lock in locks:
+        if lock.host == here and not is_alive(lock.pid):
+            continue
+        if has_ended is None or not await has_ended(lock):
+            return False
+    if not locks:
         return False
     for lock in locks:
         say(f"stack {stack}: removing the lock of a process that has ended ({lock})")

@@ -10,6 +10,7 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import StackInUse, claim, this_process
+from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import (
     LeakReport,
     find_left,
@@ -351,7 +352,8 @@ class _Removal:
         ended = await cli.refresh()
         locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
         if locks:
-            check_locks(locks, stack=self._stack, force=self._request.force)
+            left = [each for each in locks if not await is_of_ended_pod(self._cluster, each)]
+            check_locks(left, stack=self._stack, force=self._request.force)
             output.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
         elif ended.code:

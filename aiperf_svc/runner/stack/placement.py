@@ -1,6 +1,7 @@
 """Places the parts of a session on clusters: each is a stack, from its plan to the leak check."""
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.ownership import this_process
 from aiperf_svc.adapters.cluster.preflight.capacity import SharedRoom
+from aiperf_svc.adapters.cluster.schedule import is_of_ended_pod
 from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.adapters.pulumi.state_home import StateHome
 from aiperf_svc.adapters.storage import resuming
@@ -256,6 +258,7 @@ async def launch(
         holder=me.identity,
         is_ephemeral=request.is_ephemeral,
         held=held,
+        has_ended=functools.partial(is_of_ended_pod, cluster),
         say=context.screen.say,
     )
     try:

@@ -3,7 +3,7 @@
 import copy
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ import msgspec
 import aiperf_svc
 from aiperf_svc.adapters.cluster.ownership import HOLDER
 from aiperf_svc.adapters.pulumi import project
-from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli
 from aiperf_svc.adapters.pulumi.manifests import read_manifests
 from aiperf_svc.adapters.pulumi.plan_file import FILE, PLAN, write_plan
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
@@ -281,12 +281,14 @@ def open_project(
     holder: str = "",
     is_ephemeral: bool = False,
     held: int | None = None,
+    has_ended: Callable[[Lock], Awaitable[bool]] | None = None,
     say: Say = output.say,
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
     `content` is the stack's file; None: as it is on disk, or empty. `holder` is this process, as
-    the stack's Lease names it; `held` is the descriptor of the stack's lock. Raises ConfigError,
+    the stack's Lease names it; `held` is the descriptor of the stack's lock; `has_ended` tells
+    whether the owner of a lock of the state was in a pod that has ended. Raises ConfigError,
     EnvironmentProblem.
     """
     with folders.locked_private_folder() as (private, lock):
@@ -318,7 +320,9 @@ def open_project(
             logs=logs,
             notice=backend.notice,
             private=private,
-            take_over=functools.partial(project.take_over, stack=stack, say=say),
+            take_over=functools.partial(
+                project.take_over, stack=stack, say=say, has_ended=has_ended
+            ),
             held=tuple(each for each in (held, lock) if each is not None),
         )
 

@@ -203,21 +203,33 @@ def test_only_a_dead_process_loses_its_lock(
         check()
 
 
-def test_locks_of_dead_local_processes_are_taken_over() -> None:
+async def test_locks_of_dead_local_processes_are_taken_over() -> None:
     said: list[str] = []
 
-    def taken(*locks: tuple[str, int]) -> bool:
+    async def taken(*locks: tuple[str, int]) -> bool:
         given = [Lock(user="me", host=host, pid=pid, at="") for host, pid in locks]
         dead = (41, 42)
-        return take_over(
+        return await take_over(
             given, stack="s", say=said.append, host="here", is_alive=lambda pid: pid not in dead
         )
 
-    assert taken(("here", 41), ("here", 42))
+    assert await taken(("here", 41), ("here", 42))
     assert said[0].startswith("stack s: removing the lock of a process that has ended (me@here, p")
     for others in ((), (("here", 43),), (("elsewhere", 41),), (("here", 41), ("elsewhere", 42))):
-        assert not taken(*others)
+        assert not await taken(*others)
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_lock_of_a_pod_is_taken_over_when_it_has_ended(has_ended: bool) -> None:
+    async def ended(lock: Lock) -> bool:
+        return has_ended
+
+    lock = Lock(user="pod.ops.uid", host="night-1", pid=9, at="")
+    said: list[str] = []
+    taken = await take_over([lock], stack="s", say=said.append, has_ended=ended, host="night-2")
+    assert taken is has_ended
+    assert len(said) == has_ended
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")

@@ -104,10 +104,10 @@ class Cluster:
         """Create an object and return the server's version of it."""
         return self._decoded(await self._call("POST", path, body=body, params=params), path)
 
-    async def patch(self, path: str, changes: Mapping[str, Any]) -> Json:
+    async def patch(self, path: str, changes: Mapping[str, Any], **params: str) -> Json:
         """Merge changes into an object and return it. With a `resourceVersion` in them, an object
         that has changed since is refused (409)."""
-        content = await self._call("PATCH", path, body=changes, kind=MERGE_PATCH)
+        content = await self._call("PATCH", path, body=changes, kind=MERGE_PATCH, params=params)
         return self._decoded(content, path)
 
     async def delete(

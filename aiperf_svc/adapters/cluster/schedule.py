@@ -1,0 +1,355 @@
+"""The CronJob that runs a stack at given times, and what its pod needs in the cluster.
+
+The pod is the runner: it has the stack's file, the state in a bucket, and the rights that preflight
+asks for. No object has the stack's label, so that neither the leak check nor `gc` takes it for a
+part of the stack.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused
+from aiperf_svc.adapters.cluster.preflight.admission import path_of
+from aiperf_svc.adapters.cluster.preflight.rights import (
+    Right,
+    granted_rights,
+    namespace_of,
+    needed_rights,
+    port_forward_rights,
+    probe_rights,
+    proxy_rights,
+)
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.lifetime import seconds
+from aiperf_svc.plan.stack import StackPlan
+
+POD_USER = re.compile(r"pod\.(?P<namespace>[a-z0-9-]+)\.(?P<uid>[0-9a-f-]{36})")
+"""The user name of a runner in a pod: Pulumi writes it into its locks, so that the API server can
+be asked whether the owner of a lock is there."""
+FOLDER = "/etc/aiperf-stack"
+WORK = "/work"
+"""Folder of the runner's pod that it may write to: home, Pulumi's home, results until they are
+uploaded."""
+USER = 65_532
+LATE_S = 600
+"""Longest time that a start may be late. One that is later is skipped."""
+MARGIN_S = 900
+"""Time of preflight, collection and removal beyond the time to live of the stacks."""
+GRACE_MARGIN_S = 120
+"""Time of the leak check beyond the removal, after SIGTERM."""
+HISTORY = 3
+"""Ended Jobs that are kept, with the logs of their pods."""
+FIELD = re.compile(r"[0-9*,/?-]+|[A-Za-z]{3}([,-][A-Za-z]{3})*|L")
+SCHEMES = ("s3", "gs", "azblob", "http", "https")
+"""Backends whose state outlives the pod."""
+
+
+class Owned(Protocol):
+    """A lock of Pulumi's state."""
+
+    @property
+    def user(self) -> str:
+        """User of the process that holds it."""
+
+    @property
+    def host(self) -> str:
+        """Name of its machine or pod."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifests of a schedule depend on besides the plan of the stack."""
+
+    cron: str
+    time_zone: str | None
+    image: str
+    """Image of the runner: `images/runner`."""
+    backend: str
+    """URL of Pulumi's state."""
+    secret: str
+    """Secret with the passphrase of the state and the keys of the buckets."""
+    namespace: str
+    """Namespace of the runner."""
+    longest_s: int
+    """Longest time until the last stack has removed itself."""
+    environ: Mapping[str, str] = {}
+    """Further variables of the runner, none of them secret."""
+
+
+def check_cron(text: str) -> None:
+    """Raise ConfigError unless a text has the five fields of a CronJob's schedule."""
+    fields = text.split()
+    if text.startswith("@") and len(fields) == 1:
+        return
+    if len(fields) != 5 or not all(map(FIELD.fullmatch, fields)):
+        raise ConfigError(
+            f'--cron {text!r}: expected five fields, minute hour day month weekday: "0 3 * * *" '
+            "is every night at three"
+        )
+
+
+def check_backend(url: str) -> None:
+    """Raise ConfigError unless the state outlives the pod of the runner."""
+    if urlsplit(url).scheme not in SCHEMES:
+        raise ConfigError(
+            f"--state {url!r}: the pod of the runner has no disk that outlives it; expected a "
+            "bucket, such as s3://BUCKET/state, or Pulumi's own service (PULUMI_BACKEND_URL)"
+        )
+
+
+def manifests(plan: StackPlan, stack_file: str, schedule: Schedule) -> list[Json]:
+    """Return the objects of a schedule, in the order of their creation. `stack_file` is the content
+    of the stack's file. Raises ConfigError if its results would be lost with the pod."""
+    if plan.config.artifacts.s3 is None:
+        raise ConfigError(
+            "artifacts.s3: a scheduled run has no disk that outlives its pod; name a bucket for "
+            "the results"
+        )
+    stack = plan.identity.stack
+    name = f"schedule-{stack}"
+    labels = {
+        **plan.config.deployment.labels,
+        "app.kubernetes.io/name": "aiperf-svc",
+        "app.kubernetes.io/component": "schedule",
+        "app.kubernetes.io/instance": stack,
+        "app.kubernetes.io/managed-by": "aiperf-svc",
+    }
+
+    def made(
+        version: str, kind: str, *, name: str = name, is_whole: bool = False, **rest: Any
+    ) -> Json:
+        metadata: Json = {"name": name, "labels": labels}
+        if plan.config.deployment.annotations:
+            metadata["annotations"] = plan.config.deployment.annotations
+        if not is_whole:
+            metadata["namespace"] = schedule.namespace
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+
+    rbac = "rbac.authorization.k8s.io/v1"
+    account = {"kind": "ServiceAccount", "name": name, "namespace": schedule.namespace}
+
+    def bound(role: str, *, is_whole: bool = False, in_namespace: str = "") -> Json:
+        kind = "ClusterRoleBinding" if is_whole else "RoleBinding"
+        reference = {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole" if is_whole else "Role",
+            "name": role,
+        }
+        found = made(
+            rbac, kind, name=role, is_whole=is_whole, roleRef=reference, subjects=[account]
+        )
+        if in_namespace:
+            found["metadata"]["namespace"] = in_namespace
+        return found
+
+    # Names of cluster-scoped objects have the namespace: two may schedule a stack of this name.
+    whole = f"aiperf-{schedule.namespace}-{name}"
+    is_guest = plan.config.deployment.namespace.mode == "existing"
+    rules = rules_of(stack_rights(plan))
+    roles: list[Json]
+    if is_guest:
+        role = made(rbac, "Role", rules=rules)
+        role["metadata"]["namespace"] = namespace_of(plan)
+        roles = [role, bound(name, in_namespace=namespace_of(plan))]
+    else:
+        roles = [
+            made(rbac, "ClusterRole", name=whole, is_whole=True, rules=rules),
+            bound(whole, is_whole=True),
+        ]
+    reads = f"{whole}-reads"
+    own_pods = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    return [
+        made("v1", "ServiceAccount"),
+        *roles,
+        # Locks of earlier runners: whether their pods are there.
+        made(rbac, "Role", name=f"{name}-pods", rules=own_pods),
+        bound(f"{name}-pods"),
+        made(rbac, "ClusterRole", name=reads, is_whole=True, rules=READS),
+        bound(reads, is_whole=True),
+        made("v1", "ConfigMap", data={f"Pulumi.{stack}.yaml": stack_file}),
+        made("batch/v1", "CronJob", spec=_cron_job(plan, schedule, name, labels)),
+    ]
+
+
+READS: list[Json] = [
+    {
+        "apiGroups": [""],
+        "resources": ["namespaces"],
+        "resourceNames": ["kube-system"],
+        "verbs": ["get"],
+    },
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
+    {
+        "apiGroups": ["scheduling.k8s.io"],
+        "resources": ["priorityclasses"],
+        "verbs": ["list"],
+    },
+]
+"""Rights in the whole cluster: to tell it from others, and for checks of preflight, which are left
+out without them."""
+
+
+def stack_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """Return the rights to make, watch, measure and remove the stack."""
+    namespace = namespace_of(plan)
+    limits = (Right("", each, "list", namespace) for each in ("resourcequotas", "limitranges"))
+    return (
+        *needed_rights(plan),
+        *granted_rights(plan),
+        *port_forward_rights(plan),
+        *proxy_rights(plan),
+        *probe_rights(namespace),
+        *limits,
+    )
+
+
+def rules_of(rights: Iterable[Right]) -> list[Json]:
+    """Return the rules of a Role with these rights: resources of one group with the same verbs
+    share a rule."""
+    verbs: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for right in rights:
+        verbs[right.group, right.resource].add(right.verb)
+    shared: defaultdict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (group, resource), some in sorted(verbs.items()):
+        shared[group, tuple(sorted(some))].append(resource)
+    return [
+        {"apiGroups": [group], "resources": resources, "verbs": list(some)}
+        for (group, some), resources in shared.items()
+    ]
+
+
+def _cron_job(plan: StackPlan, schedule: Schedule, name: str, labels: Mapping[str, str]) -> Json:
+    stack, deployment = plan.identity.stack, plan.config.deployment
+    removal_s = seconds(deployment.delete_timeout)
+    env: list[Json] = [
+        {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        # Without an entry in the passwd file, Pulumi takes its user from here into its locks.
+        {"name": "USER", "value": f"pod.{schedule.namespace}.$(POD_UID)"},
+        {"name": "AIPERF_OWNER", "value": f"cronjob.{schedule.namespace}.{name}"},
+        {"name": "HOME", "value": WORK},
+        {"name": "PULUMI_HOME", "value": f"{WORK}/.pulumi"},
+        {"name": "PULUMI_BACKEND_URL", "value": schedule.backend},
+        {"name": "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "value": "true"},
+        {"name": "PULUMI_SKIP_UPDATE_CHECK", "value": "true"},
+        *({"name": key, "value": value} for key, value in schedule.environ.items()),
+    ]
+    container = {
+        "name": "runner",
+        "image": schedule.image,
+        "imagePullPolicy": deployment.image.pull_policy,
+        "args": ["run", f"{FOLDER}/Pulumi.{stack}.yaml", "--yes"],
+        "workingDir": WORK,
+        "env": env,
+        "envFrom": [{"secretRef": {"name": schedule.secret}}],
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+            "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "stack", "mountPath": FOLDER, "readOnly": True},
+            {"name": "work", "mountPath": WORK},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    pull_secrets = [{"name": each} for each in deployment.image.pull_secrets]
+    pod: Json = {
+        "serviceAccountName": name,
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        # After SIGTERM the runner removes the stack.
+        "terminationGracePeriodSeconds": removal_s + GRACE_MARGIN_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
+        "containers": [container],
+        "volumes": [
+            {"name": "stack", "configMap": {"name": name}},
+            {"name": "work", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    zone = {"timeZone": schedule.time_zone} if schedule.time_zone else {}
+    annotations = {
+        **deployment.annotations,
+        "sidecar.istio.io/inject": "false",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    return {
+        "schedule": schedule.cron,
+        **zone,
+        # Two runs at a time would compete for the same pods and nodes.
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": LATE_S,
+        "successfulJobsHistoryLimit": HISTORY,
+        "failedJobsHistoryLimit": HISTORY,
+        "jobTemplate": {
+            "metadata": {"labels": dict(labels)},
+            "spec": {
+                # A run that failed is not repeated: the next night is the next try.
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": schedule.longest_s + removal_s + MARGIN_S,
+                "template": {
+                    "metadata": {"labels": dict(labels), "annotations": annotations},
+                    "spec": pod,
+                },
+            },
+        },
+    }
+
+
+async def apply(cluster: Cluster, objects: Sequence[Json]) -> list[str]:
+    """Create the objects, or change those that are there, after a dry run of all. Returns a line
+    for each. Raises EnvironmentProblem with what the cluster refuses; nothing is changed then."""
+    refused = []
+    for each in objects:
+        try:
+            await _apply(cluster, each, dryRun="All")
+        except Refused as error:
+            refused.append(f"{each['kind']} {each['metadata']['name']}: {error}")
+    if refused:
+        raise EnvironmentProblem(
+            "the schedule is refused, nothing was changed: " + "; ".join(refused)
+        )
+    return [await _apply(cluster, each) for each in objects]
+
+
+async def _apply(cluster: Cluster, each: Json, **params: str) -> str:
+    metadata = each["metadata"]
+    path = path_of(each, metadata.get("namespace"))
+    what = f"{each['kind']} {metadata['name']}"
+    try:
+        await cluster.post(path, each, **params)
+    except Refused as error:
+        if error.reason != "AlreadyExists":
+            raise
+        await cluster.patch(f"{path}/{metadata['name']}", each, **params)
+        return f"changed {what}"
+    return f"created {what}"
+
+
+async def is_of_ended_pod(cluster: Cluster, lock: Owned) -> bool:
+    """Return whether a lock is of a runner whose pod has ended or is gone. False if it is another
+    one's, or if the pod may not be read. Raises Unreachable."""
+    found = POD_USER.fullmatch(lock.user)
+    if found is None:
+        return False
+    try:
+        pod = await cluster.get(f"/api/v1/namespaces/{found['namespace']}/pods/{lock.host}")
+    except Refused as error:
+        return error.status == 404
+    has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return has_ended or pod["metadata"]["uid"] != found["uid"]

@@ -1,0 +1,204 @@
+"""The CronJob of a stack, its rights, and the locks of runners in pods."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.cluster.api.connection import Refused
+from aiperf_svc.adapters.cluster.preflight.rights import needed_rights
+from aiperf_svc.adapters.cluster.schedule import (
+    Schedule,
+    apply,
+    check_backend,
+    check_cron,
+    is_of_ended_pod,
+    manifests,
+    rules_of,
+    stack_rights,
+)
+from aiperf_svc.adapters.pulumi.cli import Lock
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.stack import StackPlan
+from tests.support.fake_cluster import FakeCluster
+from tests.support.plans import make_config, plan_it
+
+UID = "0b5c2a4e-7d0e-4a1e-9d55-0123456789ab"
+BUCKET = {"url": "s3://benchmarks/nightly"}
+GUEST = {"namespace": {"name": "theirs", "mode": "existing"}}
+
+
+def plan(**deployment: Any) -> StackPlan:
+    return plan_it(make_config(s3=BUCKET, target={"kind": "mock"}, **deployment))
+
+
+def schedule(**keys: Any) -> Schedule:
+    given: dict[str, Any] = {
+        "cron": "0 3 * * *",
+        "time_zone": None,
+        "image": "r.io/runner:1",
+        "backend": "s3://benchmarks/state",
+        "secret": "aiperf-bench",
+        "namespace": "theirs",
+        "longest_s": 7200,
+    }
+    return Schedule(**{**given, **keys})
+
+
+def made(which: StackPlan, **keys: Any) -> dict[str, list[dict[str, Any]]]:
+    """The objects of a schedule, by kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in manifests(which, "config: {}\n", schedule(**keys)):
+        found.setdefault(each["kind"], []).append(each)
+    return found
+
+
+def test_runs_never_overlap_and_end_after_the_ttl() -> None:
+    (job,) = made(plan(ttl="2h", delete_timeout="5m"))["CronJob"]
+    spec, template = job["spec"], job["spec"]["jobTemplate"]["spec"]
+    assert (spec["schedule"], spec["concurrencyPolicy"]) == ("0 3 * * *", "Forbid")
+    assert spec["startingDeadlineSeconds"] == 600
+    assert template["backoffLimit"] == 0
+    assert template["activeDeadlineSeconds"] == 7200 + 300 + 900
+    assert template["template"]["spec"]["terminationGracePeriodSeconds"] == 300 + 120
+
+
+def test_runner_is_restricted_and_has_no_secret_in_clear() -> None:
+    (job,) = made(plan())["CronJob"]
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["envFrom"] == [{"secretRef": {"name": "aiperf-bench"}}]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["PULUMI_BACKEND_URL"] == "s3://benchmarks/state"
+    assert env["USER"] == "pod.theirs.$(POD_UID)"
+    assert not {"PULUMI_CONFIG_PASSPHRASE", "AWS_SECRET_ACCESS_KEY"} & env.keys()
+
+
+def test_guest_needs_rights_in_its_namespace_alone() -> None:
+    found = made(plan(**GUEST))
+    assert {each["metadata"]["namespace"] for each in found["Role"]} == {"theirs"}
+    (reads,) = found["ClusterRole"]
+    verbs = {verb for rule in reads["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list"}
+
+
+def test_stack_with_its_own_namespace_has_a_cluster_role() -> None:
+    found = made(plan(), namespace="ops")
+    names = [each["metadata"]["name"] for each in found["ClusterRole"]]
+    assert names == ["aiperf-ops-schedule-bench", "aiperf-ops-schedule-bench-reads"]
+    bindings = found["ClusterRoleBinding"]
+    assert all(each["subjects"][0]["namespace"] == "ops" for each in bindings)
+
+
+def test_role_has_every_right_of_the_preflight() -> None:
+    which = plan(**GUEST)
+    rules = rules_of(stack_rights(which))
+    granted = {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {(r.group, r.resource, r.verb) for r in needed_rights(which)} <= granted
+    assert not any("*" in part for each in granted for part in each)
+
+
+def test_no_object_is_taken_for_a_part_of_the_stack() -> None:
+    for each in manifests(plan(labels={"owner": "me"}), "", schedule()):
+        labels = each["metadata"]["labels"]
+        assert STACK_LABEL not in labels
+        assert labels["owner"] == "me"
+
+
+def test_results_that_would_be_lost_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^artifacts.s3: "):
+        manifests(plan_it(make_config(target={"kind": "mock"})), "", schedule())
+
+
+@pytest.mark.parametrize("text", ["0 3 * * *", "*/15 0-6 1,15 JAN-MAR mon", "@daily", "0 3 L * *"])
+def test_cron_fields_are_accepted(text: str) -> None:
+    check_cron(text)
+
+
+@pytest.mark.parametrize("text", ["", "3", "0 3 * *", "0 3 * * * *", "at three o clock now"])
+def test_bad_cron_fields_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected five fields"):
+        check_cron(text)
+
+
+def test_state_on_the_disk_of_a_pod_is_refused() -> None:
+    check_backend("s3://benchmarks/state?region=eu-central-1")
+    for url in ("file:///state", "", "~/state"):
+        with pytest.raises(ConfigError, match="--state"):
+            check_backend(url)
+
+
+class Applying(FakeCluster):
+    """A cluster in which some kinds exist, and one is refused."""
+
+    def __init__(self, existing: tuple[str, ...] = (), refused: str = "") -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self._existing, self._refused_kind = existing, refused
+
+    async def post(self, path: str, body: dict[str, Any], **params: str) -> dict[str, Any]:
+        self.calls.append(f"post {body['kind']} {params.get('dryRun', '')}".strip())
+        if body["kind"] == self._refused_kind:
+            raise Refused("quota", status=403, reason="Forbidden")
+        if body["kind"] in self._existing:
+            raise Refused("it exists", status=409, reason="AlreadyExists")
+        return body
+
+    async def patch(self, path: str, changes: dict[str, Any], **params: str) -> dict[str, Any]:
+        self.calls.append(f"patch {path} {params.get('dryRun', '')}".strip())
+        return changes
+
+
+OBJECTS: list[dict[str, Any]] = [
+    {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}},
+    {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "b", "namespace": "n"}},
+]
+
+
+async def test_existing_objects_are_changed() -> None:
+    cluster = Applying(existing=("CronJob",))
+    assert await apply(cluster.typed, OBJECTS) == ["created ConfigMap a", "changed CronJob b"]
+    assert cluster.calls[-1] == "patch /apis/batch/v1/namespaces/n/cronjobs/b"
+
+
+async def test_refused_object_leaves_everything_unchanged() -> None:
+    cluster = Applying(refused="CronJob")
+    with pytest.raises(EnvironmentProblem, match="nothing was changed: CronJob b: quota"):
+        await apply(cluster.typed, OBJECTS)
+    assert cluster.calls == ["post ConfigMap All", "post CronJob All"]
+
+
+def pod_object(uid: str = UID, phase: str = "Running") -> dict[str, Any]:
+    return {"metadata": {"name": "p", "uid": uid}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("found", "user", "expected"),
+    [
+        (pod_object(), f"pod.ops.{UID}", False),
+        (pod_object(phase="Failed"), f"pod.ops.{UID}", True),
+        (pod_object(uid=UID[::-1]), f"pod.ops.{UID}", True),
+        (None, f"pod.ops.{UID}", True),
+        (None, "root", False),
+        (None, "pod.ops.p", False),
+    ],
+)
+async def test_runner_is_gone_when_its_pod_is(
+    found: dict[str, Any] | None, user: str, expected: bool
+) -> None:
+    objects = {"/api/v1/namespaces/ops/pods/p": found} if found else {}
+    lock = Lock(user=user, host="p", pid=7, at="")
+    assert await is_of_ended_pod(FakeCluster(objects).typed, lock) is expected
