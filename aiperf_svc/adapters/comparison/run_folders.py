@@ -25,7 +25,12 @@ from aiperf_svc.core.compare.measured_run import (
     flatten,
 )
 from aiperf_svc.core.quality.gate import Agreement, agreement
-from aiperf_svc.core.results.inference_result import CATALOG_INFOS, InferenceResult
+from aiperf_svc.core.results.inference_result import (
+    CATALOG_INFOS,
+    STEADY,
+    InferenceResult,
+    steady_info,
+)
 from aiperf_svc.core.results.run_result import INFERENCE
 from aiperf_svc.core.results.tool_result import MetricResult, ToolResult
 from aiperf_svc.core.stats.columns import PhaseRows, exclude_abandoned
@@ -136,10 +141,9 @@ def _inference_run(folder: Path, result: InferenceResult) -> MeasuredRun:
             part = steady.metrics.get(key.tag)
             if part is None or (within_value := part.stat(key.stat or "avg")) is None:
                 continue
-            within = RowKey(f"steady_state.{key.tag}", key.stat)
+            within = RowKey(f"{STEADY}{key.tag}", key.stat)
             values[within] = RunValue(within_value, int(part.count or 0) if key.stat else 0)
-            info = CATALOG_INFOS[key.tag]
-            infos[within.tag] = replace(info, tag=within.tag, name=f"{info.name}, steady state")
+            infos[within.tag] = steady_info(key.tag)
             headline = (*headline, within)
     provenance = read_provenance(folder)
     return MeasuredRun(

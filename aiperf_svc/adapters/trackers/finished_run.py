@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiperf_svc.adapters.exports.result_files import FILES, find_results, read_run
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.yaml_files import read_yaml
-from aiperf_svc.core.results.inference_result import InferenceResult
+from aiperf_svc.core.results.inference_result import STEADY, InferenceResult
 from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -100,7 +100,7 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 def _metrics(result: RunResult) -> Iterator[tuple[str, float]]:
     single = {tag for tag, stats in result.stats.items() if stats.is_single}
     for tag, stat, value in result.numbers():
-        if tag in single:
+        if tag.removeprefix(STEADY) in single:
             yield tag, value
         elif stat in _STATS:
             yield f"{tag}.{stat}", value

@@ -1,5 +1,6 @@
 """The results of a benchmark of an inference server."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -8,7 +9,7 @@ from aiperf_svc.core.quality.gate import QualityResult
 from aiperf_svc.core.records.accounts import Accounts
 from aiperf_svc.core.results.cache_stats import CacheUse
 from aiperf_svc.core.results.measured import MetricInfo
-from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult
+from aiperf_svc.core.results.run_result import INFERENCE, MetricStats, RunResult, numbers_of
 from aiperf_svc.core.results.slo_results import ObjectiveBatches, TierResult
 from aiperf_svc.core.telemetry.system_report import SystemReport
 from aiperf_svc.core.verdict.check_result import Reason
@@ -45,6 +46,16 @@ CATALOG_INFOS = {
     for tag, metric in CATALOG.items()
 }
 """Descriptions of the metrics of the catalog."""
+
+
+STEADY = "steady_state."
+"""Before the tag of a metric of the steady part of a run."""
+
+
+def steady_info(tag: str) -> MetricInfo:
+    """Return the description of a metric of the catalog, of the steady part of a run."""
+    info = CATALOG_INFOS[tag]
+    return msgspec.structs.replace(info, tag=f"{STEADY}{tag}", name=f"{info.name}, steady state")
 
 
 # Messages are arrays on the wire. In results, the same values are objects with names.
@@ -253,10 +264,31 @@ class InferenceResult(RunResult, frozen=True, kw_only=True):
 
     @property
     def infos(self) -> dict[str, MetricInfo]:
-        return {tag: CATALOG_INFOS[tag] for tag in self.metrics}
+        found = {tag: CATALOG_INFOS[tag] for tag in self.metrics}
+        if self.steady_state is not None:
+            found |= {f"{STEADY}{tag}": steady_info(tag) for tag in self.steady_state.metrics}
+        return found
+
+    def numbers(self) -> Iterator[tuple[str, str, float]]:
+        yield from super().numbers()
+        if self.steady_state is not None:
+            for tag, stat, value in numbers_of(self.steady_state.metrics):
+                yield f"{STEADY}{tag}", stat, value
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
+        """Each value of the whole run, and behind it that of its steady part if it has one."""
+        found = []
+        for tag, stat in self.whole_headline:
+            found.append((tag, stat))
+            part = None if self.steady_state is None else self.steady_state.metrics.get(tag)
+            if part is not None and part.stat(stat) is not None:
+                found.append((f"{STEADY}{tag}", stat))
+        return tuple(found)
+
+    @property
+    def whole_headline(self) -> tuple[tuple[str, str], ...]:
+        """The values of the whole run among the headline."""
         return tuple(each for each in _HEADLINE if self.value(*each) is not None)
 
 
@@ -266,7 +298,7 @@ def steady_rows(result: InferenceResult) -> list[tuple[str, str, float | None, f
     if steady is None:
         return []
     rows = []
-    for tag, stat in result.headline:
+    for tag, stat in result.whole_headline:
         metric, measured = CATALOG[tag], steady.metrics.get(tag)
         if metric.kind is Kind.SCALAR and not metric.in_slices:
             continue

@@ -170,11 +170,16 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def numbers(self) -> Iterator[tuple[str, str, float]]:
         """Yield tag, statistic and value of all that was measured."""
-        for tag, stats in self.stats.items():
-            for stat in STATS:
-                value = stats.stat(stat)
-                if value is not None:
-                    yield tag, stat, float(value)
+        return numbers_of(self.stats)
+
+
+def numbers_of(metrics: Mapping[str, MetricStats]) -> Iterator[tuple[str, str, float]]:
+    """Yield tag, statistic and value of metrics."""
+    for tag, stats in metrics.items():
+        for stat in STATS:
+            value = stats.stat(stat)
+            if value is not None:
+                yield tag, stat, float(value)
 
 
 STATS = (
