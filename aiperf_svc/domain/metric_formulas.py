@@ -386,22 +386,11 @@ SEND_BUFFER_BYTES = 16_384
 """Linux' initial send buffer (net.ipv4.tcp_wmem): up to here a write never waits for the peer."""
 
 
-def uncertainty_of(column: str) -> Formula:
-    """Return a formula of how much earlier than its timestamp an event may have arrived, in
-    milliseconds."""
-
-    def formula(columns: Columns) -> Floats:
-        values: Floats = columns[column] / NS_PER_MS
-        return values
-
-    return formula
-
-
 def stamp_uncertainty(columns: Columns) -> Floats:
     """Uncertainty of the event that sets the headline latency: the first token of a stream,
     otherwise the last content."""
     import numpy as np
 
-    first, last = uncertainty_of("ttft_uncertainty_ns"), uncertainty_of("last_uncertainty_ns")
+    first, last = duration_of("ttft_uncertainty_ns"), duration_of("last_uncertainty_ns")
     values: Floats = np.where(columns["is_streamed"], first(columns), last(columns))
     return values

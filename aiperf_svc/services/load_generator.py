@@ -395,7 +395,7 @@ class LoadGenerator:
             return
         flags |= self._base_flags | _LAST_TURN
         prefix = self._first_id_prefix
-        self._send(Request(entry.first, prefix, self.phase, index, due, flags))
+        self._send(Request(entry.only, prefix, self.phase, index, due, flags))
 
     def _send_turn(self, session: Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns

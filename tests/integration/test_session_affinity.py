@@ -113,8 +113,8 @@ def test_session_id_is_in_headers_and_body() -> None:
 def test_single_request_has_no_session() -> None:
     where = target(session_body=["user"])
     entry = Entry(0, conversation(1), where, where.request(b"")[0])
-    assert b"X-Session-ID" not in sent(entry.first)
-    assert b"user" not in sent(entry.first)
+    assert b"X-Session-ID" not in sent(entry.only)
+    assert b"user" not in sent(entry.only)
 
 
 def test_header_of_the_config_replaces_a_session_header() -> None:

@@ -33,8 +33,8 @@ class Entry:
     __slots__ = (
         "_conversation",
         "_target",
-        "first",
         "number",
+        "only",
         "turns",
     )
 
@@ -42,17 +42,20 @@ class Entry:
         self, number: int, conversation: Conversation, target: Target, before: bytes
     ) -> None:
         """All entries begin with the bytes `before`, which are held once."""
-        first = conversation.turns[0]
         self.number = number
         self.turns = len(conversation.turns)
-        # A single turn is complete in `first`; its parts would hold each prompt twice.
-        self._conversation = conversation if self.turns > 1 else Conversation("", ())
+        self._conversation = conversation
         self._target = target
-        body = conversation.head + first.messages + first.tail
-        self.first = PreparedTurn(
-            before, target.request(body)[1], number, 0, first.input_tokens, first.requested_tokens
+        if self.turns > 1:
+            return
+        # The parts would hold the prompt twice.
+        self._conversation = Conversation("", ())
+        only = conversation.turns[0]
+        body = conversation.head + only.messages + only.tail
+        self.only = PreparedTurn(
+            before, target.request(body)[1], number, 0, only.input_tokens, only.requested_tokens
         )
-        """The first turn. It needs no history."""
+        """The request of an entry of one turn. A conversation has none."""
 
     def prepare(self, number: int, history: Sequence[bytes], session_id: bytes) -> PreparedTurn:
         """Return a turn of a conversation, with the messages of its `history`."""
@@ -76,7 +79,12 @@ class Entry:
     @property
     def size(self) -> int:
         """Return the approximate number of bytes held."""
-        return len(self.first.after) * (2 if self.turns > 1 else 1)
+        if self.turns == 1:
+            return len(self.only.after)
+        turns = self._conversation.turns
+        return len(self._conversation.head) + sum(
+            len(turn.messages) + len(turn.tail) for turn in turns
+        )
 
 
 class TreeEntry(Entry):

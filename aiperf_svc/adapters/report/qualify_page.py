@@ -53,12 +53,15 @@ def render(found: Qualification, summary: ExperimentSummary, config: Config) -> 
     return document(config.name, blocks)
 
 
-def unit_of(found: Qualification, check: str) -> tuple[CheckInfo, float, str]:
-    """Return a check with the divisor and the name of the unit in which its values are short."""
-    info = next(each for each in found.checks if each.check == check)
-    values = [r.value for n in found.nodes for r in n.checks if r.check == check and r.value]
-    values += [each.value for each in found.all if each.check == check and each.value]
-    return info, *readable_unit(info.unit, max(values, default=0.0))
+def units_of(found: Qualification) -> dict[str, tuple[CheckInfo, float, str]]:
+    """Return each check with the divisor and the name of the unit in which its values are short."""
+    most = dict.fromkeys((info.check for info in found.checks), 0.0)
+    results = [result for node in found.nodes for result in node.checks]
+    for each in (*results, *found.all):
+        most[each.check] = max(most[each.check], each.value or 0.0)
+    return {
+        info.check: (info, *readable_unit(info.unit, most[info.check])) for info in found.checks
+    }
 
 
 def _stages(found: Qualification) -> str:
@@ -71,7 +74,7 @@ def _stages(found: Qualification) -> str:
 
 
 def _nodes(found: Qualification) -> Table:
-    infos = [unit_of(found, info.check) for info in found.checks if info.nodes != "all"]
+    infos = [each for each in units_of(found).values() if each[0].nodes != "all"]
     head = [Cell("Node"), Cell("Verdict", "text")]
     head += [Cell(f"{info.stage}: {info.name}", "wrap", unit=unit) for info, _, unit in infos]
     head.append(Cell("Why", "text"))
@@ -102,9 +105,9 @@ def why(result: CheckResult) -> str:
 
 
 def _paths(found: Qualification) -> Table:
-    rows = []
+    rows, units = [], units_of(found)
     for path in found.paths:
-        info, divisor, unit = unit_of(found, path.result.check)
+        info, divisor, unit = units[path.result.check]
         value = path.result.value
         rows.append(
             Row(
@@ -122,9 +125,9 @@ def _paths(found: Qualification) -> Table:
 
 
 def _together(found: Qualification) -> Table:
-    rows = []
+    rows, units = [], units_of(found)
     for each in found.all:
-        info, divisor, unit = unit_of(found, each.check)
+        info, divisor, unit = units[each.check]
         rows.append(
             Row(
                 [
@@ -144,7 +147,7 @@ def heat_map(found: Qualification, info: CheckInfo) -> Matrix | None:
     values = {(p.source, p.target): p.value for p in found.pairs if p.check == info.check}
     if not values:
         return None
-    _, divisor, unit = unit_of(found, info.check)
+    _, divisor, unit = units_of(found)[info.check]
     best = (min if info.better == "lower" else max)(values.values())
     names = [node.node for node in found.nodes]
     # A test without a direction has one value for both.

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.report.qualify_page import unit_of, why
+from aiperf_svc.adapters.report.qualify_page import units_of, why
 from aiperf_svc.core.qualify.changes import NodeChange
 from aiperf_svc.core.qualify.result import Qualification, Verdict
 from aiperf_svc.domain.foreign_text import one_line
@@ -31,8 +31,9 @@ def print_qualification(found: Qualification, console: Console) -> None:
         line.append(path.result.verdict.value, _STYLES[path.result.verdict])
         line.append(f"  {path.result.check}: {one_line(path.result.reason)}")
         console.print(line)
+    units = units_of(found)
     for each in found.all:
-        info, divisor, unit = unit_of(found, each.check)
+        info, divisor, unit = units[each.check]
         value = number(None if each.value is None else each.value / divisor)
         line = Text(f"all nodes: {info.stage}: {info.name} {value} {unit} ")
         line.append(each.verdict.value, _STYLES[each.verdict])
@@ -49,7 +50,7 @@ def print_qualification(found: Qualification, console: Console) -> None:
 
 
 def _nodes(found: Qualification) -> Table:
-    infos = [unit_of(found, info.check) for info in found.checks if info.nodes != "all"]
+    infos = [each for each in units_of(found).values() if each[0].nodes != "all"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("node", no_wrap=True)
     table.add_column("verdict", no_wrap=True)

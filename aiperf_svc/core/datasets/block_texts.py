@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
 from aiperf_svc.core.datasets.synthetic import repaired, word_costs
 from aiperf_svc.core.datasets.words import WORDS
+from aiperf_svc.core.splitmix import GAMMA, mixed
 
 _WORDS = np.array(WORDS, dtype=object)
 _WORD_BYTES = 6
@@ -142,19 +143,10 @@ class BlockTexts:
 
 
 def drawn_words(key: int, names: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-    """Return a row of words, as places in the word list, for each name under a key. The finaliser
-    of splitmix64 makes them from the numbers, many rows at once."""
-    keyed = _mixed(np.add(names, np.uint64(key), dtype=np.uint64))
-    mixed = _mixed(np.add.outer(keyed, np.arange(count, dtype=np.uint64)))
-    return (mixed % np.uint64(len(WORDS))).astype(np.int64)
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return 64 bits of each number in which every bit of it counts, as `core.load.abandonment`."""
-    numbers = numbers * np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+    """Return a row of words, as places in the word list, for each name under a key."""
+    keyed = mixed(np.add(names, np.uint64(key), dtype=np.uint64) * GAMMA)
+    bits = mixed(np.add.outer(keyed, np.arange(count, dtype=np.uint64)) * GAMMA)
+    return (bits % np.uint64(len(WORDS))).astype(np.int64)
 
 
 def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:

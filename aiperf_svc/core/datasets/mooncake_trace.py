@@ -7,7 +7,7 @@ hash_ids        names of the prompt's blocks
 session_id      rows of one session are turns of one conversation; each holds the new turn only,
                 unless it has messages or a payload, which are complete
 delay           milliseconds after the previous response of the session
-tools           definitions of tools, beside messages or text_input
+tools           definitions of tools, beside messages; beside text_input without session_id
 extra           further members of the request's body, beside them
 """
 
@@ -89,5 +89,10 @@ def _written(row: _Row) -> Prompt | None:
     prompt = turn_of(fields).prompt
     if not members:
         return prompt
+    if row.messages is None and row.session_id is not None:
+        raise ValueError(
+            "`tools` and `extra` make a request of its own of `text_input`, without the turns of "
+            "its `session_id` before it; write complete `messages`"
+        )
     messages = row.messages or [{"role": "user", "content": row.text_input}]
     return Prompt(payload={**members, "messages": messages})

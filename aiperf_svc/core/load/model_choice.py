@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.core.splitmix import GAMMA, mixed
 
 _SCALE = 2.0**-64
 
@@ -44,13 +45,9 @@ def _cycle(weights: tuple[int, ...]) -> list[int]:
 
 
 def _uniform(numbers: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
-    """Return a number in 0..1 for each number, that depends on nothing but it and the seed
-    (SplitMix64)."""
+    """Return a number in 0..1 for each number, that depends on nothing but it and the seed."""
     with np.errstate(over="ignore"):
-        state = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        state = (numbers + np.uint64(1)) * GAMMA
         state += np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    drawn: NDArray[np.float64] = state.astype(np.float64) * _SCALE
+    drawn: NDArray[np.float64] = mixed(state).astype(np.float64) * _SCALE
     return np.minimum(drawn, np.nextafter(1.0, 0.0))

@@ -62,12 +62,6 @@ class ScheduleRequest(msgspec.Struct, frozen=True):
     due_ns: int
 
 
-class CancelRequests(msgspec.Struct, frozen=True):
-    """Instruction: these requests, which wait for one that failed, are never sent."""
-
-    numbers: tuple[int, ...]
-
-
 class EndTree(msgspec.Struct, frozen=True):
     """Instruction, always the last one: the tree has ended."""
 
@@ -76,7 +70,7 @@ class EndTree(msgspec.Struct, frozen=True):
 
 
 Event = TreeStarted | RequestEnded | TreeStopped
-Instruction = ScheduleRequest | CancelRequests | EndTree
+Instruction = ScheduleRequest | EndTree
 
 
 class _State(IntEnum):
@@ -160,8 +154,7 @@ class SessionTree:
         instructions: list[Instruction] = []
         if not ended.is_completed:
             self._is_whole = False
-            if cancelled := self._cancel_after(number):
-                instructions.append(CancelRequests(cancelled))
+            self._cancel_after(number)
         else:
             for waiting in self._waiting[number]:
                 if self._states[waiting] is not _State.WAITING:
@@ -191,18 +184,15 @@ class SessionTree:
                 self._states[number] = _State.NEVER
         self._left = 0
 
-    def _cancel_after(self, failed: int) -> tuple[int, ...]:
-        """Cancel what waits for a request, and return it."""
-        found: set[int] = set()
+    def _cancel_after(self, failed: int) -> None:
+        """Cancel what waits for a request, directly or through others."""
         unseen = [failed]
         while unseen:
             for number in self._waiting[unseen.pop()]:
                 if self._states[number] is _State.WAITING:
                     self._states[number] = _State.NEVER
                     self._left -= 1
-                    found.add(number)
                     unseen.append(number)
-        return tuple(sorted(found))
 
     def _end_if_empty(self) -> list[Instruction]:
         return [] if self._open or self._left else [EndTree(self._is_whole)]

@@ -70,7 +70,7 @@ def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:
 def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
     """Return bounds of the time to the second token. The first token may have come earlier than its
     timestamp, by its own uncertainty; the uncertainty of the second one is not recorded."""
-    open_ms = f.uncertainty_of("ttft_uncertainty_ns")
+    open_ms = f.duration_of("ttft_uncertainty_ns")
 
     def highest(chunk: Columns) -> Floats:
         return f.time_to_second_token(chunk) + open_ms(chunk)
@@ -120,7 +120,7 @@ def _unwatched_ms(rows: PhaseRows) -> float:
     the first and the last token of each stream."""
     longest = 0.0
     for column in ("ttft_uncertainty_ns", "last_uncertainty_ns"):
-        values = rows.collect(f.uncertainty_of(column), Population.COMPLETED)
+        values = rows.collect(f.duration_of(column), Population.COMPLETED)
         values = values[values > 0]
         values.sort()
         if len(values):

@@ -210,7 +210,7 @@ def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
 def _bounds(
     rows: PhaseRows, metric: str, formula: f.Formula, uncertainty: str
 ) -> list[LatencyBound]:
-    open_ms = f.uncertainty_of(uncertainty)
+    open_ms = f.duration_of(uncertainty)
 
     def lowest(chunk: Columns) -> Floats:
         value = formula(chunk)

@@ -114,6 +114,7 @@ async def test_mooncake_rows_may_have_tools_and_further_members(
     ("row", "wrong"),
     [
         ({"input_length": 5, "tools": [{}]}, "`tools` and `extra` need `messages`"),
+        ({"text_input": "t", "tools": [{}], "session_id": "a"}, "write complete `messages`"),
         ({"messages": [{"role": "robot"}]}, "'robot': expected system"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},

@@ -4,7 +4,6 @@ import pytest
 
 from aiperf_svc.config.load_shapes import Agentic, TrajectoryStart
 from aiperf_svc.core.load.session_tree import (
-    CancelRequests,
     EndTree,
     Event,
     FirstTrees,
@@ -75,7 +74,7 @@ def test_tree_waits_for_its_background_streams() -> None:
 def test_failure_cancels_what_depends_on_it_alone() -> None:
     tree = SessionTree(SPAWN_AND_JOIN)
     play(tree, TreeStarted(0), RequestEnded(0, 10))
-    assert tree.handle(RequestEnded(1, 20, is_completed=False)) == [CancelRequests((3, 4))]
+    assert tree.handle(RequestEnded(1, 20, is_completed=False)) == []
     assert tree.handle(RequestEnded(2, 30)) == [EndTree(is_complete=False)]
 
 
