@@ -2,33 +2,30 @@
 
 import json
 import os
-import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.forked_commands import finished
+from tests.support.third_party import install, package_files
 
-PAGE = Path(__file__).parents[2] / "docs/workloads.md"
 EXAMPLE_LINES = 60
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the example package, installed by pip."""
-    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    files = re.findall(r"^`([a-z_.]+)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.M | re.S)
+    site = tmp_path_factory.mktemp("site")
+    install(tmp_path_factory.mktemp("source"), site)
+    return site
+
+
+def test_example_is_two_short_files() -> None:
+    files = package_files()
     assert [name for name, _ in files] == ["pyproject.toml", "stream_workload.py"]
     lines = [line for _, text in files for line in text.splitlines() if line.strip()]
     assert len(lines) < EXAMPLE_LINES
-    for name, text in files:
-        (source / name).write_text(text)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    flags = ["--no-index", "--no-build-isolation", "--no-deps", "--target", str(site)]
-    subprocess.run([*pip, *flags, str(source)], check=True, timeout=120)
-    return site
 
 
 def command(site: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

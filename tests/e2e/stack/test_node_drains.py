@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from aiperf_svc.domain.exit_codes import ExitCode
 from tests.support.stack.commands import attempt
 from tests.support.stack.expiry import LOAD_S, READY_S
 from tests.support.stack.real_cluster import Cluster
+from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config, Stack, is_under_load, modest
 
 pytestmark = pytest.mark.cluster
@@ -15,6 +17,8 @@ pytestmark = pytest.mark.cluster
 GRACE_S, WARMUP_S = 2, 5
 HOLD_S = 2 * READY_S + LOAD_S + WARMUP_S + 2 * GRACE_S
 """From the budget's creation until it is deleted."""
+CAP_S = 90
+"""Longest hold: longer than a stack takes to come up."""
 TOO_MANY_REQUESTS = "Cannot evict pod as it would violate the pod's disruption budget"
 
 
@@ -61,6 +65,44 @@ def test_drain_waits_for_the_load_in_each_run(
         assert stack.follow(outputs, lambda status: status.is_settled).state == "done"
     assert len(set(budgets)) == 2
     stack.destroy()
+
+
+@pytest.mark.two_nodes
+def test_drain_ends_a_run_after_max_drain_hold(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    _, second = cluster.nodes()
+    runner = make_runner()
+
+    def capped(benchmark: Config) -> None:
+        benchmark["deployment"]["max_drain_hold"] = f"{CAP_S}s"
+        where = {"node_selector": {"kubernetes.io/hostname": second}}
+        benchmark["deployment"]["pods"]["worker"]["placement"] = where
+        benchmark["load"]["duration"] = "10m"
+
+    runner.change(modest)
+    runner.change(capped)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(RUN)
+        try:
+            drained = drain(cluster, second)
+        finally:
+            cluster.kubectl("uncordon", second)
+        ended = command.end()
+    assert TOO_MANY_REQUESTS in drained
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    assert "; the run cannot continue without it" in ended.errors
+    assert json.loads(ended.out)["left"] == []
+    assert cluster.left_of(runner.name) == []
+
+
+def drain(cluster: Cluster, node: str) -> str:
+    """What `kubectl drain` says until the node has no pods of others."""
+    flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={3 * CAP_S}s")
+    command = ("kubectl", "--context", cluster.context, "drain", node, *flags)
+    ended = attempt(command, environ=cluster.environ, timeout_s=4 * CAP_S)
+    assert ended.code == 0, ended.errors
+    return ended.errors
 
 
 def evict(cluster: Cluster, stack: Stack, namespace: str, component: str) -> str:

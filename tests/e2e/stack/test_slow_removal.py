@@ -1,5 +1,6 @@
 """A removal that takes its time says what it waits for."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -10,9 +11,36 @@ from tests.support.stack.real_cluster import Cluster
 from tests.support.stack.real_runner import RUN, Runner
 from tests.support.stack.real_stack import Config, modest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
+pytestmark = pytest.mark.cluster
+HELD = "example.com/held"
 
 
+def test_gc_names_the_finalizer_that_it_waits_for(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(modest)
+    kept = runner.run("--keep")
+    assert kept.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), kept.errors
+    label = ("-l", f"aiperf.dev/stack={runner.name}")
+    (lease,) = (each["metadata"] for each in cluster.objects("leases", "-A", *label))
+
+    def set_finalizers(*names: str) -> None:
+        patch = json.dumps({"metadata": {"finalizers": names}})
+        where = ("-n", lease["namespace"], lease["name"])
+        cluster.kubectl("patch", "lease", *where, "--type=merge", "-p", patch)
+
+    set_finalizers(HELD)
+    with runner.start("gc", runner.name, "--yes") as command:
+        command.wait_for(f", until the owner of the finalizer {HELD} removes it")
+        set_finalizers()
+        ended = command.end()
+    assert ended.code == ExitCode.OK, ended.errors
+    assert "still removing after " in ended.errors
+    assert cluster.left_of(runner.name) == []
+
+
+@pytest.mark.two_nodes
 def test_pods_of_a_silent_node_are_named(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:

@@ -1,0 +1,30 @@
+"""The package of docs/workloads.md, Add a kind, and the Containerfile beside it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.stack.commands import PROJECT
+
+PAGE = PROJECT / "docs/workloads.md"
+
+
+def package_files() -> list[tuple[str, str]]:
+    """Names and contents of the package's files."""
+    return re.findall(r"^`([a-z_.]+)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.M | re.S)
+
+
+def containerfile(image: str) -> str:
+    """The Containerfile that adds the package to an image of the services."""
+    (text,) = re.findall(r"^```\n(FROM \S+\nCOPY kinds .*?)```", PAGE.read_text(), re.M | re.S)
+    return re.sub(r"FROM \S+", f"FROM {image}", text)
+
+
+def install(source: Path, site: Path) -> None:
+    """Write the package into the first folder, and install it into the second."""
+    for name, text in package_files():
+        (source / name).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    flags = ["--no-index", "--no-build-isolation", "--no-deps", "--target", str(site)]
+    subprocess.run([*pip, *flags, str(source)], check=True, timeout=120)
