@@ -20,9 +20,10 @@ class Tasks:
         self._all.append(task)
         return task
 
-    async def first(self, timeout_s: float | None = None) -> None:
-        """Wait until one of the tasks has ended, or the time is over."""
-        await asyncio.wait(self._all, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    async def first(self, timeout_s: float | None = None) -> "set[asyncio.Task[Any]]":
+        """Wait until one of the tasks has ended, or the time is over. Return those that have."""
+        first = asyncio.FIRST_COMPLETED
+        return (await asyncio.wait(self._all, timeout=timeout_s, return_when=first))[0]
 
     async def __aenter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.adapters.cluster.watching.startup_watch import (
     wait_for_startup_failure,
 )
+from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.pulumi import deployed
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
@@ -248,34 +249,26 @@ async def up(
         await cli.set_secret(key, value)
     write_plan(cli.folder, plan)
     progress, stop = Progress("up", say, on_lease=keeper.begin), asyncio.Event()
-    going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
-    taken = asyncio.create_task(keeper.taken(), name="watch the lease")
-    failing = asyncio.create_task(
-        wait_for_startup_failure(
-            cluster,
-            stack=request.stack,
-            namespace=plan.config.deployment.namespace.name,
-            unschedulable_s=unschedulable_s,
-            longest_s=plan.config.deployment.ready_timeout / SECOND_NS,
-            has_ranks=plan.ranks is not None,
-            is_change=is_change,
-        ),
-        name="watch pods",
+    watching = wait_for_startup_failure(
+        cluster,
+        stack=request.stack,
+        namespace=plan.config.deployment.namespace.name,
+        unschedulable_s=unschedulable_s,
+        longest_s=plan.config.deployment.ready_timeout / SECOND_NS,
+        has_ranks=plan.ranks is not None,
+        is_change=is_change,
     )
-    stopped = asyncio.create_task(interrupts.reached(1), name="interrupts")
     limit_s = None if deadline_mono_s is None else max(0.0, deadline_mono_s - time.monotonic())
-    try:
-        done, _ = await asyncio.wait(
-            (going, failing, stopped, taken), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-        )
+    async with Tasks() as tasks:
+        going = tasks.start(cli.up(progress.handle, stop=stop), "pulumi up")
+        taken = tasks.start(keeper.taken(), "watch the lease")
+        failing = tasks.start(watching, "watch pods")
+        stopped = tasks.start(interrupts.reached(1), "interrupts")
+        done = await tasks.first(limit_s)
         if going not in done:
             say("interrupting `pulumi up`; it finishes the operations under way")
             stop.set()
         ended = await going
-    finally:
-        for each in (failing, stopped, taken):
-            each.cancel()
-        await asyncio.gather(failing, stopped, taken, return_exceptions=True)
     if taken in done:
         raise taken.result()
     if stopped in done:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
-from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
+from aiperf_svc.adapters.cluster.evidence import save_logs
 from aiperf_svc.adapters.host.tasks import Tasks
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.pulumi.state_home import RunRecord
@@ -48,27 +48,6 @@ def prepare(request: StackRequest, *, is_running: bool) -> Path:
     return folders.make_folder(request.folder)
 
 
-def collected_trials(request: StackRequest, folder: Path) -> ShapeTrials | None:
-    """Return the trials as they come into the folder; None where all of them come at once. Raises
-    ConfigError."""
-    resumed = request.resumed
-    has_ended_before = resumed is not None and bool(resumed.finished)
-    if len(request.plans) == 1 and not has_ended_before:
-        return None
-    trials = ShapeTrials(request.config, request.shapes, folder)
-    if has_ended_before:
-        trials.add_finished()
-    return trials
-
-
-def remove_if_empty(request: StackRequest, folder: Path) -> bool:
-    """Remove a folder into which nothing came, unless it is that of a resumed experiment; whether
-    it was removed."""
-    if request.resumed is not None:
-        return False
-    return folders.remove_if_empty(folder)
-
-
 class Collection:
     """The folder of one run of a stack, and what comes into it."""
 
@@ -96,8 +75,12 @@ class Collection:
 
     def open(self, folder: Path) -> None:
         """Set the folder. Raises ConfigError if the trials in it cannot be read."""
-        self.folder = folder
-        self.trials = collected_trials(self._request, folder)
+        request, self.folder = self._request, folder
+        has_ended_before = request.resumed is not None and bool(request.resumed.finished)
+        if len(request.plans) > 1 or has_ended_before:
+            self.trials = ShapeTrials(request.config, request.shapes, folder)
+        if self.trials is not None and has_ended_before:
+            self.trials.add_finished()
 
     @property
     def has_all_trials(self) -> bool:
@@ -143,9 +126,14 @@ class Collection:
             self._say(f"not in provenance.json: pods and nodes: {error}")
 
     async def _save_logs(self, record: RunRecord, folder: Path) -> None:
-        """Save the logs of the services. A missing log does not fail the run."""
+        """Save the end of each pod's log in the artifact folder `logs`. A missing log does not fail
+        the run."""
+        if record.namespace is None:
+            return
         try:
-            missing = await save_logs(self._cluster, record, folder)
+            missing = await save_logs(
+                self._cluster, namespace=record.namespace, stack=record.stack, folder=folder
+            )
         except OSError as error:
             missing = (str(error),)
         for each in missing:
@@ -186,10 +174,11 @@ class Collection:
             self.error = self.error or str(error)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder of a run that was stopped before it measured anything."""
-        if self.folder is None or self.results is not None:
+        """Remove the folder of a run that was stopped before it measured anything, unless it is
+        that of a resumed experiment."""
+        if self.folder is None or self.results is not None or self._request.resumed is not None:
             return
-        if remove_if_empty(self._request, self.folder):
+        if folders.remove_if_empty(self.folder):
             self.folder = None
 
 
@@ -199,15 +188,6 @@ async def upload_keys(request: StackRequest, cli: PulumiCli) -> dict[str, str]:
     for variable, key in upload_sources(request.config).items():
         found[variable] = request.secrets.get(key) or await cli.value(key)
     return found
-
-
-async def save_logs(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
-    """Save the end of each pod's log in the artifact folder `logs`. Returns what is missing."""
-    if record.namespace is None:
-        return ()
-    return await save_cluster_logs(
-        cluster, namespace=record.namespace, stack=record.stack, folder=artifacts
-    )
 
 
 async def save_evidence(

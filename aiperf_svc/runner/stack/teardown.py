@@ -138,18 +138,14 @@ class Teardown:
     async def _destroyed(self, say: Say) -> Ended:
         for _ in range(ATTEMPTS):
             progress, stop = Progress("destroy", say), asyncio.Event()
-            going = asyncio.create_task(
-                self.cli.destroy(progress.handle, stop=stop), name="pulumi destroy"
-            )
-            stuck = asyncio.create_task(self._wait_until_stuck(progress), name="watch destroy")
-            await asyncio.wait((going, stuck), return_when=asyncio.FIRST_COMPLETED)
-            if not going.done():
-                names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
-                say(f"Pulumi waits for objects that are gone already ({names}); restarting it")
-                stop.set()
-            ended = await going
-            stuck.cancel()
-            await asyncio.gather(stuck, return_exceptions=True)
+            async with Tasks() as tasks:
+                going = tasks.start(self.cli.destroy(progress.handle, stop=stop), "pulumi destroy")
+                tasks.start(self._wait_until_stuck(progress), "watch destroy")
+                if going not in await tasks.first():
+                    names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
+                    say(f"Pulumi waits for objects that are gone already ({names}); restarting it")
+                    stop.set()
+                ended = await going
             if not stop.is_set():
                 break
         return ended
@@ -250,12 +246,10 @@ class StackRemoval:
 
     async def destroy(self, record: RunRecord, interrupts: Interrupts) -> None:
         """Remove the stack, however often the user interrupts it."""
-        notices = asyncio.create_task(self._report_running(interrupts), name="report interrupts")
-        try:
+        async with Tasks() as tasks:
+            tasks.start(self._report_running(interrupts), "report interrupts")
             self._say("destroying the stack")
             self._is_destroyed = await self._teardown(record).destroy()
-        finally:
-            notices.cancel()
 
     async def check(self, record: RunRecord) -> None:
         """Report what is left, and delete the record if nothing is. Raises LeakError if anything

@@ -11,7 +11,6 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.ownership import TakenOver
-from aiperf_svc.adapters.pulumi.state_home import RunRecord
 from aiperf_svc.adapters.terminal.screens import Screen
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -20,7 +19,7 @@ from aiperf_svc.runner.options import RunOptions, StackOptions
 from aiperf_svc.runner.parts import PartContext
 from aiperf_svc.runner.stack import bring_up, collection, launch, placement, preflight
 from aiperf_svc.runner.stack.request import StackRequest
-from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes, trials_of
+from tests.support.fake_stack_run import RECORD, FakeStackRun, in_shapes, returning, trials_of
 
 
 async def test_silent_api_server_is_reported_in_cluster_stages(stack_run: FakeStackRun) -> None:
@@ -108,13 +107,16 @@ async def test_service_logs_are_saved_missing_ones_noted(
 ) -> None:
     asked: list[Path] = []
 
-    async def save(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
-        asked.append(artifacts)
+    async def save(cluster: Cluster, *, folder: Path, **_: str) -> tuple[str, ...]:
+        asked.append(folder)
         if len(asked) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         return ("logs/worker-1.main.log: no response",)
 
     monkeypatch.setattr(collection, "save_logs", save)
+    record = msgspec.structs.replace(RECORD, namespace="n")
+    for name in ("first_record", "find_own"):
+        monkeypatch.setattr(bring_up, name, returning(record))
     for words in ("logs/worker-1.main.log: no response", "No space left on device"):
         outcome = await stack_run.launched()
         assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])
