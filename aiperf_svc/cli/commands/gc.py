@@ -56,7 +56,7 @@ async def _all(requests: "list[GarbageRequest]") -> "Collected":
     done = Collected()
     for request in requests:
         try:
-            done.add(await collect_garbage(request))
+            await collect_garbage(request, done)
         except EnvironmentProblem as error:
             if len(requests) == 1:
                 raise

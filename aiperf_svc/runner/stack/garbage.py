@@ -85,22 +85,8 @@ class Collected:
     folders: int = 0
     """Number of temporary folders of killed runs that were removed from this machine. The
     Kubernetes provider leaves the cluster's key in them."""
-    clusters: tuple[str, ...] = ()
+    clusters: list[str] = field(default_factory=list)
     """Identities of the clusters that were searched."""
-
-    def add(self, other: "Collected") -> None:
-        """Add the outcome in another cluster."""
-        self.removed |= other.removed
-        self.left |= other.left
-        self.not_checked |= other.not_checked
-        self.unverified |= other.unverified
-        self.refused |= other.refused
-        self.not_reached |= other.not_reached
-        self.not_touched += other.not_touched
-        self.unknown += other.unknown
-        self.declined |= other.declined
-        self.folders += other.folders
-        self.clusters += other.clusters
 
     @property
     def exit_code(self) -> ExitCode:
@@ -121,7 +107,7 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
     recorded."""
     home, done = StateHome(request.environ), Collected()
     try:
-        done.add(await collect_garbage(request))
+        await collect_garbage(request, done)
     except EnvironmentProblem as error:
         if not home.records():
             raise
@@ -138,17 +124,19 @@ async def collect_everywhere(request: GarbageRequest) -> Collected:
                 identity=record.cluster,
             )
             try:
-                done.add(await collect_garbage(place))
+                await collect_garbage(place, done)
             except EnvironmentProblem as error:
                 missed[record.cluster] = str(error)
                 done.not_reached[record.stack] = str(error)
     return done
 
 
-async def collect_garbage(request: GarbageRequest) -> Collected:
-    """Remove what is left of stacks. Raises EnvironmentProblem if the cluster cannot be reached,
-    and ConfigError for invalid names or if there is no terminal to confirm."""
-    home, done = StateHome(request.environ), Collected(folders=folders.remove_stale())
+async def collect_garbage(request: GarbageRequest, done: Collected) -> None:
+    """Remove what is left of stacks in one cluster, and add the outcome to `done`. Raises
+    EnvironmentProblem if the cluster cannot be reached, and ConfigError for invalid names or if
+    there is no terminal to confirm."""
+    home = StateHome(request.environ)
+    done.folders += folders.remove_stale()
     for name in request.stacks:
         check_stack_name(name)
     kubeconfig, context = request.kubeconfig, request.context or request.environ.get(CONTEXT)
@@ -166,14 +154,14 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
                 f"it was created in another cluster (kube-system {request.identity}) than that of "
                 f"context {cluster.context}; use --context or --kubeconfig"
             )
-        done.clusters = (cluster.identity,)
+        done.clusters.append(cluster.identity)
         found = {
             each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)
         }
         chosen = request.stacks or _leftovers(home, cluster, found)
-        done.not_touched = [_described(each) for name, each in found.items() if name not in chosen]
+        done.not_touched += [_described(each) for name, each in found.items() if name not in chosen]
         if not chosen:
-            return done
+            return
         for name in chosen:
             nothing = f"{name}: the objects in its state; no object in the cluster has its label"
             output.say(f"to remove: {_described(found[name]) if name in found else nothing}")
@@ -185,7 +173,7 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
             )
         if not request.yes and not await output.ask("Remove this?"):
             done.declined = True
-            return done
+            return
         for name in chosen:
             try:
                 await home.wait_for_killed(name, output.say)
@@ -215,7 +203,6 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
                 done.left[name] = [str(each) for each in report.left]
             else:
                 done.removed[name] = report.in_words
-    return done
 
 
 def _folder_to_resume(home: StateHome, stack: str) -> str:

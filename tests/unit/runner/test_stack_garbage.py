@@ -69,7 +69,9 @@ class FakeStackRun:
 
     async def collected(self, *stacks: str, **more: Any) -> Collected:
         request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
-        return await collect_garbage(request)
+        done = Collected()
+        await collect_garbage(request, done)
+        return done
 
     # --- as PulumiCli ---
 
@@ -225,7 +227,7 @@ async def test_context_of_another_cluster_is_named(stack_run: FakeStackRun) -> N
         stack_run.home.save(record)
     request = GarbageRequest(stacks=(), environ=stack_run.environ, yes=True)
     done = await collect_everywhere(request)
-    assert (done.removed, done.clusters) == ({}, ("uid",))
+    assert (done.removed, done.clusters) == ({}, ["uid"])
     assert stack_run.places == [(None, None), (None, "elsewhere")]
     assert list(done.not_reached) == ["t", "u"]
     assert "kube-system gone" in done.not_reached["t"]
