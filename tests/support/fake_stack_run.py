@@ -197,7 +197,8 @@ def make_stack_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStackRu
             raise error
         return ()
 
-    async def up(*_: Any, plan: StackPlan, **__: Any) -> bool:
+    async def up(_: Any, __: Any, start: bring_up.Start, **___: Any) -> bool:
+        plan = start.plan
         run_ids = [each.identity.run_id for each in stack_run.request.plans]
         shape = run_ids.index(plan.identity.run_id) + 1
         stack_run.uploads.append(plan.services[0].env.get("AIPERF_UPLOAD_INTO", ""))

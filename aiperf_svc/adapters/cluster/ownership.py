@@ -174,7 +174,7 @@ class LeaseKeeper:
     it."""
 
     def __init__(self, cluster: Cluster, stack: str, me: Holder, say: Say) -> None:
-        self._cluster, self._stack, self._say = cluster, stack, say
+        self.cluster, self._stack, self.say = cluster, stack, say
         self.me = me
         self._namespace = ""
         self._has_held = False
@@ -206,9 +206,9 @@ class LeaseKeeper:
         if not is_kept or self.loss is not None:
             return
         with suppress(Refused, Unreachable):
-            lease = await find_lease(self._cluster, self._stack, self._namespace)
+            lease = await find_lease(self.cluster, self._stack, self._namespace)
             if lease is not None and lease.holder == self.me.identity:
-                await self._cluster.patch(self._path, released(lease))
+                await self.cluster.patch(self._path, released(lease))
 
     @property
     def _path(self) -> str:
@@ -220,19 +220,19 @@ class LeaseKeeper:
                 await self._step()
             except Refused as error:
                 if error.status == 403:
-                    self._say(f"others cannot see that this run works on the stack: {error}")
+                    self.say(f"others cannot see that this run works on the stack: {error}")
                     return
             except Unreachable:
                 self._is_measured = False
             await asyncio.sleep(POLL_S)
 
     async def _step(self) -> None:
-        lease = await find_lease(self._cluster, self._stack, self._namespace)
+        lease = await find_lease(self.cluster, self._stack, self._namespace)
         if lease is None:
             return
         if not self._is_measured:
             here = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo)
-            self._ahead = await self._cluster.now() - here
+            self._ahead = await self.cluster.now() - here
             self._is_measured = True
         now = datetime.fromtimestamp(time.time(), tz=lease.created.tzinfo) + self._ahead
         step = next_step(lease, now=now, me=self.me, has_held=self._has_held, is_running=is_alive)
@@ -243,7 +243,7 @@ class LeaseKeeper:
             )
             self._is_taken.set()
         elif step is not Step.NOTHING:
-            await self._cluster.patch(self._path, claimed(lease, now=now, me=self.me))
+            await self.cluster.patch(self._path, claimed(lease, now=now, me=self.me))
             self._has_held = True
             # The clocks may drift apart within hours.
             self._is_measured = False

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.adapters.pulumi.plan_file import write_plan
 from aiperf_svc.adapters.pulumi.progress import Progress
 from aiperf_svc.adapters.pulumi.state_home import RunRecord, StateHome
-from aiperf_svc.adapters.terminal.output import Say
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.lease import Holder
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -218,27 +218,34 @@ def refuse_taken(before: Inventory, *, stack: str) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One start of a stack, and how long it may take."""
+
+    plan: StackPlan
+    is_change: bool
+    """True if it has been up with another shape."""
+    unschedulable_s: float
+    """Longest time that a pod may be unschedulable."""
+    deadline_mono_s: float | None
+
+
 async def up(
     request: StackRequest,
-    cluster: Cluster,
     cli: PulumiCli,
+    start: Start,
     *,
-    plan: StackPlan,
-    is_change: bool,
     keeper: LeaseKeeper,
-    unschedulable_s: float,
     interrupts: Interrupts,
-    deadline_mono_s: float | None,
-    say: Say,
 ) -> bool:
-    """Create the stack that `plan` describes, or change it to another shape. Returns whether it is
-    up: False if the user stopped it. `is_change`: it has been up with another shape. `keeper` holds
-    its Lease as soon as it is there.
+    """Create the stack, or change it to another shape. Returns whether it is up: False if the user
+    stopped it. `keeper` holds its Lease as soon as it is there.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     created; TakenOver when somebody else has taken it.
     """
-    if not is_change:
+    cluster, say, plan, end_mono_s = keeper.cluster, keeper.say, start.plan, start.deadline_mono_s
+    if not start.is_change:
         try:
             # The user may have thought about the preview for a while.
             await refuse_in_use(request, cluster, keeper.me)
@@ -253,12 +260,12 @@ async def up(
         cluster,
         stack=request.stack,
         namespace=plan.config.deployment.namespace.name,
-        unschedulable_s=unschedulable_s,
+        unschedulable_s=start.unschedulable_s,
         longest_s=plan.config.deployment.ready_timeout / SECOND_NS,
         has_ranks=plan.ranks is not None,
-        is_change=is_change,
+        is_change=start.is_change,
     )
-    limit_s = None if deadline_mono_s is None else max(0.0, deadline_mono_s - time.monotonic())
+    limit_s = None if end_mono_s is None else max(0.0, end_mono_s - time.monotonic())
     async with Tasks() as tasks:
         going = tasks.start(cli.up(progress.handle, stop=stop), "pulumi up")
         taken = tasks.start(keeper.taken(), "watch the lease")

@@ -255,18 +255,17 @@ class Launch:
             self._say(trial_lists.shape_name(self._request.shapes, shape))
             run = trials.run_values(run)
         try:
-            is_up = is_up or await bring_up.up(
-                self._request,
-                self._cluster,
-                self._cli,
-                plan=self._request.visit_plan(shape, run, node=self._node),
-                is_change=is_change,
-                keeper=self._keeper,
-                unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),
-                interrupts=self._interrupts,
-                deadline_mono_s=self._deadline_mono_s,
-                say=self._say,
-            )
+            if not is_up:
+                start = bring_up.Start(
+                    plan=self._request.visit_plan(shape, run, node=self._node),
+                    is_change=is_change,
+                    unschedulable_s=self._checked.unschedulable_s.get(shape, 0.0),
+                    deadline_mono_s=self._deadline_mono_s,
+                )
+                keeper, interrupts = self._keeper, self._interrupts
+                is_up = await bring_up.up(
+                    self._request, self._cli, start, keeper=keeper, interrupts=interrupts
+                )
         except bring_up.StateLocked as error:
             if is_change:
                 raise
