@@ -18,6 +18,7 @@ from aiperf_svc.core.telemetry.series import gpus
 from tests.support.in_one_loop import server
 
 SOURCE = Path(__file__).parents[1] / "support/fake_nvml.c"
+REAL = Path(__file__).parents[1] / "data/telemetry/nvml.txt"
 COMMAND = (sys.executable, "-m", "aiperf_svc")
 
 
@@ -76,7 +77,7 @@ def test_run_reads_the_gpus_of_this_machine(environment: dict[str, str], tmp_pat
     (lines,) = tmp_path.rglob("gpu_telemetry_export.jsonl")
     line = json.loads(lines.read_text().splitlines()[0])
     assert (line["dcgm_url"], line["gpu_model_name"]) == ("nvml://localhost", 'NVIDIA "Fake" 80GB')
-    assert line["telemetry_data"]["gpu_memory_used"] == pytest.approx(64.42, rel=1e-3)
+    assert line["telemetry_data"]["gpu_memory_used"] == pytest.approx(63.35, rel=1e-3)  # 59 GiB
 
 
 def test_single_gpus_are_chosen_by_index_and_uuid(
@@ -101,6 +102,19 @@ def test_page_has_the_names_of_dcgm(environment: dict[str, str], page_url: str) 
     # What a GPU does not support is left out.
     assert "power_violation" not in found[1].fields
     assert found[0].labels["DCGM_FI_DRIVER_VERSION"] == "580.65.06"
+
+
+def test_page_has_the_form_of_that_of_a_real_gpu(page_url: str) -> None:
+    with urlopen(page_url) as response:
+        made, real = (
+            PageReader().read(response.read().decode()),
+            PageReader().read(REAL.read_text()),
+        )
+    assert made.types == real.types
+    first = [each for each in made.values if each.label("gpu") == "0"]
+    assert [(s.name, [k for k, _ in s.labels]) for s in first] == [
+        (s.name, [k for k, _ in s.labels]) for s in real.values
+    ]
 
 
 @pytest.mark.parametrize(

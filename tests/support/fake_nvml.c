@@ -10,6 +10,7 @@
 
 typedef struct { unsigned int gpu, memory; } Utilization;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned int version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned long long referenceTime, violationTime; } Violation;
 
 static int handles[COUNT] = {0, 1};
@@ -63,6 +64,15 @@ int nvmlDeviceGetMemoryInfo(int *gpu, Memory *value) {
     (void)gpu;
     value->total = 80ull << 30;
     value->used = 60ull << 30;
+    value->free = 20ull << 30;
+    return 0;
+}
+/* Here, what the driver reserves for itself is not used. */
+int nvmlDeviceGetMemoryInfo_v2(int *gpu, MemoryV2 *value) {
+    (void)gpu;
+    value->total = 80ull << 30;
+    value->reserved = 1ull << 30;
+    value->used = 59ull << 30;
     value->free = 20ull << 30;
     return 0;
 }

@@ -59,11 +59,11 @@ _FIELDS = (
     ),
     _Field(
         "DCGM_FI_DEV_FB_USED", "gauge", "Memory used (in MiB).",
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / MIB,
+        lambda nvml, gpu: _memory(nvml, gpu).used / MIB,
     ),
     _Field(
         "DCGM_FI_DEV_FB_FREE", "gauge", "Memory free (in MiB).",
-        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).free / MIB,
+        lambda nvml, gpu: _memory(nvml, gpu).free / MIB,
     ),
     _Field(
         "DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).",
@@ -90,6 +90,15 @@ _FIELDS = (
         lambda nvml, gpu: _violation_ns(nvml, gpu, nvml.NVML_PERF_POLICY_THERMAL),
     ),
 )  # fmt: skip
+
+
+def _memory(nvml: Any, gpu: Any) -> Any:
+    """Return the memory of a GPU as DCGM and nvidia-smi show it, where the driver's own reserve
+    does not count as used. Drivers before R510 have only the older call, which counts it."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError_FunctionNotFound:
+        return nvml.nvmlDeviceGetMemoryInfo(gpu)
 
 
 def _violation_ns(nvml: Any, gpu: Any, policy: int) -> float:

@@ -49,6 +49,13 @@ def test_gpus_have_their_driver_limits_and_clocks() -> None:
     assert (found["max_sm_clock_mhz"], found["cuda"]) == ("1980", UNKNOWN)
 
 
+def test_gpus_read_through_nvml_have_their_cuda_version() -> None:
+    found = target(read("nvml", is_gpu=True))
+    assert (found["gpus"], found["gpu_model"]) == ("1", "NVIDIA H200")
+    assert (found["driver"], found["cuda"]) == ("580.159.04", "13.0")
+    assert (found["power_limit_w"], found["max_sm_clock_mhz"]) == ("700", "1980")
+
+
 def test_replicas_that_differ_show_both_values() -> None:
     logs = [read("vllm"), read("vllm")]
     logs[0].facts["engine_version"], logs[1].facts["engine_version"] = "0.12.0", "0.11.2"

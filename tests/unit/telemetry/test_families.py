@@ -176,6 +176,18 @@ def test_gpus_of_amd_have_the_units_of_all() -> None:
     assert values["gpu_memory_used"] == pytest.approx(156.24, rel=1e-3)
 
 
+def test_page_of_nvml_has_the_units_of_dcgm() -> None:
+    log = recorded("nvml")
+    (gpu,) = gpus([log])
+    assert (gpu.index, gpu.labels["modelName"]) == ("0", "NVIDIA H200")
+    values = {name: log.last(number) * field.scale for name, (field, number) in gpu.fields.items()}
+    assert (values["gpu_power_usage"], values["gpu_power_limit"]) == (187.609, 700)
+    assert values["energy_consumption"] == pytest.approx(0.008308906)
+    in_use = values["gpu_memory_used"], values["gpu_memory_free"]
+    assert in_use == pytest.approx((39.442, 110.668), abs=1e-3)
+    assert (values["sm_clock_frequency"], values["gpu_temperature"]) == (1980, 41)
+
+
 def test_blank_values_are_those_of_the_exporter() -> None:
     assert is_blank(Series("gpu_package_power"), 65_535)
     assert not is_blank(Series("DCGM_FI_DEV_FB_USED"), 65_535)
