@@ -34,6 +34,15 @@ def test_output_lengths_are_held_against_what_was_asked_for() -> None:
     assert check.severity == "degraded"
 
 
+def test_length_that_the_server_states_is_not_off() -> None:
+    rows = np.concatenate([fake_run.request(tokens=n, requested_tokens=100) for n in (113, 60)])
+    rows["usage_completion_tokens"] = 100, 60
+    found = results(rows)
+    assert found.scalars["osl_mismatch_count"] == 2
+    (check,) = [c for c in found.verdict.checks if c.check == "output_length"]
+    assert check.measured == pytest.approx(1 / 2)
+
+
 def test_a_length_that_is_only_a_maximum_is_not_checked() -> None:
     rows = fake_run.request(tokens=2, requested_tokens=100)
     config = fake_run.config(concurrency=1, requests=1, endpoint={"force_output_length": False})
