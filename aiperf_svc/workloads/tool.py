@@ -79,6 +79,11 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
         """Return why this config cannot run as local processes, one line each."""
         return []
 
+    def device_problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
+        """Return what is wrong with the devices that pods of this config ask for, one line each.
+        Local processes use those of the machine."""
+        return []
+
     def files(self, config: WorkloadConfig[SpecT]) -> dict[str, bytes]:
         """Return the files of each rank's work folder at the beginning of each step, by relative
         path. Those that begin with `#!` are executable."""
@@ -125,6 +130,9 @@ class ToolWorkload(Workload[WorkloadConfig[SpecT]], Generic[SpecT]):
     def config_problems(self, config: WorkloadConfig[SpecT]) -> list[Problem]:
         objectives = check_objectives(config.slo, self.metrics_of(config))
         return [_problem(line) for line in (*self.problems(config), *objectives)]
+
+    def cluster_problems(self, config: WorkloadConfig[SpecT]) -> list[Problem]:
+        return [_problem(line) for line in self.device_problems(config)]
 
     def local_needs(self, config: WorkloadConfig[SpecT]) -> LocalNeeds:
         spec = config.workload

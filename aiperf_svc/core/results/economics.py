@@ -28,7 +28,7 @@ def economic_numbers(
     if not gpus:
         return EconomicNumbers({})
     found = {"gpu_count": float(gpus)}
-    text = f"economics: {gpus} GPUs, by {source}"
+    text = f"economics: {gpus} GPU{'s' * (gpus != 1)}, by {source}"
     if economics.price_per_gpu_hour is not None:
         found["price_per_gpu_hour"] = economics.price_per_gpu_hour
         text += f", ${economics.price_per_gpu_hour:g} a GPU hour"
@@ -38,7 +38,7 @@ def economic_numbers(
     if joules is not None and counted == gpus:
         found["gpu_joules"] = joules
     elif joules is not None:
-        text += f"; the energy is left out, since it is that of {counted} GPUs"
+        text += f"; the energy is left out, since it is that of {counted} GPU{'s' * (counted != 1)}"
     return EconomicNumbers(found, text)
 
 

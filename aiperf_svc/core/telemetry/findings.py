@@ -308,7 +308,7 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
     checks = []
     if watts:
         metrics["gpu_power"] = sum(watts)
-        text = f"{len(watts)} GPUs drew {sum(watts):,.0f} W on average"
+        text = f"{len(watts)} GPU{'s' * (len(watts) != 1)} drew {sum(watts):,.0f} W on average"
         if len(joules) >= len(watts):
             text += _energy(sum(joules), facts, metrics)
         elif has_energy:

@@ -175,7 +175,7 @@ class Nccl(ToolWorkload[NcclSpec]):
             facts=facts,
         )
 
-    def problems(self, config: Config) -> list[str]:
+    def device_problems(self, config: Config) -> list[str]:
         spec = config.workload
         found = gpu_problems(config, spec.gpus)
         if spec.transport == "rdma" and all(map(is_gpu, config.deployment.ranks.devices)):

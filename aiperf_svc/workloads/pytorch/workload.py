@@ -95,7 +95,7 @@ class PyTorchSpec(WorkloadSpec):
 
     kind: Literal["pytorch"] = "pytorch"
     device: Literal["cpu", "cuda"] = "cpu"
-    """`cuda` needs GPUs in `deployment.ranks.devices`."""
+    """`cuda` needs GPUs, on a cluster in `deployment.ranks.devices`."""
     model: Literal["alexnet", "resnet50", "llama"] = "resnet50"
     """A model of torchvision, or a decoder like Llama, 8 layers 1024 wide, whose sample is a
     text of `sequence_length` tokens."""
@@ -248,7 +248,7 @@ class PyTorch(ToolWorkload[PyTorchSpec]):
             },
         )
 
-    def problems(self, config: Config) -> list[str]:
+    def device_problems(self, config: Config) -> list[str]:
         spec = config.workload
         return gpu_problems(config, spec.gpus) if spec.device == "cuda" else []
 

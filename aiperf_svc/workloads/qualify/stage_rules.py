@@ -160,7 +160,8 @@ def _stage_problems(config: Config, stage: Stage) -> Iterator[str]:
             close = nearest(tag, tags)
             hint = f"did you mean {close}?" if close else f"expected {', '.join(tags)}"
             yield f"judge: {tag!r} is no metric of {kind}; {hint}"
-    for text in inner.problems(inner_config(config, stage, _stage_ranks(stage, config))):
+    of_stage = inner_config(config, stage, _stage_ranks(stage, config))
+    for text in (*inner.problems(of_stage), *inner.device_problems(of_stage)):
         yield text if text.startswith("workload.") else f"workload: {text}"
 
 

@@ -66,18 +66,25 @@ def test_figures_are_those_of_the_formulas() -> None:
 @pytest.mark.parametrize(
     ("economics", "target", "counted", "gpus", "source"),
     [
-        ({"gpus": 8}, {}, 4, 8, "economics.gpus"),
-        ({}, {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3}, 4, 4, "telemetry"),
-        ({}, {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3}, 0, 6, "deployment.target"),
+        ({"gpus": 8}, {}, 4, "8 GPUs", "economics.gpus"),
+        ({}, {}, 1, "1 GPU", "telemetry"),
+        ({}, {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3}, 4, "4 GPUs", "telemetry"),
+        (
+            {},
+            {"kind": "vllm", "gpu": {"count": 2}, "replicas": 3},
+            0,
+            "6 GPUs",
+            "deployment.target",
+        ),
     ],
 )
 def test_number_of_gpus_names_its_source(
-    economics: dict[str, Any], target: dict[str, Any], counted: int, gpus: int, source: str
+    economics: dict[str, Any], target: dict[str, Any], counted: int, gpus: str, source: str
 ) -> None:
     config = fake_run.config(**LOAD, economics=economics, deployment={"target": target})
     found = economic_numbers(config, counted=counted, joules=None)
-    assert found.scalars["gpu_count"] == gpus
-    assert f"{gpus} GPUs, by {source}" in found.text
+    assert found.scalars["gpu_count"] == int(gpus.split()[0])
+    assert f"{gpus}, by {source}" in found.text
 
 
 def test_energy_of_other_gpus_is_left_out() -> None:

@@ -159,16 +159,16 @@ def test_sizes_double_up_to_the_largest(smallest: int, largest: int, count: int)
 
 
 def test_gpus_and_for_rdma_another_device_are_needed() -> None:
-    assert WORKLOAD.problems(config_of()) == []
-    none = WORKLOAD.problems(config_of({}, transport="rdma", gpus=2))
+    assert WORKLOAD.device_problems(config_of()) == []
+    none = WORKLOAD.device_problems(config_of({}, transport="rdma", gpus=2))
     assert [problem.partition(":")[0] for problem in none] == [
         "workload.gpus",
         "workload.transport",
     ]
-    (problem,) = WORKLOAD.problems(config_of(transport="rdma"))
+    (problem,) = WORKLOAD.device_problems(config_of(transport="rdma"))
     assert problem.startswith("workload.transport: rdma needs a device beside the GPUs")
     both = config_of({**GPU, "rdma/hca": 1}, transport="rdma")
-    assert WORKLOAD.problems(both) == []
+    assert WORKLOAD.device_problems(both) == []
     assert WORKLOAD.needs_privilege(both) == ("IPC_LOCK",)
     env = WORKLOAD.steps(both, ranks())[0].commands[0].env
     assert "NCCL_IB_DISABLE" not in env

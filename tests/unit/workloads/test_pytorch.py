@@ -168,7 +168,7 @@ def test_torchrun_starts_several_processes_which_share_the_cpus_of_their_rank() 
 def test_cuda_needs_a_gpu_for_each_process_of_a_rank(
     devices: dict[str, int], gpus: int, count: int
 ) -> None:
-    (problem,) = WORKLOAD.problems(config_of({"devices": devices}, device="cuda", gpus=gpus))
+    (problem,) = WORKLOAD.device_problems(config_of({"devices": devices}, device="cuda", gpus=gpus))
     said = f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}:"
     assert problem.startswith(said)
 
@@ -176,8 +176,8 @@ def test_cuda_needs_a_gpu_for_each_process_of_a_rank(
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
 def test_gpus_of_every_vendor_and_parts_of_them_count(resource: str) -> None:
     config = config_of({"devices": {resource: 2, "rdma/hca": 1}}, device="cuda", gpus=2)
-    assert WORKLOAD.problems(config) == []
-    assert WORKLOAD.problems(config_of(gpus=8)) == []
+    assert WORKLOAD.device_problems(config) == []
+    assert WORKLOAD.device_problems(config_of(gpus=8)) == []
 
 
 @pytest.mark.parametrize(
